@@ -1,0 +1,1 @@
+"""taso-py: a superoptimizer for PyTorch models."""

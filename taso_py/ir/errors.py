@@ -1,0 +1,20 @@
+"""The one base of the errors that this project raises on purpose.
+
+Invariant: the text of a ``TasoError`` is a single line that says what is wrong and what to do about it.
+"""
+
+
+class TasoError(Exception):
+    """Base of every error that this project raises for a user; its text is one line that says what to do."""
+
+
+class ShapeError(TasoError):
+    """Operand types that an operator does not accept; during matching and enumeration it means "no match"."""
+
+
+class GraphTextError(TasoError):
+    """Text that does not follow the graph or rule grammar; the message names line and column."""
+
+
+class InvariantError(TasoError):
+    """A graph that breaks an invariant of the intermediate representation; the message names the node."""

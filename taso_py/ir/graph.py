@@ -1,0 +1,157 @@
+"""Graphs: output values, inputs in order, and effects in order.
+
+Invariant: a graph holds no state of its own: it is what its outputs and effects reach. Dead code therefore does not
+exist, and two graphs are equal exactly when inputs, outputs and effects are the same nodes. Every traversal is
+iterative, since real models are deeper than the recursion limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import networkx as nx
+
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Input, Operator
+
+Record: TypeAlias = tuple[Operator, tuple[tuple[int, int], ...], int | None]
+
+
+def topological(roots: Iterable[Node]) -> list[Node]:
+    """The nodes that ``roots`` reach, operands first; deterministic (depth first, operands from left to right)."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, operands_done = stack.pop()
+        if operands_done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((value.node, False) for value in reversed(node.inputs) if value.node not in seen)
+    return order
+
+
+def to_records(roots: Sequence[Node]) -> tuple[Record, ...]:
+    """A flat form of what ``roots`` reach, for pickling; of a single root, the root is last."""
+    order = topological(roots)
+    place = {node: position for position, node in enumerate(order)}
+    return tuple((n.op, tuple((place[v.node], v.output) for v in n.inputs), n.token) for n in order)
+
+
+def from_records(records: Sequence[Record]) -> list[Node]:
+    """The nodes of :func:`to_records`, interned again."""
+    nodes: list[Node] = []
+    for op, inputs, token in records:
+        nodes.append(make(op, [Value(nodes[position], index) for position, index in inputs], token))
+    return nodes
+
+
+def node_from_records(records: Sequence[Record]) -> Node:
+    """The last node of :func:`from_records`."""
+    return from_records(records)[-1]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A computation from ``inputs`` to ``outputs``, with ``effects`` that happen in order whatever the outputs need."""
+
+    inputs: tuple[Node, ...]
+    """The arguments, in the order of the signature; some may be unused."""
+    outputs: tuple[Value, ...]
+    effects: tuple[Node, ...] = ()
+    """Nodes that are not pure, in program order: assertions, random draws, writes to buffers."""
+
+    def __post_init__(self) -> None:
+        if any(not isinstance(node.op, Input) for node in self.inputs):
+            raise InvariantError("a graph's inputs must be input nodes")
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, operands first, effects in their order."""
+        return tuple(topological([*self.inputs, *self.effects, *(value.node for value in self.outputs)]))
+
+    @cached_property
+    def users(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The distinct nodes that read a node."""
+        found: dict[Node, dict[Node, None]] = {node: {} for node in self.nodes}
+        for node in self.nodes:
+            for value in node.inputs:
+                found[value.node][node] = None
+        return {node: tuple(users) for node, users in found.items()}
+
+    @cached_property
+    def key(self) -> tuple[tuple[str, int], ...]:
+        """What tells graphs apart, the same in every process; graphs of one model with equal keys are equal."""
+        return tuple(value.key for value in self.outputs) + tuple((node.digest, -1) for node in self.effects)
+
+    def replace(self, replacements: Mapping[Value, Value]) -> Graph:
+        """This graph with values replaced wherever they are read or returned.
+
+        Only the nodes downstream of a replaced value are made anew. Replacements are read as simultaneous: a
+        replacing value is taken as it stands, its own operands are not replaced.
+        """
+
+        def final(node: Node, inputs: tuple[Value, ...]) -> Node:
+            return node if inputs == node.inputs else make(node.op, inputs, node.token)
+
+        return self.map(final, replacements)
+
+    def map(
+        self,
+        rebuild: Callable[[Node, tuple[Value, ...]], Node],
+        replacements: Mapping[Value, Value] | None = None,
+    ) -> Graph:
+        """The graph in which ``rebuild(node, new_inputs)`` stands for each node, operands first."""
+        replacements = replacements or {}
+        new: dict[Node, Node] = {}
+
+        def moved(value: Value) -> Value:
+            replacing = replacements.get(value)
+            return replacing if replacing is not None else Value(new[value.node], value.output)
+
+        for node in self.nodes:
+            new[node] = rebuild(node, tuple(moved(value) for value in node.inputs))
+        return Graph(
+            tuple(new[node] for node in self.inputs),
+            tuple(moved(value) for value in self.outputs),
+            tuple(new[node] for node in self.effects),
+        )
+
+    def to_networkx(self) -> nx.MultiDiGraph[Node]:
+        """The graph as networkx sees it: an edge from operand to reader per use, keyed by operand position."""
+        view: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
+        view.add_nodes_from(self.nodes)
+        for node in self.nodes:
+            for position, value in enumerate(node.inputs):
+                view.add_edge(value.node, node, position)
+        return view
+
+    def __reduce__(self) -> tuple[object, ...]:
+        roots = [*self.inputs, *self.effects, *(value.node for value in self.outputs)]
+        place = {node: position for position, node in enumerate(topological(roots))}
+        return _graph_from_records, (
+            to_records(roots),
+            tuple(place[node] for node in self.inputs),
+            tuple((place[value.node], value.output) for value in self.outputs),
+            tuple(place[node] for node in self.effects),
+        )
+
+
+def _graph_from_records(
+    records: Sequence[Record],
+    inputs: Sequence[int],
+    outputs: Sequence[tuple[int, int]],
+    effects: Sequence[int],
+) -> Graph:
+    nodes = from_records(records)
+    return Graph(
+        tuple(nodes[position] for position in inputs),
+        tuple(Value(nodes[position], index) for position, index in outputs),
+        tuple(nodes[position] for position in effects),
+    )

@@ -1,0 +1,121 @@
+"""Nodes: immutable and interned, so that equality is identity.
+
+Invariant: two live nodes with equal operator, inputs, types and token are the same object. Common subexpressions
+can therefore not exist, and whatever is derived from a node alone may be remembered by node. Nodes that are not pure
+carry a token of their own and so are never merged. (Hash consing: Filliatre and Conchon, ML Workshop 2006.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.operator import Constant, Input, Operator, Weight
+from taso_py.ir.types import TensorType
+from taso_py.ir.unify import STRICT
+
+
+class Node:
+    """An operator applied to values. Build one with :func:`make`."""
+
+    __slots__ = ("__weakref__", "digest", "inputs", "is_static", "op", "token", "types")
+
+    op: Operator
+    """What the node computes."""
+    inputs: tuple[Value, ...]
+    """The operands; those of commutative operators are ordered by content."""
+    types: tuple[TensorType, ...]
+    """One type per output."""
+    token: int | None
+    """Tells apart nodes that are not pure; None for pure ones."""
+    digest: str
+    """A digest of the content, the same in every process."""
+    is_static: bool
+    """Whether the value depends on weights and constants only, so that it can be computed once."""
+
+    def __repr__(self) -> str:
+        return f"<{self.op.text} {self.digest[:8]}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        from taso_py.ir.graph import node_from_records, to_records  # graphs are made of nodes; only pickling turns back
+
+        return node_from_records, (to_records((self,)),)
+
+    @property
+    def value(self) -> Value:
+        """The node's only output.
+
+        Raises:
+            InvariantError: it has several.
+        """
+        if len(self.types) != 1:
+            raise InvariantError(f"{self.op.name} has {len(self.types)} outputs, one was expected")
+        return Value(self, 0)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """All outputs."""
+        return tuple(Value(self, index) for index in range(len(self.types)))
+
+
+class Value(NamedTuple):
+    """One output of a node."""
+
+    node: Node
+    output: int
+
+    @property
+    def type(self) -> TensorType:
+        """Element type and shape."""
+        return self.node.types[self.output]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """An order that is the same in every process."""
+        return self.node.digest, self.output
+
+
+_interned: weakref.WeakValueDictionary[str, Node] = weakref.WeakValueDictionary()
+
+
+def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -> Node:
+    """The node that applies ``op`` to ``inputs``; the one that exists already, if it does.
+
+    Raises:
+        ShapeError: the operator does not accept the operands.
+        InvariantError: an impure operator without a token, or a pure one with a token.
+    """
+    if op.pure != (token is None):
+        raise InvariantError(f"{op.name}: exactly the operators that are not pure carry a token")
+    if op.commutative:
+        inputs = sorted(inputs, key=lambda value: value.key)
+    operands = tuple(inputs)
+    digest = _digest(op, operands, token)
+    known = _interned.get(digest)
+    if known is not None:
+        return known
+    node = Node()
+    node.op, node.inputs, node.token, node.digest = op, operands, token, digest
+    node.types = op.infer([value.type for value in operands], STRICT)
+    node.is_static = _is_static(op, operands)
+    # Threads may race here: setdefault keeps one winner.
+    return _interned.setdefault(digest, node)
+
+
+def _digest(op: Operator, inputs: tuple[Value, ...], token: int | None) -> str:
+    state = hashlib.blake2b(op.text.encode(), digest_size=16)
+    state.update(f"#{token}".encode())
+    for node, output in inputs:
+        state.update(f",{node.digest}.{output}".encode())
+    return state.hexdigest()
+
+
+def _is_static(op: Operator, inputs: tuple[Value, ...]) -> bool:
+    if isinstance(op, Input) or not op.pure:
+        return False
+    if isinstance(op, Weight):
+        return not op.mutable
+    return isinstance(op, Constant) or all(value.node.is_static for value in inputs)

@@ -1,0 +1,151 @@
+"""What the intermediate representation knows of an operator, and the three leaf operators.
+
+The operators themselves live in :mod:`taso_py.ops`; a subclass is a frozen dataclass whose fields are its attributes.
+
+Invariant: an operator instance is immutable and is determined by its text, which distinguishes ``1``, ``1.0`` and
+``true``; nodes are interned by it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cached_property
+from typing import ClassVar, Self, TypeAlias
+
+from taso_py.ir.size import Dim, Poly, substitute
+from taso_py.ir.types import DType, TensorType
+from taso_py.ir.unify import STRICT, Unifier
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """In the argument template of an opaque operator: the place of the node's input number ``index``."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"${self.index}"
+
+
+AttributeValue: TypeAlias = int | float | str | Poly | DType | TensorType | Ref | tuple["AttributeValue", ...] | None
+
+
+def attribute_text(value: AttributeValue) -> str:
+    """An attribute value as the grammar writes it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(value) if math.isfinite(value) else ("nan" if value != value else ("inf", "-inf")[value < 0])
+        case str():
+            return json.dumps(value)
+        case tuple():
+            return "[" + ",".join(map(attribute_text, value)) + "]"
+        case _:
+            return str(value)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator with its attributes fixed: the meaning of a node, apart from its inputs."""
+
+    name: ClassVar[str]
+    """The operator's name in the grammar."""
+    commutative: ClassVar[bool] = False
+    """Whether the order of the inputs is without meaning."""
+
+    @property
+    def pure(self) -> bool:
+        """Whether equal inputs always give equal outputs and nothing else happens; only such nodes are merged."""
+        return True
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        """The output types.
+
+        Raises:
+            ShapeError: the operator does not accept these operands.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def attributes(self) -> tuple[tuple[str, AttributeValue], ...]:
+        """Names and values of the attributes that differ from their default, in the order of declaration."""
+        found: list[tuple[str, AttributeValue]] = []
+        for field in fields(self):
+            value: AttributeValue = getattr(self, field.name)
+            if field.default is MISSING or attribute_text(value) != attribute_text(field.default):
+                found.append((field.name, value))
+        return tuple(found)
+
+    @cached_property
+    def text(self) -> str:
+        """Name and attributes, e.g. ``conv2d{stride=[2,2]}``."""
+        return self.name + self.attributes_text
+
+    @cached_property
+    def attributes_text(self) -> str:
+        """The attributes in braces, or nothing."""
+        inner = ", ".join(f"{name}={attribute_text(value)}" for name, value in self.attributes)
+        return "{" + inner + "}" if inner else ""
+
+    def substitute(self, bindings: Mapping[str, Dim]) -> Self:
+        """This operator with size variables in its attributes replaced."""
+        changed = {name: substitute_attribute(value, bindings) for name, value in self.attributes}
+        return replace(self, **changed) if changed else self
+
+
+def substitute_attribute(value: AttributeValue, bindings: Mapping[str, Dim]) -> AttributeValue:
+    """An attribute value with size variables replaced."""
+    if isinstance(value, Poly):
+        return substitute(value, bindings)
+    if isinstance(value, TensorType):
+        return value.substitute(bindings)
+    if isinstance(value, tuple):
+        return tuple(substitute_attribute(item, bindings) for item in value)
+    return value
+
+
+@dataclass(frozen=True)
+class _Leaf(Operator):
+    key: str
+    """The name: of an argument, or of a parameter or buffer in the module's state."""
+    type: TensorType
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        return (self.type,)
+
+
+@dataclass(frozen=True)
+class Input(_Leaf):
+    """An argument of the graph; in a rule, a variable."""
+
+    name = "input"
+
+
+@dataclass(frozen=True)
+class Weight(_Leaf):
+    """A parameter, buffer or lifted constant of the model."""
+
+    name = "weight"
+    mutable: bool = False
+    """Whether the model writes to it; such a buffer is read at run time, never folded."""
+
+
+@dataclass(frozen=True)
+class Constant(Operator):
+    """A number: exact, of rank 0. Python scalars in a model are imported as these."""
+
+    name = "constant"
+    value: int | float
+    dtype: DType
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        return (TensorType(self.dtype, ()),)
+
+
+LEAVES: tuple[type[Operator], ...] = (Input, Weight, Constant)

@@ -1,0 +1,273 @@
+"""The reader of the grammar of :mod:`taso_py.ir.text`: graphs, types, sizes, attributes.
+
+Recursive descent over a token list; the rule grammar (:mod:`taso_py.rules.text`) extends the same parser.
+
+Invariant: reading executes nothing; every mistake is a :class:`GraphTextError` that names line and column.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn, TypeVar
+
+from taso_py.ir.errors import GraphTextError, TasoError
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import AttributeValue, Input, Operator, Ref
+from taso_py.ir.size import Dim, floordiv, symbol
+from taso_py.ir.types import Axis, DType, Group, TensorType
+
+_T = TypeVar("_T")
+_DTYPES = {dtype.value: dtype for dtype in DType}
+_WORDS: dict[str, float | bool | None] = {
+    "true": True,
+    "false": False,
+    "none": None,
+    "inf": float("inf"),
+    "nan": float("nan"),
+}
+_TOKEN = re.compile(
+    r"""(?P<space>(\s|//\ [^\n]*)+)
+      |(?P<float>\d+\.\d+(e[+-]?\d+)?|\d+e[+-]?\d+)
+      |(?P<int>\d+)
+      |(?P<name>[A-Za-z_]\w*)
+      |(?P<string>"(?:[^"\\]|\\.)*")
+      |(?P<mark>->|\.\.|//|>=|==|[][(){}<>,;:=+*$\#.-])""",
+    re.VERBOSE,
+)
+
+
+class Token(NamedTuple):
+    """A piece of text with its kind and place."""
+
+    kind: str
+    text: str
+    place: int
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a text, spaces and comments (``// `` to the end of the line) dropped, ``end`` last."""
+    tokens: list[Token] = []
+    place = 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise GraphTextError(f"{position(text, place)}: unexpected character {text[place]!r}")
+        if match.lastgroup is not None and (kind := _kind(match)) != "space":
+            tokens.append(Token(kind, match.group(), place))
+        place = match.end()
+    return [*tokens, Token("end", "", len(text))]
+
+
+def _kind(match: re.Match[str]) -> str:
+    return next(kind for kind in ("space", "float", "int", "name", "string", "mark") if match.group(kind) is not None)
+
+
+def position(text: str, place: int) -> str:
+    """Line and column of a character, counted from one."""
+    return f"line {text.count(chr(10), 0, place) + 1}, column {place - text.rfind(chr(10), 0, place)}"
+
+
+def parse_graph(text: str, operators: Mapping[str, type[Operator]]) -> Graph:
+    """Reads one graph.
+
+    Raises:
+        GraphTextError: the text does not follow the grammar, or a node does not type-check.
+    """
+    parser = Parser(text, operators)
+    graph = parser.graph()
+    parser.expect("", kind="end")
+    return graph
+
+
+class Parser:
+    """Recursive descent over a text; each method reads one construct of the grammar."""
+
+    def __init__(self, text: str, operators: Mapping[str, type[Operator]]) -> None:
+        self._text = text
+        self._tokens = tokenize(text)
+        self._next = 0
+        self._operators = operators
+
+    # -- tokens
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The token to come, or one further on."""
+        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
+
+    def fail(self, message: str) -> NoReturn:
+        """Raises the error for the present place."""
+        raise GraphTextError(f"{position(self._text, self.peek().place)}: {message}")
+
+    def accept(self, text: str) -> bool:
+        """Skips the token if it is ``text``."""
+        if self.peek().text != text or self.peek().kind == "string":
+            return False
+        self._next += 1
+        return True
+
+    def expect(self, text: str, kind: str | None = None) -> str:
+        """Reads the given text, or any token of a kind."""
+        token = self.peek()
+        if token.kind != kind if kind else (token.text != text or token.kind == "string"):
+            self.fail(f"expected {text or kind}, found {token.text or 'the end'}")
+        self._next += 1
+        return token.text
+
+    def several(self, item: Callable[[], _T], close: str) -> list[_T]:
+        """Items separated by commas up to ``close``, which is skipped."""
+        items: list[_T] = []
+        if self.accept(close):
+            return items
+        while True:
+            items.append(item())
+            if self.accept(close):
+                return items
+            self.expect(",")
+
+    # -- sizes, types, attributes
+
+    def size(self) -> Dim:
+        """A sum of products."""
+        total = self._product()
+        while self.peek().text in ("+", "-"):
+            total = total + self._product() if self.accept("+") else total - (self.accept("-") and self._product())
+        return total
+
+    def _product(self) -> Dim:
+        if self.accept("-"):
+            return -1 * self._product()
+        product = self._factor()
+        while self.peek().text in ("*", "//"):
+            product = product * self._factor() if self.accept("*") else self._divide(product)
+        return product
+
+    def _divide(self, numerator: Dim) -> Dim:
+        self.expect("//")
+        return floordiv(numerator, self._factor())
+
+    def _factor(self) -> Dim:
+        if self.accept("("):
+            inner = self.size()
+            self.expect(")")
+            return inner
+        if self.peek().kind == "int":
+            return int(self.expect("", kind="int"))
+        return symbol(self.expect("", kind="name"))
+
+    def type(self) -> TensorType:
+        """A tensor type: ``f32[..B,M,2*K]``."""
+        name = self.expect("", kind="name")
+        if name not in _DTYPES:
+            self.fail(f"no element type is called {name}")
+        self.expect("[")
+        return TensorType(_DTYPES[name], tuple(self.several(self._axis, "]")))
+
+    def _axis(self) -> Axis:
+        return Group(self.expect("", kind="name")) if self.accept("..") else self.size()
+
+    def attribute(self) -> AttributeValue:
+        """A value of an attribute."""
+        token = self.peek()
+        if token.kind == "string":
+            self._next += 1
+            return str(json.loads(token.text))
+        if self.accept("["):
+            return tuple(self.several(self.attribute, "]"))
+        if self.accept("$"):
+            return Ref(int(self.expect("", kind="int")))
+        if token.text == "-" and (self.peek(1).kind == "float" or self.peek(1).text in ("inf", "nan")):
+            self._next += 1
+            return -self._number()
+        if token.kind == "float":
+            return self._number()
+        if token.text in _WORDS:
+            self._next += 1
+            return _WORDS[token.text]
+        if token.text in _DTYPES:
+            return self.type() if self.peek(1).text == "[" else _DTYPES[self.expect("", kind="name")]
+        return self.size()
+
+    def _number(self) -> float:
+        return float(self.expect("", kind=self.peek().kind))
+
+    # -- values and graphs
+
+    def value(self, names: Mapping[str, Value]) -> Value:
+        """A name, an output of a name, or an operator applied to values."""
+        token = self.peek()
+        if token.text in names and self.peek(1).text not in ("(", "{", "#"):
+            self._next += 1
+            return self._select(names[token.text].node) if self.accept(".") else names[token.text]
+        return Value(self.node(names), 0)
+
+    def _select(self, node: Node) -> Value:
+        index = int(self.expect("", kind="int"))
+        if index >= len(node.types):
+            self.fail(f"{node.op.name} has no output {index}")
+        return Value(node, index)
+
+    def node(self, names: Mapping[str, Value]) -> Node:
+        """An operator applied to values, with its token and attributes."""
+        start = self._next
+        name = self.expect("", kind="name")
+        if name not in self._operators:
+            self._next = start
+            self.fail(f"no value or operator is called {name}")
+        token = int(self.expect("", kind="int")) if self.accept("#") else None
+        inputs = self.several(lambda: self.value(names), ")") if self.accept("(") else []
+        attributes = dict(self.several(self._named_attribute, "}")) if self.accept("{") else {}
+        try:
+            return make(self._operators[name](**attributes), inputs, token)
+        except (TasoError, TypeError, ValueError) as error:
+            self._next = start
+            self.fail(f"{name}: {error}")
+
+    def _named_attribute(self) -> tuple[str, AttributeValue]:
+        name = self.expect("", kind="name")
+        self.expect("=")
+        return name, self.attribute()
+
+    def variable(self) -> Node:
+        """A named and typed input: ``x: f32[2,3]``."""
+        name = self.expect("", kind="name")
+        self.expect(":")
+        return make(Input(name, self.type()))
+
+    def graph(self) -> Graph:
+        """A whole graph."""
+        self.expect("graph")
+        self.expect("(")
+        inputs = self.several(self.variable, ")")
+        names = {node.op.key: node.value for node in inputs if isinstance(node.op, Input)}
+        self.expect("{")
+        while self.peek(1).text == "=":
+            name = self.expect("", kind="name")
+            self.expect("=")
+            names[name] = Value(self.node(names), 0)
+        effects: list[Value] = []
+        if self.accept("effects"):
+            effects = self._values(names)
+        outputs: list[Value] = []
+        if self.accept("return") and self.peek().text != "}":
+            outputs = self._values(names)
+        self.expect("}")
+        return Graph(tuple(inputs), tuple(outputs), tuple(value.node for value in effects))
+
+    def _values(self, names: Mapping[str, Value]) -> list[Value]:
+        values = [self.value(names)]
+        while self.accept(","):
+            values.append(self.value(names))
+        return values
+
+    def bindings_and_values(self, names: Mapping[str, Value]) -> list[Value]:
+        """``t0 = ...; f(t0), g(t0)`` as :func:`taso_py.ir.text.print_values` writes it."""
+        names = dict(names)
+        while self.peek(1).text == "=":
+            name = self.expect("", kind="name")
+            self.expect("=")
+            names[name] = Value(self.node(names), 0)
+            self.expect(";")
+        return self._values(names)

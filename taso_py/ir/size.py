@@ -1,0 +1,251 @@
+"""Sizes: integers, or polynomials with integer coefficients over named symbols.
+
+Tensor dimensions, operator attributes (strides, paddings, split points) and the indices of operator definitions are
+all of the one type ``Dim = int | Poly``.
+
+Invariants: a ``Poly`` is immutable, in canonical form (sorted monomials, no zero coefficients) and never constant: a
+constant result collapses to ``int``. Hence two sizes are equal as polynomials exactly when they are equal as objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """An atom: ``numerator // denominator`` where the division could not be carried out."""
+
+    numerator: Dim
+    denominator: Dim
+
+    def __str__(self) -> str:
+        return f"(({self.numerator})//({self.denominator}))"
+
+
+Atom: TypeAlias = str | FloorDiv
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Poly:
+    """A polynomial that is not constant; build one with :func:`symbol` and arithmetic."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+    """Sorted (monomial, coefficient) pairs; the empty monomial is the constant term."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Poly) and self.terms == other.terms)
+
+    def __add__(self, other: Dim) -> Dim:
+        total = dict(self.terms)
+        for monomial, coefficient in _terms(other):
+            total[monomial] = total.get(monomial, 0) + coefficient
+        return _collect(total)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + -1 * other
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -1 * self + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        total: dict[Monomial, int] = {}
+        for left, a in self.terms:
+            for right, b in _terms(other):
+                product = tuple(sorted(left + right, key=str))
+                total[product] = total.get(product, 0) + a * b
+        return _collect(total)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - other * floordiv(self, other)
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The names that occur, inside floor divisions too."""
+        found: set[str] = set()
+        for atom in self.atoms():
+            if isinstance(atom, str):
+                found.add(atom)
+            else:
+                found |= symbols(atom.numerator) | symbols(atom.denominator)
+        return frozenset(found)
+
+    def atoms(self) -> Iterator[Atom]:
+        """Every atom of every monomial, with repetitions."""
+        for monomial, _ in self.terms:
+            yield from monomial
+
+    def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        text = ""
+        for monomial, coefficient in sorted(self.terms, key=lambda term: (-len(term[0]), [str(a) for a in term[0]])):
+            factors = [str(atom) for atom in monomial]
+            if abs(coefficient) != 1 or not factors:
+                factors.insert(0, str(abs(coefficient)))
+            sign = "-" if coefficient < 0 else ("+" if text else "")
+            text += sign + "*".join(factors)
+        return text
+
+    __repr__ = __str__
+
+
+Dim: TypeAlias = int | Poly
+
+
+def _terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(value, Poly):
+        return value.terms
+    return (((), value),) if value else ()
+
+
+def _collect(total: Mapping[Monomial, int]) -> Dim:
+    kept = [(monomial, coefficient) for monomial, coefficient in total.items() if coefficient]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    kept.sort(key=lambda term: [str(atom) for atom in term[0]])
+    return Poly(tuple(kept))
+
+
+def symbol(name: str) -> Poly:
+    """The size variable ``name``."""
+    return Poly((((name,), 1),))
+
+
+def symbols(value: Dim) -> frozenset[str]:
+    """The names that occur in a size."""
+    return value.symbols if isinstance(value, Poly) else frozenset()
+
+
+def terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:
+    """The (monomial, coefficient) pairs of a size; none for zero."""
+    return _terms(value)
+
+
+def floordiv(numerator: Dim, denominator: Dim) -> Dim:
+    """``numerator // denominator`` for a positive denominator, simplified where it is exact for every value.
+
+    The part of the numerator that the denominator divides term by term leaves the division:
+    ``(a + q*d) // d == a // d + q``.
+    """
+    if isinstance(numerator, int) and isinstance(denominator, int):
+        return numerator // denominator
+    if denominator == 1:
+        return numerator
+    quotient: Dim = 0
+    rest: Dim = 0
+    for monomial, coefficient in _terms(numerator):
+        divided = _divide_term(monomial, coefficient, denominator)
+        if divided is None:
+            rest = rest + _collect({monomial: coefficient})
+        else:
+            quotient = quotient + divided
+    if rest == 0:
+        return quotient
+    if isinstance(rest, int) and isinstance(denominator, int):
+        return quotient + rest // denominator
+    rest, denominator = _cancel(rest, denominator)
+    return quotient + Poly((((FloorDiv(rest, denominator),), 1),))
+
+
+def _divide_term(monomial: Monomial, coefficient: int, denominator: Dim) -> Dim | None:
+    """The exact quotient of one term, or None."""
+    divisor = _terms(denominator)
+    if len(divisor) != 1:
+        return None
+    atoms, factor = divisor[0]
+    if coefficient % factor:
+        return None
+    left = list(monomial)
+    for atom in atoms:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return _collect({tuple(left): coefficient // factor})
+
+
+def _cancel(numerator: Dim, denominator: Dim) -> tuple[Dim, Dim]:
+    """Divides both by the greatest common positive integer factor of all coefficients."""
+    common = 0
+    for _, coefficient in _terms(numerator) + _terms(denominator):
+        common = gcd(common, coefficient)
+    if common <= 1:
+        return numerator, denominator
+    scale: Callable[[Dim], Dim] = lambda value: _collect({m: c // common for m, c in _terms(value)})  # noqa: E731
+    return scale(numerator), scale(denominator)
+
+
+def substitute(value: Dim, bindings: Mapping[str, Dim]) -> Dim:
+    """``value`` with symbols replaced, simplified; symbols without a binding stay."""
+    if isinstance(value, int) or value.symbols.isdisjoint(bindings):
+        return value
+    total: Dim = 0
+    for monomial, coefficient in value.terms:
+        product: Dim = coefficient
+        for atom in monomial:
+            product = product * _substitute_atom(atom, bindings)
+        total = total + product
+    return total
+
+
+def _substitute_atom(atom: Atom, bindings: Mapping[str, Dim]) -> Dim:
+    if isinstance(atom, FloorDiv):
+        return floordiv(substitute(atom.numerator, bindings), substitute(atom.denominator, bindings))
+    return bindings.get(atom, symbol(atom))
+
+
+def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
+    """The integer that ``value`` is under ``bindings``.
+
+    Raises:
+        KeyError: a symbol has no binding.
+    """
+    result = substitute(value, bindings)
+    if isinstance(result, Poly):
+        raise KeyError(f"no value for {', '.join(sorted(result.symbols))} in {value}")
+    return result
+
+
+def solve(difference: Dim, candidates: Callable[[str], bool]) -> tuple[str, Dim] | None:
+    """Solves ``difference == 0`` for one symbol that satisfies ``candidates``.
+
+    Only a symbol that occurs exactly once, alone in its monomial and with coefficient 1 or -1, is solved for, so the
+    solution is an integer for all values of the others. Returns the symbol and its value, or None.
+    """
+    for monomial, coefficient in _terms(difference):
+        if len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], str):
+            continue
+        name = monomial[0]
+        rest = difference - coefficient * symbol(name)
+        if candidates(name) and name not in symbols(rest):
+            return name, rest * -coefficient
+    return None

@@ -1,0 +1,121 @@
+"""Types of values: an element type and a shape.
+
+Invariant: types are immutable, compare by content and print as the grammar of :mod:`taso_py.ir.text` reads them,
+e.g. ``f32[1,3,224,224]`` in a model and ``float[..B,M,2*K]`` in a rule.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from taso_py.ir.size import Dim, Poly, substitute, symbols
+
+
+class DType(enum.Enum):
+    """An element type. ``FLOAT`` occurs in rules only: any one floating-point type, the same throughout the rule."""
+
+    FLOAT = "float"
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+    BOOL = "bool"
+    U8 = "u8"
+    I8 = "i8"
+    I16 = "i16"
+    I32 = "i32"
+    I64 = "i64"
+    U16 = "u16"
+    U32 = "u32"
+    U64 = "u64"
+    C64 = "c64"
+    C128 = "c128"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether rules (which speak of real numbers) may be applied at this element type."""
+        return self in _FLOATING
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_FLOATING = frozenset({DType.FLOAT, DType.F16, DType.BF16, DType.F32, DType.F64})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An axis group ``..B``: any number of leading axes, none included, that an operator leaves alone.
+
+    A proof treats a group as one axis: every operator admits a group only where it maps the axes to themselves, so
+    that flattening them changes nothing.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"..{self.name}"
+
+
+Axis: TypeAlias = int | Poly | Group
+Shape: TypeAlias = tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type and shape of one tensor value."""
+
+    dtype: DType
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        if any(isinstance(axis, Group) for axis in self.shape[1:]):
+            raise ValueError(f"an axis group must come first: {self.text}")
+        if any(isinstance(axis, int) and axis < 0 for axis in self.shape):
+            raise ValueError(f"a dimension is negative: {self.text}")
+
+    @cached_property
+    def text(self) -> str:
+        """The type as the grammar writes it."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def rank(self) -> int:
+        """Number of axes, a group counting as one."""
+        return len(self.shape)
+
+    @cached_property
+    def is_concrete(self) -> bool:
+        """Whether every dimension is a plain integer and the element type a real one."""
+        return self.dtype is not DType.FLOAT and all(isinstance(axis, int) for axis in self.shape)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a concrete type.
+
+        Raises:
+            TypeError: the type is symbolic.
+        """
+        sizes = tuple(axis for axis in self.shape if isinstance(axis, int))
+        if len(sizes) != len(self.shape):
+            raise TypeError(f"{self.text} has symbolic dimensions")
+        return sizes
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The names of the size variables that occur, groups not counted."""
+        return frozenset().union(*(symbols(axis) for axis in self.shape if not isinstance(axis, Group)))
+
+    def substitute(self, bindings: Mapping[str, Dim]) -> TensorType:
+        """This type with size variables replaced."""
+        shape = tuple(axis if isinstance(axis, Group) else substitute(axis, bindings) for axis in self.shape)
+        return TensorType(self.dtype, shape)

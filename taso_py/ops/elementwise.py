@@ -1,0 +1,166 @@
+"""Elementwise operators, with broadcasting; casts.
+
+Invariant: the output element at an index depends on the operands' elements at the same (broadcast) index only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from taso_py.ir.operator import Constant
+from taso_py.ir.types import DType, TensorType
+from taso_py.ir.unify import STRICT, Unifier
+from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
+from taso_py.ops.scalar import Apply, Index, Irrational, Operand, Scalar, number, reciprocal
+
+
+@dataclass(frozen=True)
+class _Binary(TensorOperator):
+    arity = (2, 2)
+    combine: ClassVar[Callable[[Scalar, Scalar], Scalar]]
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        return (TensorType(dtype, broadcast(inputs[0].shape, inputs[1].shape, unifier, self.name)),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        shape = broadcast(operands[0].shape, operands[1].shape, STRICT, self.name)
+        left, right = (broadcast_read(operand, shape, out) for operand in operands)
+        return type(self).combine(left, right)
+
+
+@dataclass(frozen=True)
+class Add(_Binary):
+    """``a + b``."""
+
+    name = "add"
+    commutative = True
+    combine = staticmethod(lambda a, b: a + b)
+
+
+@dataclass(frozen=True)
+class Mul(_Binary):
+    """``a * b``; the scalar multiple is a product with a constant."""
+
+    name = "mul"
+    commutative = True
+    combine = staticmethod(lambda a, b: a * b)
+
+
+@dataclass(frozen=True)
+class Sub(_Binary):
+    """``a - b``."""
+
+    name = "sub"
+    combine = staticmethod(lambda a, b: a - b)
+
+
+@dataclass(frozen=True)
+class Div(_Binary):
+    """``a / b``, of floating-point operands."""
+
+    name = "div"
+    combine = staticmethod(lambda a, b: a * reciprocal(b))
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(check_operands(self, inputs).is_floating, "div is defined on floating-point operands")
+        return super().infer(inputs, unifier)
+
+
+@dataclass(frozen=True)
+class _Unary(TensorOperator):
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
+        return (inputs[0],)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return self.scalar(operands[0](*out))
+
+    def scalar(self, x: Scalar) -> Scalar:
+        """The function that is applied to each element."""
+        return Apply(self.name, x)
+
+
+@dataclass(frozen=True)
+class Relu(_Unary):
+    """``max(x, 0)``."""
+
+    name = "relu"
+
+
+@dataclass(frozen=True)
+class Sigmoid(_Unary):
+    """``1 / (1 + exp(-x))``."""
+
+    name = "sigmoid"
+
+
+@dataclass(frozen=True)
+class Tanh(_Unary):
+    """The hyperbolic tangent."""
+
+    name = "tanh"
+
+
+@dataclass(frozen=True)
+class Exp(_Unary):
+    """The exponential function."""
+
+    name = "exp"
+
+
+@dataclass(frozen=True)
+class Rsqrt(_Unary):
+    """``1 / sqrt(x)``."""
+
+    name = "rsqrt"
+
+
+@dataclass(frozen=True)
+class Silu(_Unary):
+    """``x * sigmoid(x)`` (Elfwing et al. 2017)."""
+
+    name = "silu"
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return x * Apply("sigmoid", x)
+
+
+@dataclass(frozen=True)
+class Gelu(_Unary):
+    """``x * Phi(x)`` with the normal distribution function, or its tanh form (Hendrycks and Gimpel 2016, section 2)."""
+
+    name = "gelu"
+    approximate: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ValueError(f"gelu knows the approximations none and tanh, not {self.approximate}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        if self.approximate == "none":
+            return x * Apply("normal_cdf", x)
+        inner = Irrational("sqrt(2/pi)") * (x + number(0.044715) * x * x * x)
+        return number(0.5) * x * (number(1) + Apply("tanh", inner))
+
+
+@dataclass(frozen=True)
+class Cast(TensorOperator):
+    """Conversion to another element type: rounding, so an opaque function in the definition."""
+
+    name = "cast"
+    dtype: DType
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        check_operands(self, inputs)
+        return (TensorType(self.dtype, inputs[0].shape),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return Apply(f"cast_{operands[0].type.dtype}_{self.dtype}", operands[0](*out))
+
+
+def define_constant(op: Constant) -> Scalar:
+    """The definition of the leaf operator that holds a number; it must be finite."""
+    return number(op.value)

@@ -1,0 +1,270 @@
+"""Data movement: concat, slice, permute, reshape, expand, pad, contiguous; and enlarge, which pads a kernel.
+
+Invariant: every output element is one input element, or a fixed number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeVar
+
+from taso_py.ir.size import Dim, floordiv
+from taso_py.ir.types import Group, TensorType
+from taso_py.ir.unify import STRICT, Unifier
+from taso_py.ops.base import VARIADIC, TensorOperator, broadcast_read, check_operands, plain_axis, require
+from taso_py.ops.scalar import Condition, Guard, Index, Operand, Scalar, number, within
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Concat(TensorOperator):
+    """The operands one after the other along an axis."""
+
+    name = "concat"
+    arity = (1, VARIADIC)
+    axis: int
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        first = inputs[0]
+        length: Dim = 0
+        for type_ in inputs:
+            require(type_.rank == first.rank, "concat of operands that differ in rank")
+            length = length + plain_axis(type_, self.axis)
+            for axis in range(-first.rank, 0):
+                if axis != self.axis:
+                    unifier.equal(first.shape[axis], type_.shape[axis], "concat")
+        return (TensorType(dtype, _with_axis(first.shape, self.axis, length)),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        start: Dim = 0
+        parts: list[Scalar] = []
+        for operand in operands:
+            extent = plain_axis(operand.type, self.axis)
+            at = out[self.axis] - start
+            parts.append(Guard(within(at, extent), operand(*_with_axis(out, self.axis, at))))
+            start = start + extent
+        result = parts[0]
+        for part in parts[1:]:
+            result = result + part
+        return result
+
+
+def _with_axis(items: Sequence[_T], axis: int, item: _T) -> tuple[_T, ...]:
+    """A shape or index with one axis replaced; ``axis`` is negative."""
+    at = len(items) + axis
+    return (*items[:at], item, *items[at + 1 :])
+
+
+@dataclass(frozen=True)
+class Slice(TensorOperator):
+    """Elements ``start, start + step, ... < stop`` along an axis, with ``0 <= start <= stop <= size``."""
+
+    name = "slice"
+    axis: int
+    start: Dim
+    stop: Dim
+    step: int = 1
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        extent = unifier.resolve(plain_axis(inputs[0], self.axis))
+        for name, part in (("start", self.start), ("length", self.stop - self.start), ("stop", extent - self.stop)):
+            require(not isinstance(part, int) or part >= 0, f"slice: {name} is out of range for size {extent}")
+        length = floordiv(self.stop - self.start + self.step - 1, self.step)
+        return (TensorType(dtype, _with_axis(inputs[0].shape, self.axis, length)),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return operands[0](*_with_axis(out, self.axis, out[self.axis] * self.step + self.start))
+
+
+@dataclass(frozen=True)
+class Permute(TensorOperator):
+    """Reorders the last axes: ``order`` lists, for each of them, the (negative) input axis that comes there.
+
+    Leading axes that stay in place are not listed, so ``order=[-1,-2]`` transposes the matrices of a stack of any rank.
+    """
+
+    name = "permute"
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != list(range(-len(self.order), 0)):
+            raise ValueError(f"order {list(self.order)} is not a permutation of the last axes")
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        shape = inputs[0].shape
+        moved = tuple(plain_axis(inputs[0], axis) for axis in self.order)
+        return (TensorType(dtype, shape[: len(shape) - len(moved)] + moved),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        lead = len(out) - len(self.order)
+        index = list(out)
+        for position, axis in enumerate(self.order):
+            index[axis] = out[lead + position]
+        return operands[0](*index)
+
+
+@dataclass(frozen=True)
+class Reshape(TensorOperator):
+    """The same elements, in row-major order, under another shape.
+
+    Dimensions correspond in runs of equal product: each run is a merge of input axes followed by a split.
+    """
+
+    name = "reshape"
+    shape: tuple[Dim, ...]
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(not any(isinstance(axis, Group) for axis in inputs[0].shape), "reshape of an axis group")
+        before = unifier.resolve(_product([plain_axis(inputs[0], axis) for axis in range(-inputs[0].rank, 0)]))
+        unifier.equal(before, _product(self.shape), "reshape")
+        return (TensorType(dtype, self.shape),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        (x,) = operands
+        shape = [plain_axis(x.type, axis) for axis in range(-x.type.rank, 0)]
+        index: list[Dim] = []
+        for sources, targets in _runs(shape, list(self.shape)):
+            index += _split(_merge(out[targets], self.shape[targets]), shape[sources])
+        return x(*index)
+
+
+def _product(sizes: Sequence[Dim]) -> Dim:
+    product: Dim = 1
+    for size in sizes:
+        product = product * size
+    return product
+
+
+def _runs(before: list[Dim], after: list[Dim]) -> list[tuple[slice, slice]]:
+    """The shortest runs of axes of equal product, in order."""
+    runs: list[tuple[slice, slice]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        for width in range(1, len(before) - i + len(after) - j + 1):
+            pairs = [(i + a, j + width - a) for a in range(min(width, len(before) - i), -1, -1)]
+            fits = [(a, b) for a, b in pairs if b <= len(after) and _product(before[i:a]) == _product(after[j:b])]
+            if fits:
+                runs.append((slice(i, fits[0][0]), slice(j, fits[0][1])))
+                i, j = fits[0]
+                break
+    return runs
+
+
+def _merge(index: Sequence[Dim], sizes: Sequence[Dim]) -> Dim:
+    """The row-major place of an index."""
+    place: Dim = 0
+    for i, size in zip(index, sizes, strict=True):
+        place = place * size + i
+    return place
+
+
+def _split(place: Dim, sizes: Sequence[Dim]) -> list[Dim]:
+    """The index of a row-major place."""
+    if len(sizes) <= 1:
+        return [place] * len(sizes)
+    index: list[Dim] = []
+    for axis, size in enumerate(sizes):
+        quotient = floordiv(place, _product(sizes[axis + 1 :]))
+        index.append(0 if size == 1 else quotient if axis == 0 else quotient - floordiv(quotient, size) * size)
+    return index
+
+
+@dataclass(frozen=True)
+class Expand(TensorOperator):
+    """Broadcasting to a shape."""
+
+    name = "expand"
+    shape: tuple[Dim, ...]
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(inputs[0].rank <= len(self.shape), f"{inputs[0]} has more axes than the shape to expand to")
+        for axis in range(-inputs[0].rank, 0):
+            if inputs[0].shape[axis] != 1:
+                unifier.equal(inputs[0].shape[axis], self.shape[axis], "expand")
+        return (TensorType(dtype, self.shape),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return broadcast_read(operands[0], self.shape, out)
+
+
+@dataclass(frozen=True)
+class Pad(TensorOperator):
+    """Puts a number before and after the elements of the last axes: ``widths`` holds (before, after) for each."""
+
+    name = "pad"
+    widths: tuple[tuple[Dim, Dim], ...]
+    value: int | float = 0.0
+
+    def __post_init__(self) -> None:
+        if not -inf < self.value < inf:
+            raise ValueError(f"pad needs a finite value, not {self.value}")
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        shape = inputs[0].shape
+        padded = [
+            before + plain_axis(inputs[0], axis - len(self.widths)) + after
+            for axis, (before, after) in enumerate(self.widths)
+        ]
+        return (TensorType(dtype, shape[: len(shape) - len(padded)] + tuple(padded)),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        (x,) = operands
+        lead = len(out) - len(self.widths)
+        index = [*out[:lead], *(i - before for i, (before, _) in zip(out[lead:], self.widths, strict=True))]
+        conditions: list[Condition] = []
+        for axis, widths in enumerate(self.widths, start=-len(self.widths)):
+            if widths != (0, 0):
+                conditions += within(index[axis], plain_axis(x.type, axis))
+        if self.value == 0:
+            return Guard(tuple(conditions), x(*index))
+        return number(self.value) + Guard(tuple(conditions), x(*index) - number(self.value))
+
+
+@dataclass(frozen=True)
+class Enlarge(TensorOperator):
+    """A convolution kernel ``w[o, c, kh, kw]`` centred in zeros to the size ``kernel`` (SOSP 2019, table 1).
+
+    The sizes grow by an even number each, so that the centre is well defined.
+    """
+
+    name = "enlarge"
+    kernel: tuple[Dim, Dim]
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(inputs[0].rank == 4, f"enlarge needs a kernel of rank 4, not {inputs[0]}")
+        for axis, target in zip((-2, -1), self.kernel, strict=True):
+            growth = target - unifier.resolve(plain_axis(inputs[0], axis))
+            require(floordiv(growth, 2) * 2 == growth, "enlarge grows each side by the same amount")
+            require(not isinstance(growth, int) or growth >= 0, "enlarge cannot shrink a kernel")
+        return (TensorType(dtype, (*inputs[0].shape[:2], *self.kernel)),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        (w,) = operands
+        sizes = [plain_axis(w.type, axis) for axis in (-2, -1)]
+        at = [i - floordiv(k - s, 2) for i, k, s in zip(out[-2:], self.kernel, sizes, strict=True)]
+        conditions = [condition for i, s in zip(at, sizes, strict=True) for condition in within(i, s)]
+        return Guard(tuple(conditions), w(*out[:2], *at))
+
+
+@dataclass(frozen=True)
+class Contiguous(TensorOperator):
+    """The same elements, laid out densely in row-major order: a request about memory, without meaning."""
+
+    name = "contiguous"
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        check_operands(self, inputs)
+        return (inputs[0],)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return operands[0](*out)

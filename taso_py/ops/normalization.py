@@ -1,0 +1,186 @@
+"""Composite operators that PyTorch computes in one kernel: normalisations, softmax, attention.
+
+Invariant: a definition is the textbook formula over the reals; what a kernel does for numerical safety (subtracting a
+maximum before exponentiating) changes no real value and is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.errors import ShapeError
+from taso_py.ir.size import Dim
+from taso_py.ir.types import DType, TensorType
+from taso_py.ir.unify import STRICT, Unifier
+from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, plain_axis, require
+from taso_py.ops.scalar import Apply, Index, Operand, Scalar, SizeOf, number, reciprocal, total
+
+
+@dataclass(frozen=True)
+class BatchNorm(TensorOperator):
+    """Inference batch normalisation of ``x[n, c, ..]`` (Ioffe and Szegedy 2015, algorithm 2).
+
+    The other operands are the vectors weight, bias, mean and variance, one element per channel.
+    """
+
+    name = "batch_norm"
+    arity = (5, 5)
+    eps: float
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(check_operands(self, inputs).is_floating, "batch_norm is defined on floating-point operands")
+        x, *per_channel = inputs
+        require(x.rank >= 2 and isinstance(x.shape[0], Dim), f"batch_norm needs x[n, c, ..], not {x}")
+        for vector in per_channel:
+            require(vector.rank == 1, f"batch_norm needs vectors per channel, not {vector}")
+            unifier.equal(x.shape[1], plain_axis(vector, -1), self.name)
+        return (x,)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        x, weight, bias, mean, variance = operands
+        c = out[1]
+        scale = Apply("rsqrt", variance(c) + number(self.eps))
+        return (x(*out) - mean(c)) * scale * weight(c) + bias(c)
+
+
+@dataclass(frozen=True)
+class _Normalization(TensorOperator):
+    axes: int
+    """How many trailing axes are normalised over."""
+    eps: float
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
+        x = inputs[0]
+        for parameter in inputs[1:]:
+            require(parameter.rank == self.axes, f"{self.name}: {parameter} does not have {self.axes} axes")
+            for axis in range(-self.axes, 0):
+                unifier.equal(plain_axis(x, axis), plain_axis(parameter, axis), self.name)
+        plain_axis(x, -self.axes)
+        return (x,)
+
+    def _extents(self, x: Operand) -> list[Dim]:
+        return [plain_axis(x.type, axis) for axis in range(-self.axes, 0)]
+
+    def _count(self, x: Operand) -> Scalar:
+        count: Dim = 1
+        for extent in self._extents(x):
+            count = count * extent
+        return SizeOf(count)
+
+
+@dataclass(frozen=True)
+class LayerNorm(_Normalization):
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last axes (Ba et al. 2016).
+
+    The bias, or weight and bias, may be absent.
+    """
+
+    name = "layer_norm"
+    arity = (1, 3)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        x = operands[0]
+        lead, last = out[: -self.axes], out[-self.axes :]
+        share = reciprocal(self._count(x))
+        extents = self._extents(x)
+
+        def mean() -> Scalar:
+            return total(extents, lambda *k: x(*lead, *k)) * share
+
+        variance = total(extents, lambda *k: (x(*lead, *k) - mean()) * (x(*lead, *k) - mean())) * share
+        result = (x(*out) - mean()) * Apply("rsqrt", variance + number(self.eps))
+        for index, parameter in enumerate(operands[1:]):
+            result = result * parameter(*last) if index == 0 else result + parameter(*last)
+        return result
+
+
+@dataclass(frozen=True)
+class RmsNorm(_Normalization):
+    """``x / sqrt(mean(x**2) + eps) * weight`` over the last axes (Zhang and Sennrich 2019); the weight is optional."""
+
+    name = "rms_norm"
+    arity = (1, 2)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        x = operands[0]
+        lead, last = out[: -self.axes], out[-self.axes :]
+        square = total(self._extents(x), lambda *k: x(*lead, *k) * x(*lead, *k)) * reciprocal(self._count(x))
+        result = x(*out) * Apply("rsqrt", square + number(self.eps))
+        return result * operands[1](*last) if len(operands) == 2 else result
+
+
+@dataclass(frozen=True)
+class Softmax(TensorOperator):
+    """``exp(x) / sum(exp(x))`` along an axis."""
+
+    name = "softmax"
+    axis: int = -1
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(check_operands(self, inputs).is_floating, "softmax is defined on floating-point operands")
+        plain_axis(inputs[0], self.axis)
+        return (inputs[0],)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        (x,) = operands
+        at = len(out) + self.axis
+
+        def along(k: Dim) -> Scalar:
+            return Apply("exp", x(*out[:at], k, *out[at + 1 :]))
+
+        return along(out[at]) * reciprocal(total([plain_axis(x.type, self.axis)], along))
+
+
+@dataclass(frozen=True)
+class Attention(TensorOperator):
+    """Scaled dot-product attention of query, key, value and an optional mask (Vaswani et al. 2017, equation 1).
+
+    ``q[.., l, e], k[.., s, e], v[.., s, f]``, all leading axes equal; the mask broadcasts to ``[.., l, s]`` and is
+    added to the scores, or is boolean and removes those where it is false. ``causal`` removes keys after the query. The
+    scale, where none is given, is ``1 / sqrt(e)``.
+    """
+
+    name = "attention"
+    arity = (3, 4)
+    scale: float | None = None
+    causal: bool = False
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs[:3])
+        require(len(inputs) in (3, 4) and dtype.is_floating, "attention takes floating-point q, k, v and a mask")
+        q, k, v = inputs[:3]
+        rows, keys = plain_axis(q, -2), plain_axis(k, -2)
+        unifier.equal(plain_axis(q, -1), plain_axis(k, -1), "attention head size")
+        unifier.equal(keys, plain_axis(v, -2), "attention keys")
+        require(q.rank == k.rank == v.rank, "attention operands differ in rank")
+        for a, b, c in zip(q.shape[:-2], k.shape[:-2], v.shape[:-2], strict=True):
+            unifier.equal(a, b, "attention batch")
+            unifier.equal(a, c, "attention batch")
+        if len(inputs) == 4:
+            require(inputs[3].dtype in (dtype, DType.BOOL), f"attention mask of type {inputs[3]}")
+            scores = (*q.shape[:-2], rows, keys)
+            if broadcast(inputs[3].shape, scores, unifier, "attention mask") != scores:
+                raise ShapeError(f"attention mask {inputs[3]} does not broadcast to the scores")
+        return (TensorType(dtype, (*q.shape[:-1], plain_axis(v, -1))),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        q, k, v = operands[:3]
+        lead, row = out[:-2], out[-2]
+        keys: Dim = row + 1 if self.causal else plain_axis(k.type, -2)
+        head = plain_axis(q.type, -1)
+        scale = number(self.scale) if self.scale is not None else Apply("rsqrt", SizeOf(head))
+
+        def weight(key: Dim) -> Scalar:
+            score = total([head], lambda e: q(*lead, row, e) * k(*lead, key, e)) * scale
+            if len(operands) == 3:
+                return Apply("exp", score)
+            mask = operands[3]
+            shape = (*q.shape[:-1], plain_axis(k.type, -2))
+            masked = broadcast_read(mask, shape, (*lead, row, key))
+            if mask.type.dtype is DType.BOOL:
+                return Apply("exp", score) * masked
+            return Apply("exp", score + masked)
+
+        return total([keys], lambda s: weight(s) * v(*lead, s, out[-1])) * reciprocal(total([keys], weight))

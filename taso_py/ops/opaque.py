@@ -1,0 +1,38 @@
+"""Operators outside the table: carried through faithfully, never rewritten.
+
+Invariant: an opaque node holds what is needed to call the original operator again, as text and numbers; whether it is
+pure was decided at import from the operator's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.operator import AttributeValue, Operator
+from taso_py.ir.types import TensorType
+from taso_py.ir.unify import STRICT, Unifier
+
+
+@dataclass(frozen=True)
+class Opaque(Operator):
+    """A call of the PyTorch operator ``target`` (as ``aten.cumsum.default``).
+
+    ``arguments`` holds positional arguments and ``keywords`` (name, value) pairs; :class:`taso_py.ir.operator.Ref`
+    stands where an input of the node goes. Non-tensor values that have no literal form in the grammar are written as
+    strings with a prefix, e.g. ``"device:cpu"``; the frontend writes them and the backend reads them.
+    """
+
+    name = "opaque"
+    target: str
+    arguments: tuple[AttributeValue, ...]
+    types: tuple[TensorType, ...]
+    keywords: tuple[tuple[str, AttributeValue], ...] = ()
+    is_pure: bool = True
+
+    @property
+    def pure(self) -> bool:
+        return self.is_pure
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        return self.types

@@ -1,0 +1,90 @@
+"""Reductions along axes: sum, mean, max.
+
+Invariant: ``axes`` are negative, distinct and sorted; a reduced axis stays with size 1 where ``keepdim``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.size import Dim
+from taso_py.ir.types import TensorType
+from taso_py.ir.unify import STRICT, Unifier
+from taso_py.ops.base import TensorOperator, check_operands, plain_axis, require
+from taso_py.ops.scalar import Index, Operand, Scalar, SizeOf, greatest, reciprocal, total
+
+
+@dataclass(frozen=True)
+class _Reduction(TensorOperator):
+    axes: tuple[int, ...]
+    keepdim: bool = False
+
+    def __post_init__(self) -> None:
+        if list(self.axes) != sorted(set(self.axes)) or any(axis >= 0 for axis in self.axes) or not self.axes:
+            raise ValueError(f"axes {list(self.axes)} are not negative, distinct and sorted")
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(dtype.is_floating, f"{self.name} is defined on floating-point operands")
+        (x,) = inputs
+        for axis in self.axes:
+            plain_axis(x, axis)
+        kept = [
+            1 if axis in self.axes else x.shape[axis]
+            for axis in range(-x.rank, 0)
+            if self.keepdim or axis not in self.axes
+        ]
+        return (TensorType(dtype, tuple(kept)),)
+
+    def _reduce(self, combine: Callable[..., Scalar], x: Operand, out: Index) -> Scalar:
+        kept = iter(out)
+        index: list[Dim] = []
+        for axis in range(-x.type.rank, 0):
+            if axis not in self.axes or self.keepdim:
+                index.append(next(kept))
+            else:
+                index.append(0)
+
+        def element(*reduced: Dim) -> Scalar:
+            for axis, i in zip(self.axes, reduced, strict=True):
+                index[axis] = i
+            return x(*index)
+
+        return combine(self._extents(x), element)
+
+    def _extents(self, x: Operand) -> list[Dim]:
+        return [plain_axis(x.type, axis) for axis in self.axes]
+
+
+@dataclass(frozen=True)
+class Sum(_Reduction):
+    """The sum over the axes."""
+
+    name = "sum"
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return self._reduce(total, operands[0], out)
+
+
+@dataclass(frozen=True)
+class Mean(_Reduction):
+    """The mean over the axes."""
+
+    name = "mean"
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        count: Dim = 1
+        for extent in self._extents(operands[0]):
+            count = count * extent
+        return self._reduce(total, operands[0], out) * reciprocal(SizeOf(count))
+
+
+@dataclass(frozen=True)
+class Max(_Reduction):
+    """The greatest element over the axes."""
+
+    name = "max"
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return self._reduce(greatest, operands[0], out)

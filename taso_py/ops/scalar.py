@@ -1,0 +1,188 @@
+"""The language of operator definitions: what one element of an output is, in terms of elements of the inputs.
+
+A definition says, e.g. for matmul, ``out[i, j] = sum over k of a[i, k] * b[k, j]``. It is data: the fingerprint
+evaluator computes it with numpy (:mod:`taso_py.ops.evaluate`), the prover normalises it with symbolic sizes. This is
+the index notation of tensor algebra (Einstein 1916) with guards (Iverson brackets) for concatenation, padding, ....
+
+Invariant: a definition is over the real numbers; indices and sizes are integers of type ``Dim``. Bound index names are
+never used twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from taso_py.ir.size import Dim, symbol
+from taso_py.ir.types import Axis, Group, Shape, TensorType
+
+
+class Scalar:
+    """A real-valued expression over tensor elements."""
+
+    def __add__(self, other: Scalar) -> Scalar:
+        return Plus(self, other)
+
+    def __mul__(self, other: Scalar) -> Scalar:
+        return Times(self, other)
+
+    def __sub__(self, other: Scalar) -> Scalar:
+        return Plus(self, Times(Number(Fraction(-1)), other))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A statement about integers: ``value >= 0``, or ``value == 0`` where ``is_equality``."""
+
+    value: Dim
+    is_equality: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.value} {'==' if self.is_equality else '>='} 0"
+
+
+def within(index: Dim, extent: Dim) -> tuple[Condition, Condition]:
+    """``0 <= index < extent``."""
+    return Condition(index), Condition(extent - 1 - index)
+
+
+@dataclass(frozen=True)
+class Read(Scalar):
+    """The element of tensor variable ``variable`` at ``index`` (one ``Dim`` per axis, a group counting as one)."""
+
+    variable: str
+    index: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Number(Scalar):
+    """An exact rational number."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True)
+class Irrational(Scalar):
+    """A named real constant; equal names are equal, nothing else is known of it. Values: ``IRRATIONALS``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SizeOf(Scalar):
+    """An integer expression as a real number, e.g. the count that a mean divides by."""
+
+    value: Dim
+
+
+@dataclass(frozen=True)
+class Plus(Scalar):
+    """A sum of two."""
+
+    left: Scalar
+    right: Scalar
+
+
+@dataclass(frozen=True)
+class Times(Scalar):
+    """A product of two."""
+
+    left: Scalar
+    right: Scalar
+
+
+@dataclass(frozen=True)
+class Guard(Scalar):
+    """``body`` where all conditions hold, zero elsewhere; ``body`` is not read elsewhere."""
+
+    conditions: tuple[Condition, ...]
+    body: Scalar
+
+
+@dataclass(frozen=True)
+class Binder:
+    """A bound index: ``0 <= name < extent``."""
+
+    name: str
+    extent: Dim
+
+
+@dataclass(frozen=True)
+class Reduce(Scalar):
+    """The sum (or maximum) of ``body`` over all values of the binders at which the conditions hold.
+
+    An empty sum is 0, an empty maximum is minus infinity.
+    """
+
+    is_max: bool
+    binders: tuple[Binder, ...]
+    conditions: tuple[Condition, ...]
+    body: Scalar
+
+
+@dataclass(frozen=True)
+class Apply(Scalar):
+    """A scalar function of one argument, by name: ``relu``, ``exp``, ``reciprocal``, ...."""
+
+    function: str
+    argument: Scalar
+
+
+_fresh = itertools.count()
+_Where: TypeAlias = Callable[..., Sequence[Condition]]
+
+
+def _reduce(is_max: bool, extents: Sequence[Dim], body: Callable[..., tuple[Sequence[Condition], Scalar]]) -> Scalar:
+    names = [f"k{next(_fresh)}" for _ in extents]
+    # An axis of size one needs no bound index.
+    indices: list[Dim] = [0 if extent == 1 else symbol(name) for name, extent in zip(names, extents, strict=True)]
+    conditions, inner = body(*indices)
+    binders = tuple(Binder(name, extent) for name, extent in zip(names, extents, strict=True) if extent != 1)
+    return Reduce(is_max, binders, tuple(conditions), inner)
+
+
+def total(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | None = None) -> Scalar:
+    """The sum of ``body(*indices)`` over ``0 <= index < extent`` for each extent, where ``where(*indices)`` holds."""
+    return _reduce(False, extents, lambda *ix: ((where(*ix) if where else ()), body(*ix)))
+
+
+def greatest(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | None = None) -> Scalar:
+    """The maximum of ``body(*indices)``, as :func:`total`."""
+    return _reduce(True, extents, lambda *ix: ((where(*ix) if where else ()), body(*ix)))
+
+
+def reciprocal(scalar: Scalar) -> Scalar:
+    """``1 / scalar``."""
+    return Apply("reciprocal", scalar)
+
+
+def number(value: int | float | Fraction) -> Scalar:
+    """A finite Python number as an exact rational."""
+    return Number(Fraction(value))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input as a definition sees it: a type, and a way to read an element."""
+
+    type: TensorType
+    read: Callable[[tuple[Dim, ...]], Scalar]
+
+    def __call__(self, *index: Dim) -> Scalar:
+        return self.read(index)
+
+    @property
+    def shape(self) -> Shape:
+        """The axes."""
+        return self.type.shape
+
+
+Index: TypeAlias = tuple[Dim, ...]
+
+
+def size(axis: Axis) -> Dim:
+    """The size of an axis; a group counts as one axis whose size is a symbol of the group's name."""
+    return symbol(f"..{axis.name}") if isinstance(axis, Group) else axis

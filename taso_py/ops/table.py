@@ -1,0 +1,39 @@
+"""The one table of operators, by name.
+
+Invariant: every operator that the grammar can name is in ``OPERATORS``; those with a definition are in ``DEFINED``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import LEAVES, Operator
+from taso_py.ir.parse import parse_graph as _parse_graph
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.opaque import Opaque
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from taso_py.ops.reduction import Max, Mean, Sum
+
+DEFINED: Mapping[str, type[TensorOperator]] = {
+    op.name: op
+    for op in (
+        *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Rsqrt, Silu, Gelu, Cast),
+        *(Matmul, Linear, Conv2d),
+        *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
+        *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),
+        *(Concat, Slice, Permute, Reshape, Expand, Pad, Enlarge, Contiguous),
+        *(Sum, Mean, Max),
+    )
+}
+
+OPERATORS: Mapping[str, type[Operator]] = {**{op.name: op for op in (*LEAVES, Opaque)}, **DEFINED}
+
+
+def parse_graph(text: str) -> Graph:
+    """Reads one graph in the grammar of :mod:`taso_py.ir.text`, with the operators of the table."""
+    return _parse_graph(text, OPERATORS)

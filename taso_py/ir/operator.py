@@ -93,18 +93,20 @@ class Operator:
         inner = ", ".join(f"{name}={attribute_text(value)}" for name, value in self.attributes)
         return "{" + inner + "}" if inner else ""
 
-    def substitute(self, bindings: Mapping[str, Dim]) -> Self:
-        """This operator with size variables in its attributes replaced."""
+    def substitute(self, bindings: Mapping[str, Dim | float]) -> Self:
+        """This operator with variables in its attributes replaced."""
         changed = {name: substitute_attribute(value, bindings) for name, value in self.attributes}
         return replace(self, **changed) if changed else self
 
 
-def substitute_attribute(value: AttributeValue, bindings: Mapping[str, Dim]) -> AttributeValue:
-    """An attribute value with size variables replaced."""
+def substitute_attribute(value: AttributeValue, bindings: Mapping[str, Dim | float]) -> AttributeValue:
+    """An attribute value with variables replaced; only a bare variable may stand for a number that is no integer."""
     if isinstance(value, Poly):
-        return substitute(value, bindings)
+        bare = bindings.get(str(value))
+        sizes = {name: bound for name, bound in bindings.items() if not isinstance(bound, float)}
+        return bare if isinstance(bare, float) else substitute(value, sizes)
     if isinstance(value, TensorType):
-        return value.substitute(bindings)
+        return value.substitute({name: bound for name, bound in bindings.items() if not isinstance(bound, float)})
     if isinstance(value, tuple):
         return tuple(substitute_attribute(item, bindings) for item in value)
     return value
@@ -138,10 +140,10 @@ class Weight(_Leaf):
 
 @dataclass(frozen=True)
 class Constant(Operator):
-    """A number: exact, of rank 0. Python scalars in a model are imported as these."""
+    """A number: exact, of rank 0. Python scalars in a model are imported as these; in a rule it may be a symbol."""
 
     name = "constant"
-    value: int | float
+    value: float | Poly
     dtype: DType
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:

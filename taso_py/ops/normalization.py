@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.errors import ShapeError
-from taso_py.ir.size import Dim
+from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, plain_axis, require
@@ -26,7 +26,7 @@ class BatchNorm(TensorOperator):
 
     name = "batch_norm"
     arity = (5, 5)
-    eps: float
+    eps: float | Poly
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         require(check_operands(self, inputs).is_floating, "batch_norm is defined on floating-point operands")
@@ -48,7 +48,7 @@ class BatchNorm(TensorOperator):
 class _Normalization(TensorOperator):
     axes: int
     """How many trailing axes are normalised over."""
-    eps: float
+    eps: float | Poly
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
@@ -144,7 +144,7 @@ class Attention(TensorOperator):
 
     name = "attention"
     arity = (3, 4)
-    scale: float | None = None
+    scale: float | Poly | None = None
     causal: bool = False
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:

@@ -29,9 +29,7 @@ class _Pool(TensorOperator):
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         dtype = check_operands(self, inputs)
-        require(
-            dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}"
-        )
+        require(dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}")
         lead = (plain_axis(inputs[0], -4), plain_axis(inputs[0], -3))
         windows = zip((-2, -1), self.kernel, self.stride, self.padding, self._dilation, strict=True)
         spatial = [window_count(plain_axis(inputs[0], axis), k, s, p, d) for axis, k, s, p, d in windows]
@@ -96,9 +94,7 @@ class AdaptiveAvgPool2d(TensorOperator):
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         dtype = check_operands(self, inputs)
-        require(
-            dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}"
-        )
+        require(dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}")
         return (TensorType(dtype, (plain_axis(inputs[0], -4), plain_axis(inputs[0], -3), *self.size)),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from taso_py.ir.size import Dim, symbol
+from taso_py.ir.size import Dim, Poly, symbol
 from taso_py.ir.types import Axis, Group, Shape, TensorType
 
 
@@ -73,7 +73,7 @@ class Irrational(Scalar):
 
 @dataclass(frozen=True)
 class SizeOf(Scalar):
-    """An integer expression as a real number, e.g. the count that a mean divides by."""
+    """An integer expression as a real number, e.g. the count that a mean divides by; or a symbol that is a number."""
 
     value: Dim
 
@@ -159,9 +159,9 @@ def reciprocal(scalar: Scalar) -> Scalar:
     return Apply("reciprocal", scalar)
 
 
-def number(value: int | float | Fraction) -> Scalar:
-    """A finite Python number as an exact rational."""
-    return Number(Fraction(value))
+def number(value: float | Fraction | Poly) -> Scalar:
+    """A finite Python number as an exact rational; in a rule, a number attribute may be a symbol."""
+    return SizeOf(value) if isinstance(value, Poly) else Number(Fraction(value))
 
 
 @dataclass(frozen=True)

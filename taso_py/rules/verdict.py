@@ -1,0 +1,80 @@
+"""What a prover answers, and how close the two sides of a substitution are in floating point.
+
+Invariant: a verdict is a value with a reason, never a boolean.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taso_py.ops.scalar import Condition
+
+if TYPE_CHECKING:
+    from taso_py.rules.substitution import Substitution
+
+
+class Numerics(enum.IntEnum):
+    """How the results of the two sides may differ in floating point, from least to most; a cap allows all up to it."""
+
+    EXACT = 0
+    """Data movement and identical arithmetic."""
+    REORDER = 1
+    """The same terms, perhaps accumulated in another order."""
+    REASSOCIATE = 2
+    """Distributivity, factoring, folding of factors."""
+    ZERO_TERMS = 3
+    """Adds or drops products with zero: not safe for NaN and infinity."""
+    RANGE = 4
+    """Moves a scale: intermediate values may overflow in half precision."""
+    MASK = 5
+    """Differs on rows that are masked out entirely."""
+
+
+class Outcome(enum.Enum):
+    """The three answers."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Sizes and values at which the two sides differ."""
+
+    sizes: Mapping[str, int]
+    """The size variables, groups (``..B``) included."""
+    values: Mapping[str, NDArray[Any]]
+    """The variables' tensors."""
+    source: NDArray[np.float64]
+    """The source's first differing output."""
+    target: NDArray[np.float64]
+    """The target's."""
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
+        worst = int(np.argmax(np.abs(self.source - self.target))) if self.source.shape == self.target.shape else 0
+        return f"at {sizes}: {self.source.flat[worst]:g} against {self.target.flat[worst]:g}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A prover's answer about one substitution, for all sizes that satisfy its preconditions."""
+
+    outcome: Outcome
+    reason: str
+    """One line: how it was proved, why it is false, or what stopped the prover."""
+    numerics: Numerics | None = None
+    """For a proved substitution, its class."""
+    counterexample: Counterexample | None = None
+    """For a refuted one, the evidence."""
+
+
+Prover: TypeAlias = Callable[["Substitution"], Verdict]
+__all__ = ["Condition", "Counterexample", "Numerics", "Outcome", "Prover", "Verdict"]

@@ -1,0 +1,152 @@
+"""Where a latency is valid: the device, its software, and the settings that choose PyTorch's kernels.
+
+Invariant: two environments have the same key exactly if all their fields are equal, so that a latency is never taken
+from another device, another version of PyTorch or another precision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from taso_py.ir.errors import TasoError
+
+Device: TypeAlias = str | torch.device
+"""What names a device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or a ``torch.device``."""
+
+
+class DeviceError(TasoError):
+    """A device that does not exist here or that is not supported."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything outside a tile that its latency depends on."""
+
+    device: str
+    """``cpu`` or ``cuda``."""
+    device_name: str
+    """The model of the processor or of the GPU."""
+    instruction_set: str
+    """What kernels are compiled for: PyTorch's CPU capability, e.g. ``AVX512``, or the GPU's, e.g. ``sm_90``."""
+    driver: str
+    """CUDA (or ROCm), cuDNN and driver version; empty on a CPU, where the version of PyTorch says all."""
+    torch_version: str
+    """With the build's suffix, e.g. ``2.13.0+cpu``."""
+    threads: int
+    """Threads within an operator; 0 on a GPU, whose kernels do not use them."""
+    matmul_precision: str
+    """What float32 matrix products are computed in: ``ieee``, ``tf32`` or ``bf16``."""
+    convolution_precision: str
+    """What float32 convolutions are computed in; ``tf32`` is PyTorch's default on a GPU."""
+    deterministic: bool
+    """Whether only deterministic kernels may be chosen."""
+    cudnn_benchmark: bool
+    """Whether cuDNN tries its algorithms and takes the fastest; False on a CPU."""
+
+    @classmethod
+    def current(cls, device: Device) -> Environment:
+        """The environment of this process; raises `DeviceError` for a device that is not here or not supported."""
+        resolved = resolve_device(device)
+        return _cpu() if resolved.type == "cpu" else _cuda(resolved)
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, object]) -> Environment:
+        """What `as_dict` gave, read back; raises `TasoError` for missing, unknown or mistyped fields."""
+        kinds = {"str": str, "int": int, "bool": bool}
+        expected = {field.name: kinds[str(field.type)] for field in dataclasses.fields(cls)}
+        if {name: type(value) for name, value in description.items()} != expected:
+            raise TasoError("an environment is described by other fields than here; export it with the same version")
+        return cls(**description)  # pyright: ignore[reportArgumentType] -- the types were compared above
+
+    def as_dict(self) -> dict[str, str | int | bool]:
+        """The fields by name, for people and for JSON."""
+        return dataclasses.asdict(self)
+
+    def key(self) -> str:
+        """A digest of the fields, the same in every process: 16 hexadecimal digits."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def resolve_device(device: Device) -> torch.device:
+    """The device meant; raises `DeviceError` if it is not here or not supported."""
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise DeviceError(f"there is no device {str(device)!r}; use cpu or cuda") from None
+    if resolved.type == "cpu":
+        return resolved
+    if resolved.type != "cuda":
+        raise DeviceError(f"device {str(device)!r} is not supported; use cpu or cuda")
+    if not torch.cuda.is_available():
+        raise DeviceError("CUDA is not available here; use cpu, or install a CUDA build of PyTorch and its driver")
+    if (resolved.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"there is no GPU {resolved.index}; this machine has {torch.cuda.device_count()}, from 0 on")
+    return resolved
+
+
+def _cpu() -> Environment:
+    return Environment(
+        device="cpu",
+        device_name=_cpu_name(),
+        instruction_set=torch.backends.cpu.get_cpu_capability(),
+        driver="",
+        torch_version=str(torch.__version__),
+        threads=torch.get_num_threads(),
+        matmul_precision=_precision(torch.backends.mkldnn, "matmul"),
+        convolution_precision=_precision(torch.backends.mkldnn, "conv"),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        cudnn_benchmark=False,
+    )
+
+
+def _cuda(device: torch.device) -> Environment:
+    major, minor = torch.cuda.get_device_capability(device)
+    toolkit = f"rocm {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
+    return Environment(
+        device="cuda",
+        device_name=torch.cuda.get_device_name(device),
+        instruction_set=f"sm_{major}{minor}",
+        driver=f"{toolkit}, cudnn {torch.backends.cudnn.version()}, driver {_driver_version()}",
+        torch_version=str(torch.__version__),
+        threads=0,
+        matmul_precision=_precision(torch.backends.cuda, "matmul"),
+        convolution_precision=_precision(torch.backends.cudnn, "conv"),
+        deterministic=torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+    )
+
+
+def _precision(library: object, kernels: str) -> str:
+    """What a library's kernels compute float32 in; the legacy flags (``allow_tf32`` and so on) set this as well."""
+    setting: str = getattr(library, kernels).fp32_precision
+    return "ieee" if setting == "none" else setting
+
+
+def _cpu_name() -> str:
+    """The processor's model; ``platform`` alone says no more than ``x86_64`` on Linux."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _driver_version() -> str:
+    """The version of NVIDIA's kernel module where Linux tells it."""
+    match = re.search(r"Kernel Module\D*([\d.]+)", _read("/proc/driver/nvidia/version"))
+    return match[1] if match else "unknown"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

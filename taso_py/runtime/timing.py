@@ -1,0 +1,221 @@
+"""Racing implementations of the same computation against each other, end to end.
+
+A machine's speed drifts by more than candidates differ. So every contestant runs once in each round, in an order drawn
+anew, and what counts are the ratios within a round; their median and its interval assume no distribution of times.
+
+Invariant: only whole rounds count, so that every contestant's n-th time belongs to the baseline's n-th time.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeAlias
+
+from taso_py.cost.clock import Clock, Timer, calibrate, clock_for, median_interval
+from taso_py.cost.environment import Device
+from taso_py.ir.errors import TasoError
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told after each round how many there were and how many there may be."""
+
+ROUNDS = 100
+SECONDS = 30.0
+SAMPLE_S = 5e-3
+"""Shorter turns are repeated: noise lasts for milliseconds, so that many short rounds would all see the same of it."""
+CONFIDENCE = 0.95
+MIN_ROUNDS = 6
+"""Fewer give no interval at 95 %."""
+SURE = 0.999
+"""The coverage that dropping a contestant asks for: more than a report, as the question is put after every round."""
+HOPELESS = 1.5
+HOPELESS_ROUNDS = 3
+"""A contestant that takes so many times as long as the best in each of the first rounds is dropped at once."""
+
+
+class StopReason(enum.Enum):
+    """Why a race ended."""
+
+    CLEAR = "the winner is clear"
+    ROUNDS = "all rounds are run"
+    TIME = "the time is used up"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A speed-up: the baseline's time over a contestant's, paired by round."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+    coverage: float
+    """The probability that the true median lies between ``low`` and ``high``; at least 95 % from six rounds on."""
+
+    @property
+    def faster(self) -> bool:
+        """Whether the contestant is faster than the baseline beyond doubt: the whole interval says so, at 95 %."""
+        return self.coverage >= CONFIDENCE and self.low > 1
+
+
+@dataclass(frozen=True)
+class Race:
+    """What a race showed."""
+
+    times: Mapping[str, tuple[float, ...]]
+    """Seconds a call, by contestant and round, the baseline first; a contestant that was dropped has fewer rounds."""
+    stop: StopReason
+
+    @property
+    def baseline(self) -> str:
+        """The name of the first contestant."""
+        return next(iter(self.times))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are complete."""
+        return len(self.times[self.baseline])
+
+    def ratio(self, name: str) -> Ratio:
+        """The speed-up of a contestant over the baseline; the baseline's own is exactly 1.
+
+        Raises `TasoError` for another contestant if the race was interrupted before the first round was complete.
+        """
+        times = self.times[name]
+        if name == self.baseline:
+            return Ratio(1.0, 1.0, 1.0, len(times), 1.0)
+        if not times:
+            raise TasoError(f"the race ended before {name!r} was timed; let it run longer")
+        return _ratio(self.times[self.baseline], times, CONFIDENCE)
+
+    def best(self) -> str:
+        """The contestant with the highest median speed-up of those that ran to the end, or the baseline.
+
+        The fastest of several flatters itself: `confirm` it before it is reported.
+        """
+        names = [name for name, times in self.times.items() if len(times) == self.rounds] if self.rounds else []
+        return max(names, key=lambda name: self.ratio(name).median, default=self.baseline)
+
+
+def race(
+    contestants: Mapping[str, Callable[[], object]],
+    *,
+    device: Device,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    clock: Clock | None = None,
+    seed: int = 0,
+    until_clear: bool = True,
+    on_round: Progress | None = None,
+) -> Race:
+    """Time contestants in interleaved rounds; an interrupt from the keyboard ends the race with what is known.
+
+    Args:
+        contestants: what to call, by name, the baseline first.
+        device: where they run; ignored if a clock is given.
+        rounds: how many rounds there are at most.
+        seconds: after how much time, warm-up included, no round begins any more; one always does.
+        clock: the clock of the device if not given.
+        seed: of the order within the rounds.
+        until_clear: drop contestants that are clearly slower than the best, though never the baseline, and end the race
+            when only the best is left. Otherwise all run to the end, whatever they show.
+        on_round: told about progress.
+    """
+    if not contestants or rounds < 1:
+        raise TasoError("a race needs at least a baseline and one round")
+    clock = clock or clock_for(device)
+    course = _Course(clock, contestants, random.Random(seed))
+    try:
+        stop = course.run(rounds, clock.now() + seconds, until_clear, on_round)
+    except KeyboardInterrupt:
+        stop = StopReason.INTERRUPTED
+    return Race(course.times(), stop)
+
+
+def confirm(
+    baseline: Callable[[], object],
+    winner: Callable[[], object],
+    *,
+    device: Device,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    clock: Clock | None = None,
+    seed: int = 1,
+    on_round: Progress | None = None,
+) -> Race:
+    """Time the winner of a race against the baseline afresh, in a race of the two under these names.
+
+    It does not end early, since an interval is only worth its 95 % if its value did not decide when to look.
+    """
+    return race(
+        {"baseline": baseline, "winner": winner},
+        device=device,
+        rounds=rounds,
+        seconds=seconds,
+        clock=clock,
+        seed=seed,
+        until_clear=False,
+        on_round=on_round,
+    )
+
+
+class _Course:
+    """A race under way."""
+
+    def __init__(self, clock: Clock, contestants: Mapping[str, Callable[[], object]], order: random.Random) -> None:
+        self._clock = clock
+        self._timers: dict[str, Timer] = {name: clock.bind(fn) for name, fn in contestants.items()}
+        self._repeats: dict[str, int] = {}
+        self._order = order
+        self._baseline = next(iter(contestants))
+        self._running = list(contestants)
+        self._rounds: list[dict[str, float]] = []
+
+    def times(self) -> dict[str, tuple[float, ...]]:
+        """Seconds by contestant and round."""
+        return {name: tuple(found[name] for found in self._rounds if name in found) for name in self._timers}
+
+    def run(self, rounds: int, deadline: float, until_clear: bool, on_round: Progress | None) -> StopReason:
+        """Warm up and run rounds; the arguments are those of `race`."""
+        for name, timer in self._timers.items():
+            self._repeats[name] = calibrate(self._clock, timer, deadline=deadline, sample_s=SAMPLE_S)
+        for done in range(rounds):
+            if done > 0 and self._clock.now() >= deadline:
+                return StopReason.TIME
+            self._run_round()
+            if on_round:
+                on_round(done + 1, rounds)
+            if until_clear and self._drop_slower():
+                return StopReason.CLEAR
+        return StopReason.ROUNDS
+
+    def _run_round(self) -> None:
+        """Time all that are still running once."""
+        names = self._order.sample(self._running, len(self._running))
+        self._rounds.append({name: self._timers[name](self._repeats[name]) / self._repeats[name] for name in names})
+
+    def _drop_slower(self) -> bool:
+        """Drop those that are clearly slower than the best; true if they are all the others."""
+        times = self.times()
+        best = min(self._running, key=lambda name: median(times[name]))
+        slower = {name for name in self._running if name != best and _clearly_slower(times[name], times[best])}
+        clear = len(slower) == len(self._running) - 1
+        self._running = [name for name in self._running if name == self._baseline or name not in slower]
+        return clear and len(self._rounds) >= MIN_ROUNDS
+
+
+def _clearly_slower(times: Sequence[float], best: Sequence[float]) -> bool:
+    ratio = _ratio(times, best, SURE)
+    hopeless = ratio.rounds >= HOPELESS_ROUNDS and ratio.low >= HOPELESS
+    return hopeless or (ratio.coverage >= SURE and ratio.low > 1)
+
+
+def _ratio(dividends: Sequence[float], divisors: Sequence[float], confidence: float) -> Ratio:
+    """The ratios of two contestants' times, as far as both ran."""
+    ratios = sorted(mine / max(other, 1e-12) for mine, other in zip(dividends, divisors, strict=False))
+    interval = median_interval(ratios, confidence)
+    return Ratio(interval.median, interval.low, interval.high, len(ratios), interval.coverage)

@@ -1,0 +1,294 @@
+"""The latency database: what it remembers, and what it survives."""
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taso_py.cost.clock import Latency
+from taso_py.cost.database import LatencyDatabase, default_path
+from taso_py.cost.environment import Environment
+from taso_py.ir.errors import TasoError
+
+ENVIRONMENT = Environment("cpu", "a processor", "AVX2", "", "2.13.0", 2, "ieee", "ieee", False, False)
+OTHER = dataclasses.replace(ENVIRONMENT, threads=1)
+CONV = ("conv2d(stride=[1,1])", "f32[1,3,8,8] f32[4,3,3,3]")
+RELU = ("relu", "f32[1,4,6,6]")
+LATENCY = Latency(2e-3, 1.5e-3, 2.5e-3, 40, 3)
+FASTER = Latency(1e-3, 1e-3, 1e-3, 10, 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "latencies.sqlite"
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nothing is logged."""
+    yield
+    assert caplog.messages == []
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged: one line each, as warnings."""
+    assert all(record.levelno == logging.WARNING and "\n" not in record.getMessage() for record in caplog.records)
+    return caplog.messages
+
+
+def is_usable(path: Path) -> bool:
+    with LatencyDatabase(path) as database:
+        database.put(ENVIRONMENT, *RELU, FASTER)
+    with LatencyDatabase(path) as database:
+        return database.path == path and database.get(ENVIRONMENT, *RELU) == FASTER
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_was_put_is_there_the_next_time(path: Path) -> None:
+    with LatencyDatabase(path) as database:
+        assert database.get(ENVIRONMENT, *CONV) is None
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+    with LatencyDatabase(path) as database:
+        assert database.path == path
+        assert database.get(ENVIRONMENT, *CONV) == LATENCY
+        assert database.get_many(ENVIRONMENT, [CONV, RELU]) == {CONV: LATENCY}
+        assert database.get(OTHER, *CONV) is None
+
+
+def test_a_later_latency_replaces_the_earlier() -> None:
+    with LatencyDatabase(":memory:") as database:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        database.put(ENVIRONMENT, *CONV, FASTER)
+        assert [row.latency for row in database.rows()] == [FASTER]
+
+
+def test_rows_are_sorted_dated_and_point_to_their_environment() -> None:
+    with LatencyDatabase(":memory:") as database:
+        database.put(ENVIRONMENT, *RELU, FASTER)
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        rows = database.rows()
+        assert [(row.kernel, row.signature) for row in rows] == [CONV, RELU]
+        assert all(row.measured.endswith("+00:00") for row in rows)
+        assert database.environments()[rows[0].environment] == ENVIRONMENT.as_dict()
+
+
+def test_clear_forgets_one_environment_or_all() -> None:
+    with LatencyDatabase(":memory:") as database:
+        for environment in (ENVIRONMENT, OTHER):
+            database.put(environment, *CONV, LATENCY)
+            database.put(environment, *RELU, LATENCY)
+        assert database.clear(OTHER.key()) == 2
+        assert list(database.environments()) == [ENVIRONMENT.key()]
+        assert database.clear() == 2
+        assert database.rows() == []
+        assert database.environments() == {}
+
+
+def test_an_export_is_json_and_reads_back() -> None:
+    with LatencyDatabase(":memory:") as database, LatencyDatabase(":memory:") as elsewhere:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        database.put(OTHER, *RELU, FASTER)
+        document = json.loads(json.dumps(database.export()))
+        assert elsewhere.merge(document) == 2
+        assert elsewhere.rows() == database.rows()
+        assert elsewhere.environments() == database.environments()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["format"], "taso-py latencies 99"),
+        (["environments", ENVIRONMENT.key(), "threads"], "two"),
+        (["latencies", 0, "latency", "low_s"], 9.0),
+        (["latencies", 0, "latency", "median_s"], "fast"),
+        (["latencies", 0, "measured"], "yesterday"),
+        (["latencies", 0, "environment"], "unknown"),
+        (["latencies"], None),
+    ],
+)
+def test_what_is_no_export_is_refused_whole(path: list[str | int], value: object) -> None:
+    with LatencyDatabase(":memory:") as database, LatencyDatabase(":memory:") as elsewhere:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        document = json.loads(json.dumps(database.export()))
+        inner = document
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = value
+        with pytest.raises(TasoError):
+            elsewhere.merge(document)
+        assert elsewhere.rows() == []
+
+
+@pytest.mark.parametrize("document", [None, [], "text", {}, {"format": "taso-py latencies 1"}])
+def test_other_documents_are_refused(document: object) -> None:
+    with LatencyDatabase(":memory:") as database, pytest.raises(TasoError, match="no export of latencies"):
+        database.merge(document)
+
+
+def test_a_corrupt_file_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.mkdir()
+    for n in (1, 2):
+        path.write_bytes(b"no database at all" * 100)
+        assert is_usable(path)
+        assert path.with_name(f"latencies.sqlite.corrupt-{n}").read_bytes().startswith(b"no database")
+    assert len(warnings(caplog)) == 2
+
+
+def test_a_database_with_broken_pages_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with LatencyDatabase(path) as database:
+        for number in range(500):
+            database.put(ENVIRONMENT, "relu", str(number), LATENCY)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 8192)
+    assert is_usable(path)
+    assert len(warnings(caplog)) == 1
+    assert path.with_name("latencies.sqlite.corrupt-1").exists()
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE songs (title TEXT)", "PRAGMA user_version = 1"])
+def test_the_database_of_another_program_is_set_aside_unharmed(
+    statement: str, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.close()
+    content = path.read_bytes()
+    assert is_usable(path)
+    assert path.with_name("latencies.sqlite.corrupt-1").read_bytes() == content
+    (message,) = warnings(caplog)
+    assert "belongs to another program" in message
+
+
+def test_the_database_of_a_newer_version_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with LatencyDatabase(path) as database:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with LatencyDatabase(path) as database:
+        assert database.path is None
+        database.put(ENVIRONMENT, *RELU, FASTER)
+        assert [row.kernel for row in database.rows()] == ["relu"]
+    (message,) = warnings(caplog)
+    assert "newer" in message
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT kernel FROM latency").fetchall() == [(CONV[0],)]
+    connection.close()
+
+
+def test_an_unusable_folder_means_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with LatencyDatabase(tmp_path / "file" / "latencies.sqlite") as database:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        assert database.get(ENVIRONMENT, *CONV) == LATENCY
+        assert database.path is None
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_folder_in_place_of_the_file_means_memory(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.mkdir(parents=True)
+    with LatencyDatabase(path) as database:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        assert database.path is None
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_file_that_fails_later_means_memory_from_then_on(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with LatencyDatabase(path) as database:
+        connection = sqlite3.connect(path)
+        connection.execute("DROP TABLE latency")
+        connection.close()
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+        assert database.get(ENVIRONMENT, *CONV) == LATENCY
+        assert database.path is None
+    assert len(warnings(caplog)) == 1
+
+
+def test_using_a_closed_database_is_not_hidden(path: Path) -> None:
+    with LatencyDatabase(path) as database:
+        pass
+    with pytest.raises(sqlite3.ProgrammingError):
+        database.rows()
+
+
+WRITER = f"""
+import itertools, sys
+from taso_py.cost.clock import Latency
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+
+path, name, count = sys.argv[1:]
+with LatencyDatabase(path) as database:
+    for number in itertools.islice(itertools.count(), int(count)):
+        database.put(Environment(**{ENVIRONMENT.as_dict()}), name, str(number), Latency(1.0, 1.0, 1.0, 1, 0))
+        print(number, flush=True)
+"""
+
+
+def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
+    """Another process that puts that many latencies and says so after each."""
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(count)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_processes_that_write_at_once_lose_nothing(damaged: bool, path: Path) -> None:
+    path.parent.mkdir()
+    if damaged:
+        path.write_bytes(b"no database at all" * 100)
+    with writer(path, "a", 100) as one, writer(path, "b", 100) as other:
+        said = [process.communicate(timeout=60)[1] for process in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0)
+    assert len("".join(said).splitlines()) == damaged
+    with LatencyDatabase(path) as database:
+        found = {(row.kernel, int(row.signature)) for row in database.rows()}
+    assert found == {(name, number) for name in ("a", "b") for number in range(100)}
+    assert len(list(path.parent.glob("*.corrupt-*"))) == damaged
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a signal that cannot be caught")
+def test_a_killed_writer_leaves_a_usable_database(path: Path) -> None:
+    with writer(path, "relu", sys.maxsize) as process:
+        assert process.stdout is not None
+        while int(process.stdout.readline()) < 20:
+            pass
+        os.kill(process.pid, signal.SIGKILL)
+        said = 21 + len(process.communicate(timeout=60)[0].splitlines())
+    with LatencyDatabase(path) as database:
+        numbers = sorted(int(row.signature) for row in database.rows())
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= said
+    assert is_usable(path)
+    assert list(path.parent.glob("*.corrupt-*")) == []
+
+
+def test_the_default_place_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "mine"))
+    with LatencyDatabase() as database:
+        assert database.path == default_path() == tmp_path / "mine" / "latencies.sqlite"
+    monkeypatch.delenv("TASO_PY_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert default_path() == tmp_path / "xdg" / "taso-py" / "latencies.sqlite"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_path() == tmp_path / "home" / ".cache" / "taso-py" / "latencies.sqlite"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert default_path() == tmp_path / "home" / "Library" / "Caches" / "taso-py" / "latencies.sqlite"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert default_path() == tmp_path / "local" / "taso-py" / "latencies.sqlite"

@@ -1,0 +1,82 @@
+"""Environments: what they tell apart, and that they survive being written down."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from taso_py.cost.environment import DeviceError, Environment, resolve_device
+from taso_py.ir.errors import TasoError
+
+
+def test_the_processor_is_described() -> None:
+    environment = Environment.current("cpu")
+    assert environment.device == "cpu"
+    assert environment.device_name
+    assert environment.torch_version == torch.__version__
+    assert environment.threads == torch.get_num_threads()
+
+
+def test_every_field_is_part_of_the_key() -> None:
+    environment = Environment.current("cpu")
+    keys = {environment.key()}
+    for name, value in environment.as_dict().items():
+        other = f"{value}, another" if isinstance(value, str) else type(value)(not value)
+        keys.add(dataclasses.replace(environment, **{name: other}).key())
+    assert len(keys) == 1 + len(environment.as_dict())
+
+
+def test_precision_settings_change_the_key() -> None:
+    before = Environment.current("cpu")
+    settings: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009 -- torch's annotations leave it out
+    settings.fp32_precision = "bf16"
+    try:
+        changed = Environment.current("cpu")
+    finally:
+        settings.fp32_precision = "none"
+    assert (before.matmul_precision, changed.matmul_precision) == ("ieee", "bf16")
+    assert before.key() != changed.key()
+    assert before == Environment.current("cpu")
+
+
+def test_the_key_is_the_same_in_another_process() -> None:
+    program = (
+        "import json, sys; from taso_py.cost.environment import Environment;"
+        "print(Environment.from_dict(json.load(sys.stdin)).key())"
+    )
+    environment = Environment.current("cpu")
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(environment.as_dict()),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.strip() == environment.key()
+
+
+@pytest.mark.parametrize("change", [{"threads": "2"}, {"deterministic": 0}, {"colour": "blue"}])
+def test_a_foreign_description_is_refused(change: dict[str, object]) -> None:
+    description = Environment.current("cpu").as_dict()
+    assert Environment.from_dict(description) == Environment.current("cpu")
+    with pytest.raises(TasoError, match="other fields"):
+        Environment.from_dict({**description, **change})
+
+
+@pytest.mark.parametrize("device", ["banana", "mps", "cuda:99"])
+def test_devices_that_are_not_here(device: str) -> None:
+    with pytest.raises(DeviceError, match=r"use cpu|there is no GPU 99"):
+        resolve_device(device)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_is_described() -> None:
+    environment = Environment.current("cuda")
+    assert environment.device_name == torch.cuda.get_device_name()
+    assert environment.instruction_set.startswith("sm_")
+    assert environment.convolution_precision == "tf32"
+    assert environment.threads == 0

@@ -1,0 +1,120 @@
+"""The report of one optimization: its data, its JSON form, its summary.
+
+Invariant: the JSON form has the fields of the command line's contract, and holds finite numbers, strings, booleans,
+lists and objects only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """The original's time over another's: median and 95% interval of paired ratios."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done to a model and what was measured."""
+
+    model: str
+    device: str
+    runtime: str
+    """The runtime that the result is for."""
+    original_ms: float
+    optimized_ms: float
+    speedup: float
+    """Median of paired ratios original/optimized, in a fresh race after the winner was chosen."""
+    speedup_low: float
+    speedup_high: float
+    rules_speedup: Speedup
+    """The same against the unchanged graph in the same runtime: what the substitutions alone are worth."""
+    applied: tuple[str, ...]
+    """Rule identifiers in the order of application; empty where the original graph was kept."""
+    error: float
+    original_error: float
+    comparison_passed: bool
+    stop_reason: str
+    search_seconds: float
+    expansions: int
+    candidates: int
+    """Distinct graphs that the search built."""
+    estimated_ms: tuple[float, float]
+    """Sum of operator latencies before and after: the guide, not the verdict."""
+    operators: tuple[int, int]
+    """Operators that run, before and after; what depends on weights only is not counted."""
+    weight_bytes: tuple[int, int]
+    rounds: int
+    """Rounds of the confirming race."""
+    timed: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Median milliseconds of everything that was timed end to end, by name."""
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+    """What the reader should know: no gain, a candidate refused, a runtime that was not available."""
+    saved: str | None = None
+    """The folder that the result was written to."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON-able data; a number that is not finite becomes null."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The summary that the command line prints."""
+        yield Text.assemble(
+            ("model    ", "dim"), self.model, ("  on ", "dim"), self.device, ("  in ", "dim"), self.runtime
+        )
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for header in ("", "original", "optimized", "ratio", "95% interval"):
+            table.add_column(header, justify="left" if not header else "right")
+        table.add_row(
+            "latency", *(f"{ms:.3f} ms" for ms in (self.original_ms, self.optimized_ms)),
+            f"{self.speedup:.3f}x", f"{self.speedup_low:.3f} to {self.speedup_high:.3f}",
+        )  # fmt: skip
+        rules = self.rules_speedup
+        table.add_row("by rules alone", "", "", f"{rules.median:.3f}x", f"{rules.low:.3f} to {rules.high:.3f}")
+        table.add_row("estimate", *(f"{ms:.3f} ms" for ms in self.estimated_ms))
+        table.add_row("operators", *map(str, self.operators))
+        table.add_row("weights", *(f"{size / 2**20:.1f} MiB" for size in self.weight_bytes))
+        table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")
+        yield table
+        yield Text.assemble(("rules    ", "dim"), self._rules_text())
+        stopped = (
+            f"{self.expansions} expansions, {self.candidates} graphs, {self.search_seconds:.1f} s: {self.stop_reason}"
+        )
+        yield Text.assemble(("search   ", "dim"), stopped)
+        for note in self.notes:
+            yield Text.assemble(("note     ", "dim"), note)
+        if self.saved:
+            yield Text.assemble(("saved    ", "dim"), self.saved)
+
+    def _rules_text(self) -> str:
+        if not self.applied:
+            return "none applied; the original graph is kept"
+        counts: dict[str, int] = {}
+        for rule in self.applied:
+            counts[rule] = counts.get(rule, 0) + 1
+        listed = ", ".join(f"{rule} x{count}" if count > 1 else rule for rule, count in counts.items())
+        return f"{len(self.applied)} applied: {listed}  (taso-py rules show ID)"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,179 @@
+"""Comparing a rewritten module with the original, against a float64 reference.
+
+Outputs are compared on the example inputs and on random ones of several magnitudes. The measure is the greatest
+deviation from the reference relative to the reference's greatest magnitude, for the original and for the candidate:
+a candidate may be a little worse than the original, by ``SLACK`` roundings of the output's element type, never more.
+
+A whole-output tolerance does not see a dropped residual branch of tiny weight, so every rewritten region is compared
+on its own too (:mod:`taso_py.runtime.regions`).
+
+Invariant: integer and boolean outputs must be equal exactly, and where the original is finite the candidate is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+SLACK = 64
+"""Units of rounding of the output's element type that a candidate may be worse than the original by."""
+FACTOR = 4.0
+"""How many times the original's own error a candidate's may be, where that is more than the slack."""
+MAGNITUDES = (1e-2, 1.0, 10.0)
+"""Scales of the random inputs, relative to the example inputs' own scale."""
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output on one set of inputs."""
+
+    output: int
+    """Position among the flattened outputs."""
+    inputs: str
+    """Which inputs: ``example`` or ``random x0.01``."""
+    error: float
+    """The candidate's greatest deviation from the reference, relative to the reference's greatest magnitude."""
+    original_error: float
+    """The original's."""
+    allowed: float
+    """What the candidate's error may be."""
+    problem: str = ""
+    """What is wrong beyond the error: another shape, element type, strides, or a value that is not finite."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether this output is acceptable."""
+        return not self.problem and self.error <= self.allowed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outputs on all inputs."""
+
+    outputs: tuple[OutputComparison, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is acceptable."""
+        return all(output.passed for output in self.outputs)
+
+    @property
+    def worst(self) -> OutputComparison | None:
+        """The output that uses most of its allowance, or that has a problem."""
+        return max(self.outputs, key=lambda o: (bool(o.problem), o.error / max(o.allowed, 1e-300)), default=None)
+
+    @property
+    def error(self) -> float:
+        """The greatest relative error of the candidate on the example inputs."""
+        return max((o.error for o in self.outputs if o.inputs == "example"), default=0.0)
+
+    @property
+    def original_error(self) -> float:
+        """The original's."""
+        return max((o.original_error for o in self.outputs if o.inputs == "example"), default=0.0)
+
+
+def compare(
+    original: Callable[..., Any],
+    candidate: Callable[..., Any],
+    reference: Callable[..., Any],
+    cases: Iterable[tuple[str, Arguments]],
+) -> Comparison:
+    """Runs all three on each case (name, arguments) and compares their outputs.
+
+    ``reference`` computes in float64 and is given the floating-point arguments in float64. All three must be
+    deterministic; the generator of random numbers is set to the same state before each.
+    """
+    found: list[OutputComparison] = []
+    for name, (args, kwargs) in cases:
+        exact = tuple(pytree.tree_map(_to_float64, part) for part in (args, dict(kwargs)))
+        results = [_flat(original, args, kwargs), _flat(candidate, args, kwargs), _flat(reference, *exact)]
+        if len(results[0]) != len(results[1]):
+            raise ValueError(f"the candidate has {len(results[1])} outputs, the original {len(results[0])}")
+        for position, (before, after, truth) in enumerate(zip(*results, strict=True)):
+            if isinstance(before, Tensor):
+                found.append(compare_output(position, name, before, after, truth))
+    return Comparison(tuple(found))
+
+
+def _flat(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    args, kwargs = pytree.tree_map(_copy, (tuple(args), dict(kwargs)))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return pytree.tree_leaves(module(*args, **kwargs))
+
+
+def _copy(leaf: Any) -> Any:
+    """A copy with the same strides, so that a module that writes to its inputs cannot disturb the others."""
+    return leaf.detach().clone(memory_format=torch.preserve_format) if isinstance(leaf, Tensor) else leaf
+
+
+def _to_float64(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, truth: Tensor) -> OutputComparison:
+    """Compares one output of original and candidate with the reference's."""
+    problem = _difference_in_kind(before, after)
+    if problem or not before.is_floating_point():
+        unequal = problem or ("" if torch.equal(before, after) else "an exact output differs")
+        return OutputComparison(position, inputs, 0.0, 0.0, 0.0, unequal)
+    finite = torch.isfinite(before) & torch.isfinite(truth)
+    if not bool(torch.isfinite(after)[finite].all()):
+        return OutputComparison(position, inputs, float("inf"), 0.0, 0.0, "not finite where the original is")
+    scale = float(truth[finite].abs().max()) if bool(finite.any()) else 0.0
+    error, original_error = (_deviation(result, truth, finite, scale) for result in (after, before))
+    allowed = max(FACTOR * original_error, SLACK * torch.finfo(before.dtype).eps)
+    return OutputComparison(position, inputs, error, original_error, allowed)
+
+
+def _difference_in_kind(before: Tensor, after: Any) -> str:
+    if not isinstance(after, Tensor):
+        return "not a tensor"
+    for what in ("dtype", "shape", "device", "layout"):
+        if getattr(before, what) != getattr(after, what):
+            return f"{what} is {getattr(after, what)}, was {getattr(before, what)}"
+    # Strides of axes of size one, and of empty tensors, place no element.
+    moved = [b != a for b, a, size in zip(before.stride(), after.stride(), before.shape, strict=True) if size != 1]
+    if any(moved) and before.numel() > 0:
+        return f"strides are {after.stride()}, were {before.stride()}"
+    return ""
+
+
+def _deviation(result: Tensor, truth: Tensor, finite: Tensor, scale: float) -> float:
+    if not bool(finite.any()):
+        return 0.0
+    deviation = float((result.double() - truth.double())[finite].abs().max())
+    return deviation / scale if scale > 0 else deviation
+
+
+def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> list[tuple[str, Arguments]]:
+    """The example inputs, and random ones of several magnitudes; integers and booleans are the example's, shuffled.
+
+    Shuffling keeps integers valid: what was an index, a token or a length remains one.
+    """
+    cases: list[tuple[str, Arguments]] = [("example", (tuple(args), kwargs))]
+    generator = torch.Generator().manual_seed(seed)
+    for magnitude in MAGNITUDES:
+        varied = pytree.tree_map(lambda leaf, m=magnitude: _vary(leaf, m, generator), (tuple(args), dict(kwargs)))
+        cases.append((f"random x{magnitude:g}", varied))
+    return cases
+
+
+def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.numel() == 0:
+        return leaf
+    varied = torch.empty_like(leaf)  # keeps strides
+    if leaf.is_floating_point():
+        scale = float(leaf.double().std(correction=0)) or 1.0
+        values = torch.randn(leaf.shape, generator=generator, dtype=torch.float64) * (scale * magnitude)
+        return varied.copy_(values)
+    order = torch.randperm(leaf.numel(), generator=generator).to(leaf.device)
+    return varied.copy_(leaf.reshape(-1)[order].reshape(leaf.shape))

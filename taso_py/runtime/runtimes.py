@@ -1,0 +1,98 @@
+"""The runtimes a module can be prepared for: eager, CUDA graphs, Inductor.
+
+Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from taso_py.ir.errors import TasoError
+
+Runner: TypeAlias = Callable[..., Any]
+
+RUNTIMES = ("eager", "cudagraph", "inductor")
+"""The names of the runtimes."""
+
+
+class RuntimeUnavailableError(TasoError):
+    """A runtime that this device or machine does not have."""
+
+
+def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
+    """The runtimes that a choice stands for; ``auto`` stands for all that the device has.
+
+    Raises:
+        RuntimeUnavailableError: the device does not have the one asked for.
+    """
+    if name == "cudagraph" and device.type != "cuda":
+        raise RuntimeUnavailableError("CUDA graphs need a GPU; use --runtime eager, inductor or auto")
+    if name == "auto":
+        return RUNTIMES if device.type == "cuda" else ("eager", "inductor")
+    return (name,)
+
+
+def prepare(module: nn.Module, runtime: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Runner:
+    """The module made ready to run: compiled or captured; the first call has been made.
+
+    Raises:
+        RuntimeUnavailableError: the runtime cannot run this module here; the message says why, in one line.
+    """
+    try:
+        with torch.no_grad():
+            runner = _PREPARE[runtime](module, args, kwargs)
+            runner(*args, **kwargs)
+    except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:
+        if runtime == "eager":
+            raise
+        first = str(error).strip().splitlines()
+        raise RuntimeUnavailableError(f"{runtime} cannot run this module: {first[0] if first else error!r}") from error
+    return runner
+
+
+def _eager(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
+    return module
+
+
+def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
+    # Each candidate is its own program: what was compiled for an earlier one must not count against recompile limits.
+    torch.compiler.reset()
+    return torch.compile(module, backend="inductor", dynamic=False)
+
+
+def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Runner:
+    """Captures one call; replays copy their inputs into the captured ones and return the captured outputs."""
+    static_args, static_kwargs = pytree.tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (tuple(args), dict(kwargs))
+    )
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            module(*static_args, **static_kwargs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = module(*static_args, **static_kwargs)
+    slots = [leaf for leaf in pytree.tree_leaves((static_args, static_kwargs)) if isinstance(leaf, Tensor)]
+
+    def replay(*new_args: Any, **new_kwargs: Any) -> Any:
+        given = (leaf for leaf in pytree.tree_leaves((new_args, new_kwargs)) if isinstance(leaf, Tensor))
+        for slot, value in zip(slots, given, strict=True):
+            slot.copy_(value)
+        graph.replay()
+        return outputs
+
+    return replay
+
+
+_PREPARE: Mapping[str, Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Runner]] = {
+    "eager": _eager,
+    "inductor": _inductor,
+    "cudagraph": _cudagraph,
+}

@@ -1,0 +1,71 @@
+"""The scalar functions and constants that definitions name, as real numbers, with numpy.
+
+Invariant: every name that a definition in :mod:`taso_py.ops` uses in ``Apply`` or ``Irrational`` has a value here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.types import DType
+
+Floats: TypeAlias = NDArray[np.float64]
+
+IRRATIONALS: Mapping[str, float] = {"sqrt(2/pi)": math.sqrt(2 / math.pi)}
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+_FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "exp": np.exp,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "normal_cdf": lambda x: 0.5 * (1 + np.asarray(_erf(x / math.sqrt(2)), dtype=np.float64)),
+}
+
+_ROUNDING: Mapping[DType, type[np.generic]] = {
+    DType.F16: np.float16,
+    DType.F32: np.float32,
+    DType.F64: np.float64,
+    DType.BOOL: np.bool_,
+    DType.U8: np.uint8,
+    DType.I8: np.int8,
+    DType.I16: np.int16,
+    DType.I32: np.int32,
+    DType.I64: np.int64,
+    DType.U16: np.uint16,
+    DType.U32: np.uint32,
+    DType.U64: np.uint64,
+}
+
+
+def real_function(name: str) -> Callable[[Floats], Floats]:
+    """The function of that name.
+
+    Raises:
+        InvariantError: there is none, e.g. a cast to an element type that numpy does not know.
+    """
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    if name.startswith("cast_"):
+        dtype = DType(name.rsplit("_", 1)[1])
+        if dtype is DType.BF16:
+            return _to_bf16
+        if dtype in _ROUNDING:
+            return lambda x: x.astype(_ROUNDING[dtype]).astype(np.float64)
+    raise InvariantError(f"the function {name} cannot be evaluated over the reals")
+
+
+def _to_bf16(x: Floats) -> Floats:
+    """Rounds to the nearest of the numbers with eight significant bits, ties to even; range as single precision."""
+    bits = x.astype(np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return rounded.view(np.float32).astype(np.float64)

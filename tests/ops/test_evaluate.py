@@ -1,0 +1,211 @@
+"""Definitions agree with PyTorch over the reals, and are exact and deterministic over integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.operator import Constant, Operator
+from taso_py.ir.size import symbol
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.evaluate import Domain, Floats, evaluate, evaluate_graph
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.opaque import Opaque
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.table import DEFINED, parse_graph
+
+
+class Case(NamedTuple):
+    op: Operator
+    shapes: Sequence[tuple[int, ...]]
+    torch: Callable[..., torch.Tensor]
+    positive: bool = False
+    dtype: DType = DType.F64
+
+
+def _enlarged(w: torch.Tensor) -> torch.Tensor:
+    return F.pad(w, (1, 1, 2, 2))
+
+
+MASK = np.array([[True, False, True, True], [True, True, False, True], [False, True, True, True]])
+
+CASES = [
+    Case(Add(), [(2, 3), (3,)], torch.add),
+    Case(Mul(), [(2, 1, 4), (3, 1)], torch.mul),
+    Case(Sub(), [(2, 3), ()], torch.sub),
+    Case(Div(), [(2, 3), (2, 3)], torch.div),
+    Case(Relu(), [(5, 3)], torch.relu),
+    Case(Sigmoid(), [(5, 3)], torch.sigmoid),
+    Case(Tanh(), [(5, 3)], torch.tanh),
+    Case(Exp(), [(5, 3)], torch.exp),
+    Case(Rsqrt(), [(5, 3)], torch.rsqrt, positive=True),
+    Case(Silu(), [(5, 3)], F.silu),
+    Case(Gelu(), [(5, 3)], F.gelu),
+    Case(Gelu(approximate="tanh"), [(5, 3)], lambda x: F.gelu(x, approximate="tanh")),
+    Case(Cast(DType.F16), [(5, 3)], lambda x: x.to(torch.float16).double()),
+    Case(Cast(DType.BF16), [(5, 3)], lambda x: x.to(torch.bfloat16).double(), dtype=DType.F32),
+    Case(Cast(DType.I32), [(5, 3)], lambda x: (x * 4).to(torch.int32).double(), dtype=DType.F32),
+    Case(Matmul(), [(2, 3), (3, 4)], torch.matmul),
+    Case(Matmul(), [(2, 1, 2, 3), (5, 3, 4)], torch.matmul),
+    Case(Matmul(), [(2, 3), (5, 3, 4)], torch.matmul),
+    Case(Linear(), [(2, 3, 4), (5, 4)], F.linear),
+    Case(Linear(), [(3, 4), (5, 4), (5,)], F.linear),
+    Case(Conv2d(), [(2, 3, 4, 5), (6, 3, 1, 1)], F.conv2d),
+    Case(
+        Conv2d(stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2),
+        [(2, 4, 6, 7), (6, 2, 3, 2), (6,)],
+        lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 2), (1, 2), 2),
+    ),
+    Case(AvgPool2d((3, 2), (2, 1), (1, 1)), [(2, 3, 6, 5)], lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 1))),
+    Case(
+        AvgPool2d((3, 3), (2, 2), (1, 1), count_include_pad=False),
+        [(2, 3, 6, 5)],
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    ),
+    Case(
+        MaxPool2d((3, 2), (2, 1), (1, 1), (1, 2)),
+        [(2, 3, 6, 5)],
+        lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 1), (1, 2)),
+    ),
+    Case(AdaptiveAvgPool2d((3, 2)), [(2, 3, 7, 5)], lambda x: F.adaptive_avg_pool2d(x, (3, 2))),
+    Case(AdaptiveAvgPool2d((1, 1)), [(2, 3, 7, 5)], lambda x: F.adaptive_avg_pool2d(x, 1)),
+    Case(
+        BatchNorm(1e-3),
+        [(2, 3, 4), (3,), (3,), (3,), (3,)],
+        lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, eps=1e-3),
+        positive=True,
+    ),
+    Case(LayerNorm(2, 1e-5), [(2, 3, 4), (3, 4), (3, 4)], lambda x, w, b: F.layer_norm(x, (3, 4), w, b)),
+    Case(LayerNorm(1, 1e-5), [(2, 3, 4)], lambda x: F.layer_norm(x, (4,))),
+    Case(RmsNorm(1, 1e-6), [(2, 3, 4), (4,)], lambda x, w: F.rms_norm(x, (4,), w, 1e-6)),
+    Case(Softmax(-2), [(2, 3, 4)], lambda x: F.softmax(x, -2)),
+    Case(Attention(), [(2, 3, 4), (2, 5, 4), (2, 5, 6)], F.scaled_dot_product_attention),
+    Case(
+        Attention(scale=0.5, causal=True),
+        [(2, 3, 4), (2, 3, 4), (2, 3, 6)],
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5),
+    ),
+    Case(Attention(), [(2, 3, 4), (2, 5, 4), (2, 5, 6), (3, 5)], F.scaled_dot_product_attention),
+    Case(Concat(-2), [(2, 1, 3), (2, 4, 3), (2, 2, 3)], lambda *x: torch.cat(x, -2)),
+    Case(Slice(-1, 1, 6, 2), [(2, 7)], lambda x: x[:, 1:6:2]),
+    Case(Permute((-1, -3, -2)), [(2, 3, 4, 5)], lambda x: x.permute(0, 3, 1, 2)),
+    Case(Reshape((2, 6, 2, 5)), [(4, 3, 10)], lambda x: x.reshape(2, 6, 2, 5)),
+    Case(Expand((3, 2, 4)), [(2, 1)], lambda x: x.expand(3, 2, 4)),
+    Case(Pad(((1, 0), (2, 3))), [(2, 3, 4)], lambda x: F.pad(x, (2, 3, 1, 0))),
+    Case(Pad(((1, 2),), 1.5), [(2, 3)], lambda x: F.pad(x, (1, 2), value=1.5)),
+    Case(Enlarge((5, 3)), [(2, 3, 1, 1)], _enlarged),
+    Case(Contiguous(), [(2, 3)], torch.clone),
+    Case(Sum((-3, -1)), [(2, 3, 4)], lambda x: x.sum((-3, -1))),
+    Case(Mean((-2,), keepdim=True), [(2, 3, 4)], lambda x: x.mean(-2, keepdim=True)),
+    Case(Max((-2, -1)), [(2, 3, 4)], lambda x: x.amax((-2, -1))),
+]
+
+
+def _operands(case: Case, generator: np.random.Generator, batch: int) -> list[Floats]:
+    arrays = [generator.standard_normal((batch, *shape)) for shape in case.shapes]
+    if isinstance(case.op, Cast) and not case.op.dtype.is_floating:
+        arrays = [array * 4 for array in arrays]
+    if case.positive:
+        arrays = [np.abs(array) + 0.5 for array in arrays]
+    return [array.astype(np.float32).astype(np.float64) for array in arrays]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.op.text)
+def test_definitions_agree_with_pytorch(case: Case) -> None:
+    arrays = _operands(case, np.random.default_rng(0), batch=2)
+    found = evaluate(case.op, arrays, [TensorType(case.dtype, shape) for shape in case.shapes], Domain.REAL)
+    scale = 0.25 if isinstance(case.op, Cast) and not case.op.dtype.is_floating else 1.0
+    for sample in range(2):
+        expected = case.torch(*(torch.tensor(array[sample] * scale) for array in arrays))
+        np.testing.assert_allclose(found[sample], expected.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_every_defined_operator_is_compared() -> None:
+    assert {case.op.name for case in CASES} == set(DEFINED)
+
+
+def test_a_boolean_mask_removes_keys() -> None:
+    generator = np.random.default_rng(1)
+    q, k, v = (generator.standard_normal(shape) for shape in [(3, 2), (4, 2), (4, 5)])
+    types = [TensorType(DType.F64, array.shape) for array in (q, k, v)] + [TensorType(DType.BOOL, MASK.shape)]
+    found = evaluate(Attention(), [q, k, v, MASK.astype(np.float64)], types, Domain.REAL)
+    first, second, third = (torch.tensor(array[None]) for array in (q, k, v))
+    expected = F.scaled_dot_product_attention(first, second, third, torch.tensor(MASK))
+    np.testing.assert_allclose(found, expected[0].numpy(), rtol=1e-12)
+
+
+def _exact(op: Operator, *arrays: Any) -> Floats:
+    values = [np.asarray(array, dtype=np.float64) for array in arrays]
+    return evaluate(op, values, [TensorType(DType.FLOAT, array.shape) for array in values], Domain.EXACT)
+
+
+def test_the_exact_domain_has_the_true_relu_and_maximum() -> None:
+    assert _exact(Relu(), [-3, 0, 5]).tolist() == [0, 0, 5]
+    assert _exact(Max((-1,)), [[-3, -7], [2, 5]]).tolist() == [-3, 5]
+    assert _exact(MaxPool2d((2, 2), (1, 1), (1, 1)), [[[[-4.0]]]]).tolist() == [[[[-4, -4], [-4, -4]]]]
+
+
+def test_other_functions_are_small_integers_that_differ_by_name() -> None:
+    x = np.arange(-50, 50)
+    images = {op.name: _exact(op, x) for op in (Sigmoid(), Tanh(), Exp(), Rsqrt())}
+    for image in images.values():
+        assert set(np.unique(image)) == {-4, -3, -2, -1, 1, 2, 3, 4}
+    assert len({image.tobytes() for image in images.values()}) == 4
+    np.testing.assert_array_equal(_exact(Sigmoid(), x), images["sigmoid"])
+
+
+def test_an_average_is_not_a_sum_in_the_exact_domain() -> None:
+    x = np.ones((1, 1, 3, 3))
+    average = _exact(AvgPool2d((3, 3), (1, 1)), x)
+    assert average.item() % 9 == 0
+    assert average.item() not in (1, 9)
+    half = _exact(Constant(0.5, DType.FLOAT))
+    assert half.item() == int(half.item()) != 0
+
+
+def test_values_too_large_to_be_exact_are_nan() -> None:
+    found = _exact(Mul(), [2.0**30, 2.0**20], [2.0**30, 2.0**20])
+    assert np.isnan(found[0])
+    assert found[1] == 2.0**40
+    assert np.isnan(_exact(Sigmoid(), found)[0])
+
+
+def test_batch_axes_broadcast() -> None:
+    generator = np.random.default_rng(2)
+    a, b = generator.standard_normal((4, 1, 2, 3)), generator.standard_normal((5, 3, 2))
+    types = [TensorType(DType.FLOAT, (2, 3)), TensorType(DType.FLOAT, (3, 2))]
+    np.testing.assert_allclose(evaluate(Matmul(), [a, b], types, Domain.REAL), a @ b, rtol=1e-12)
+
+
+def test_graphs() -> None:
+    graph = parse_graph("""graph(x: f32[2,3], y: f32[2,3]) {
+      w = weight{key="w", type=f32[3,2]}
+      v = matmul(relu(x), w)
+      return add(v, constant{value=1.0, dtype=f32}), v
+    }""")
+    generator = np.random.default_rng(3)
+    x, w = generator.standard_normal((7, 2, 3)), generator.standard_normal((3, 2))
+    shifted, product = evaluate_graph(graph, {"x": x, "w": w}, Domain.REAL)
+    np.testing.assert_allclose(product, np.maximum(x, 0) @ w, rtol=1e-12)
+    np.testing.assert_allclose(shifted, product + 1, rtol=1e-12)
+    with pytest.raises(InvariantError, match="no value is given"):
+        evaluate_graph(graph, {"x": x}, Domain.REAL)
+
+
+def test_what_cannot_be_evaluated_says_why() -> None:
+    x = TensorType(DType.F32, (2,))
+    with pytest.raises(InvariantError, match="no definition"):
+        evaluate(Opaque("aten.cumsum.default", (), (x,)), [np.ones(2)], [x], Domain.REAL)
+    types = [TensorType(DType.F32, (2, 3)), *[TensorType(DType.F32, (3,))] * 4]
+    with pytest.raises(InvariantError, match="the size E has no value"):
+        evaluate(BatchNorm(symbol("E")), [np.ones(t.sizes) for t in types], types, Domain.REAL)

@@ -16,7 +16,6 @@ from taso_py.ir.errors import TasoError
 from taso_py.runtime.zoo.libraries import require
 from taso_py.runtime.zoo.weights import randomize_constants, settle_batch_norms
 
-
 # Statistics need several values a channel, and the small variants' last layers have one an image.
 _SETTLING_BATCH = {False: 2, True: 16}
 

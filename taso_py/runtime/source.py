@@ -1,0 +1,212 @@
+"""From the command line's MODEL and SPEC to a module, or an exported program, with example inputs.
+
+Invariant: whatever the user got wrong, in the arguments or in the code that they name, becomes one `SourceError`.
+
+MODEL is ``package.module:factory``, ``path/to/file.py:factory``, ``path/to/program.pt2`` or ``zoo:NAME``. A factory
+takes no arguments and returns a module, or a module and its example inputs (a tuple, or a dict of keyword inputs).
+SPEC is a shape and, optionally, a dtype: ``1x3x224x224`` or ``1x128:int64``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from taso_py.runtime import zoo
+from taso_py.runtime.huggingface import adapt
+from taso_py.runtime.program_file import load_program
+from taso_py.runtime.spec import InputSpec, SourceError
+
+__all__ = ["Source", "SourceError", "load_source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is to be optimized, on its device, in evaluation mode, with the inputs to optimize it for."""
+
+    name: str
+    """MODEL as the user wrote it."""
+
+    module: nn.Module | ExportedProgram
+    """A module, transformers' models already adapted, or the program of a ``.pt2`` file."""
+
+    args: tuple[Any, ...]
+    """Positional example inputs."""
+
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Keyword example inputs."""
+
+
+def load_source(
+    text: str,
+    inputs: Sequence[str] = (),
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+) -> Source:
+    """Load what MODEL names.
+
+    Args:
+        text: MODEL.
+        inputs: a SPEC for each input, in order; they take the place of the example inputs that the source itself has.
+        device: where the module and its inputs are put.
+        dtype: what floating-point weights and inputs become, by default what they are. A SPEC's own dtype stands.
+        seed: of a factory's random weights and of the inputs made for a SPEC.
+
+    Raises:
+        SourceError: if the source cannot be loaded or the inputs do not fit it.
+    """
+    specs = [InputSpec.parse(spec) for spec in inputs]
+    target = _device(device)
+    if text.endswith(".pt2"):
+        program, args, kwargs = load_program(text, specs, target, dtype, seed)
+        return Source(text, program, _place(args, target), _place(kwargs, target))
+    if text.startswith("zoo:"):
+        module, examples = _from_zoo(text, seed)
+    else:
+        module, examples = _from_factory(text, seed)
+    if specs:
+        generator = torch.Generator().manual_seed(seed)
+        examples = tuple(spec.random(dtype or torch.float32, generator) for spec in specs)
+    args, kwargs = _split(text, examples)
+    _check_call(text, module, args, kwargs)
+    with _blame(text, f"moving the model to {target}"):
+        module = adapt(module.eval().to(device=target, dtype=dtype))
+        cast = None if specs else dtype
+        return Source(text, module, _place(args, target, cast), _place(kwargs, target, cast))
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        target = torch.device(device)
+    except RuntimeError as error:
+        raise SourceError(f"there is no device {str(device)!r}; use cpu or cuda") from error
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise SourceError("torch finds no CUDA device here; use --device cpu or a CUDA build of torch")
+    return target
+
+
+def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
+    try:
+        return zoo.get(text.removeprefix("zoo:")).make(seed)
+    except zoo.ZooError as error:
+        raise SourceError(str(error)) from error
+
+
+def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
+    """The module and, if the factory gives any, its example inputs."""
+    place, colon, name = text.rpartition(":")
+    if not colon or not place or not name:
+        raise SourceError(f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2 or zoo:NAME")
+    is_file = place.endswith(".py") or os.sep in place
+    with _import_path(Path(place).resolve().parent if is_file else Path.cwd()):
+        with _blame(text, f"importing {place}"):
+            home = _import_file(text, Path(place)) if is_file else importlib.import_module(place)
+        try:
+            factory = attrgetter(name)(home)
+        except AttributeError as error:
+            close = get_close_matches(name, vars(home), n=3)
+            hint = f"; did you mean {', '.join(close)}?" if close else "; name a function of it that makes the model"
+            raise SourceError(f"{place} has no {name!r}{hint}") from error
+        with torch.random.fork_rng(devices=[]), _blame(text, name):
+            torch.manual_seed(seed)
+            made = factory if isinstance(factory, nn.Module) else factory()
+    module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise SourceError(f"{text} returns {kind}; return an nn.Module or (module, example_inputs)")
+    return module, examples
+
+
+def _import_file(text: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SourceError(f"there is no file {path}")
+    name = f"taso_py_source_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{text}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look the module up by name while and after it runs.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _import_path(directory: Path) -> Generator[None]:
+    """Import as ``python file.py`` does, from the directory first."""
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the imported code may have tidied up itself
+            sys.path.remove(str(directory))
+
+
+@contextmanager
+def _blame(text: str, action: str) -> Generator[None]:
+    """Turn whatever the user's code raises into a `SourceError`."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = (str(error).strip().splitlines() or ["no message"])[0]
+        raise SourceError(f"{text}: {action} raised {type(error).__name__}: {reason}") from error
+
+
+def _split(text: str, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as positional and keyword inputs."""
+    if examples is None:
+        return (), {}
+    if isinstance(examples, tuple):
+        return examples, {}
+    if isinstance(examples, Mapping):
+        return (), {str(name): value for name, value in examples.items()}
+    raise SourceError(f"{text} gives example inputs of type {type(examples).__name__}; make them a tuple or a dict")
+
+
+def _check_call(text: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Check that ``forward`` takes these inputs.
+
+    Raises:
+        SourceError: if it does not; the message names what it takes.
+    """
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:
+        return  # a compiled forward does not tell
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        advice = "give one --input SPEC for each input that it needs, or return (module, example_inputs)"
+        raise SourceError(f"{text} takes ({takes}), given {len(args) + len(kwargs)} ({error}); {advice}") from error
+
+
+def _place(value: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """The same inputs on the device, floating-point tensors in the dtype."""
+    if isinstance(value, Tensor):
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+    if isinstance(value, tuple | list):
+        items = [_place(item, device, dtype) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, dict):
+        return {key: _place(item, device, dtype) for key, item in value.items()}
+    return value

@@ -1,0 +1,65 @@
+"""The inputs that a user describes on the command line, and the one error for what cannot be loaded.
+
+Invariant: a SPEC that was parsed always makes a tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+
+from taso_py.ir.errors import TasoError
+
+_SPEC = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>\w+))?")
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+}
+
+
+class SourceError(TasoError):
+    """A MODEL or SPEC that does not name something to optimize."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The shape of one input and, if it was stated, its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> InputSpec:
+        """Read ``1x3x224x224`` or ``1x128:int64``.
+
+        Raises:
+            SourceError: if the text is not of that form, or the dtype is unknown.
+        """
+        match = _SPEC.fullmatch(text)
+        if match is None:
+            raise SourceError(f"input {text!r} is not SHAPE or SHAPE:DTYPE; write it like 1x3x224x224 or 1x128:int64")
+        shape = tuple(int(size) for size in match["shape"].split("x"))
+        name = match["dtype"]
+        if name is None:
+            return cls(shape)
+        if name not in _DTYPES:
+            close = get_close_matches(name, _DTYPES, n=3) or list(_DTYPES)
+            raise SourceError(f"input {text!r} has no known dtype {name!r}; did you mean {', '.join(close)}?")
+        return cls(shape, _DTYPES[name])
+
+    def random(self, default: torch.dtype, generator: torch.Generator) -> Tensor:
+        """A tensor of this shape and of the stated dtype, else of ``default``.
+
+        Floating-point values are normally distributed; integers are 0 or 1, which hardly any index or mask refuses.
+        """
+        dtype = self.dtype or default
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.randn(self.shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randint(0, 2, self.shape, generator=generator).to(dtype)

@@ -1,0 +1,21 @@
+"""What tests share: one torch thread, so that parallel workers do not fight, and the zoo's libraries on request."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taso_py.runtime.zoo.libraries import declare_missing_torchvision_operators
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def zoo_libraries() -> None:
+    """For tests that import torchvision, timm or transformers themselves; skips where they are not installed.
+
+    The development environment pairs a CPU build of torch with PyPI's torchvision; see the function that this calls.
+    """
+    declare_missing_torchvision_operators()
+    for library in ("torchvision", "timm", "transformers"):
+        pytest.importorskip(library)

@@ -1,0 +1,125 @@
+"""Holds the arrows of the architecture: what each package may import, read from the sources without running them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("taso_py", "verify")
+
+# What each part may import besides the standard library and itself: packages of taso_py, and what lies outside it.
+# A part is a package, or a module with rights of its own; a file belongs to the nearest part around it.
+ALLOWED: dict[str, tuple[str, str]] = {
+    "taso_py/ir": ("", "networkx"),
+    "taso_py/ops": ("ir", "numpy"),
+    "taso_py/rules": ("ir ops", "numpy"),
+    "taso_py/generate": ("ir ops rules", "numpy tqdm"),
+    "taso_py/search": ("ir ops rules", "networkx numpy tqdm"),
+    "taso_py/kernels": ("ir ops", "torch"),
+    "taso_py/cost": ("ir ops kernels", "torch numpy"),
+    "taso_py/backend": ("ir ops kernels", "torch"),
+    "taso_py/frontend": ("ir ops backend", "torch"),
+    "taso_py/report": ("ir ops rules", "rich"),
+    "taso_py/runtime": ("ir ops rules search kernels cost backend frontend report", "torch numpy rich tqdm"),
+    "taso_py/runtime/zoo": ("ir runtime", "torch torchvision timm transformers"),
+    "taso_py/__init__.py": ("ir ops rules search backend frontend runtime", ""),
+    "taso_py/cli.py": ("ir ops rules generate search cost report runtime", "verify numpy rich tqdm"),
+    "verify": ("ir ops rules", "z3 numpy"),
+    "verify/witness.py": ("ir ops rules", "verify torch numpy"),
+}
+
+
+def imports(source: str) -> Iterator[tuple[int, str]]:
+    """The line and dotted name of each import; relative ones begin with a dot, names out of a package are resolved."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            names = [f"{base}.{alias.name}" for alias in node.names] if base == "taso_py" else [base]
+            yield from ((node.lineno, name) for name in names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            yield from ((node.lineno, text) for text in texts if isinstance(text, str))
+
+
+def violations(path: str, source: str) -> list[str]:
+    """What the file at a path (from the root, with slashes) imports but may not."""
+    ancestors = [path, *map(str, PurePosixPath(path).parents)]
+    part = next((ancestor for ancestor in ancestors if ancestor in ALLOWED), None)
+    if part is None:
+        return [f"{path} is no part of the architecture; give its package a line in ALLOWED"]
+    packages, outside = ALLOWED[part]
+    allowed = {*(f"taso_py.{package}" for package in packages.split()), *outside.split(), part.replace("/", ".")}
+
+    def may(name: str) -> bool:
+        pieces = name.split(".")
+        heads = {".".join(pieces[:count]) for count in range(1, len(pieces) + 1)}
+        return pieces[0] in sys.stdlib_module_names or bool(heads & allowed)
+
+    return [f"{path}:{line} imports {name}" for line, name in imports(source) if not may(name)]
+
+
+def sources() -> list[str]:
+    return sorted(path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources())
+def test_imports_follow_the_arrows(path: str) -> None:
+    assert violations(path, (ROOT / path).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("taso_py/ir/graph.py", "import numpy"),
+        ("taso_py/ir/graph.py", "from taso_py.ops.table import TABLE"),
+        ("taso_py/ir/graph.py", "from taso_py import ops"),
+        ("taso_py/ir/graph.py", "import taso_py"),
+        ("taso_py/ir/graph.py", "from ..ops import table"),
+        ("taso_py/ops/table.py", "def late():\n    import torch.nn"),
+        ("taso_py/rules/match.py", "from taso_py.search.backtracking import search"),
+        ("taso_py/generate/enumerate.py", "from verify import prove"),
+        ("taso_py/generate/enumerate.py", "from importlib import import_module\nimport_module('z3')"),
+        ("taso_py/search/backtracking.py", "if True:\n    from torch import Tensor"),
+        ("taso_py/search/backtracking.py", "from taso_py.cost.model import CostModel"),
+        ("taso_py/search/backtracking.py", "import search"),
+        ("taso_py/runtime/optimize.py", "import verify"),
+        ("taso_py/__init__.py", "from verify import prove"),
+        ("verify/prover.py", "import torch"),
+        ("verify/prover.py", "from taso_py.generate import pipeline"),
+        ("verify/witness.py", "import z3"),
+        ("taso_py/utils.py", "import os"),
+    ],
+)
+def test_a_violation_is_reported(path: str, source: str) -> None:
+    assert len(violations(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("taso_py/ir/graph.py", "import networkx as nx\nfrom taso_py.ir.node import Node\nimport collections.abc"),
+        ("taso_py/rules/match.py", "from taso_py.ir import graph\nfrom taso_py.ops.table import TABLE"),
+        ("taso_py/cli.py", "from verify import prove\nfrom taso_py.runtime.source import load_source"),
+        ("verify/prover.py", "import z3\nfrom verify.terms import Term\nfrom taso_py.rules.verdict import Verdict"),
+        ("verify/witness.py", "import torch\nfrom verify.terms import Term"),
+    ],
+)
+def test_what_the_arrows_allow_passes(path: str, source: str) -> None:
+    assert violations(path, source) == []
+
+
+def test_the_library_exports_few_names() -> None:
+    tree = ast.parse((ROOT / "taso_py" / "__init__.py").read_text(encoding="utf-8"))
+    exported = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert sum(map(len, exported)) <= 15

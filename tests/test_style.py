@@ -1,0 +1,101 @@
+"""Holds what linters do not: the size of files and functions, docstrings everywhere, and what a text never mentions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTED = ("taso_py", "verify", "experiments")
+FILE_LINES, FUNCTION_LINES = 400, 40
+
+# The project speaks of itself: neither of the machine it was written on nor of who or what typed it.
+FOREIGN = re.compile(
+    r"(?<![\w.:/])/(home|root|work|Users|workspace)/\w"
+    r"|\b(?:sub)?agents?\b|\bchat ?bot|\b(?:claude|chatgpt|copilot|anthropic|openai)\b"
+    r"|\b(?:TODO|FIXME|XXX)\b|\b(?:issue|ticket) #?\d",
+    re.IGNORECASE,
+)
+TEXTS = (".cfg", ".md", ".py", ".rules", ".toml", ".txt", ".yml")
+
+
+def oversized(path: str, source: str) -> Iterator[str]:
+    """What in a Python source is longer than it may be."""
+    lines = source.count("\n")
+    if lines > FILE_LINES:
+        yield f"{path} has {lines} lines"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            if length > FUNCTION_LINES:
+                yield f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+def undocumented(path: str, source: str) -> Iterator[str]:
+    """The module, and its public functions and classes, where they have no docstring; a constant's comment is enough."""
+    tree = ast.parse(source)
+    if ast.get_docstring(tree) is None:
+        yield f"{path} has no docstring"
+    for node in tree.body:
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if named and not node.name.startswith("_") and ast.get_docstring(node) is None:
+            yield f"{path}:{node.lineno} {node.name} has no docstring"
+
+
+def foreign(path: str, text: str) -> Iterator[str]:
+    """Words about something other than the project."""
+    for number, line in enumerate(text.splitlines(), 1):
+        match = FOREIGN.search(line)
+        if match is not None:
+            yield f"{path}:{number} mentions {match[0]!r}"
+
+
+def texts(*folders: str) -> list[str]:
+    """The text files of some folders, and all at the root."""
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    files += [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return sorted(path.relative_to(ROOT).as_posix() for path in files if path.suffix in TEXTS)
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_files_and_functions_are_short() -> None:
+    paths = [path for path in texts(*DOCUMENTED, "tests") if path.endswith(".py")]
+    assert [finding for path in paths for finding in oversized(path, read(path))] == []
+
+
+def test_public_names_have_docstrings() -> None:
+    paths = [path for path in texts(*DOCUMENTED) if path.endswith(".py")]
+    assert [finding for path in paths for finding in undocumented(path, read(path))] == []
+
+
+def test_the_project_speaks_of_itself() -> None:
+    paths = [path for path in texts(*DOCUMENTED, "tests", "substitutions", "docs") if path != "tests/test_style.py"]
+    assert [finding for path in paths for finding in foreign(path, read(path))] == []
+
+
+def test_length_is_reported() -> None:
+    body = "    pass\n" * FUNCTION_LINES
+    assert list(oversized("a.py", "def long():\n" + body)) == ["a.py:1 long has 41 lines"]
+    assert list(oversized("a.py", "class A:\n  def long(self):\n" + body)) == ["a.py:2 long has 41 lines"]
+    assert list(oversized("a.py", "def fits():\n" + body[9:])) == []
+    assert list(oversized("a.py", "\n" * (FILE_LINES + 1))) == ["a.py has 401 lines"]
+
+
+@pytest.mark.parametrize("statement", ["def f(): ...", "async def f(): ...", "class C: ..."])
+def test_missing_docstring_is_reported(statement: str) -> None:
+    assert len(list(undocumented("a.py", f'"""A module."""\n{statement}\n'))) == 1
+    assert list(undocumented("a.py", '"""A module."""\ndef _f(): ...\ndef f():\n  """Does."""\n')) == []
+    assert list(undocumented("a.py", "import os\n")) == ["a.py has no docstring"]
+
+
+@pytest.mark.parametrize("line", ["see /home/me/notes", "an Agent wrote it", "# TODO: later", "fixes issue #12"])
+def test_foreign_word_is_reported(line: str) -> None:
+    assert len(list(foreign("a.py", f"fine\n{line}\n"))) == 1
+    assert list(foreign("a.py", "a todos reagent https://example.org/home/me a/work/b issue of size\n")) == []

@@ -36,7 +36,7 @@ def oversized(path: str, source: str) -> Iterator[str]:
 
 
 def undocumented(path: str, source: str) -> Iterator[str]:
-    """The module, and its public functions and classes, where they have no docstring; a constant's comment is enough."""
+    """The module, and its public functions and classes, without a docstring; a constant may have a comment instead."""
     tree = ast.parse(source)
     if ast.get_docstring(tree) is None:
         yield f"{path} has no docstring"

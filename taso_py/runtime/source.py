@@ -51,6 +51,10 @@ class Source:
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     """Keyword example inputs."""
 
+    def callable(self) -> nn.Module:
+        """A module that runs the source on inputs like its own: the module itself, or one made from the program."""
+        return self.module if isinstance(self.module, nn.Module) else self.module.module()
+
 
 def load_source(
     text: str,

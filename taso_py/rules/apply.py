@@ -1,0 +1,92 @@
+"""Applying substitutions: the target on concrete operands, and the graph in which it stands for the source.
+
+Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands, empty dimensions,
+replacements that would be computed from what they replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Input, Operator
+from taso_py.ir.types import DType
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.match import Match
+from taso_py.rules.pattern import Size
+from taso_py.rules.substitution import attribute_symbols, key
+
+
+def instantiate(match: Match) -> tuple[Value, ...] | None:
+    """The target's outputs on what the match has bound, or None if they cannot stand for the source's."""
+    target = match.rule.target
+    built: dict[Node, Node] = {}
+
+    def moved(value: Value) -> Value:
+        op = value.node.op
+        return match.values[op.key] if isinstance(op, Input) else Value(built[value.node], value.output)
+
+    try:
+        for node in target.nodes:
+            if not isinstance(node.op, Input):
+                built[node] = make(_concrete(node.op, match), [moved(value) for value in node.inputs])
+                if any(0 in type_.shape for type_ in built[node].types):
+                    return None
+    except (TasoError, ValueError, ZeroDivisionError):
+        return None
+    outputs = tuple(moved(value) for value in target.outputs)
+    if any(new.type != old.type for new, old in zip(outputs, match.outputs, strict=True)):
+        return None
+    return outputs
+
+
+def replacements(match: Match, index: GraphIndex) -> Mapping[Value, Value] | None:
+    """What each replaced value becomes, or None if the match cannot be applied in the graph or would change nothing."""
+    if len(match.outputs) > 1 and _is_circular(match, index):
+        return None
+    targets = instantiate(match)
+    return None if targets is None or targets == match.outputs else dict(zip(match.outputs, targets, strict=True))
+
+
+def apply(graph: Graph, match: Match) -> Graph | None:
+    """The graph after the substitution, or None if it cannot be applied or would change nothing."""
+    found = replacements(match, GraphIndex(graph))
+    return None if found is None else graph.replace(found)
+
+
+def _is_circular(match: Match, index: GraphIndex) -> bool:
+    """Whether an operand of the target is computed from a value that is replaced.
+
+    Only rules with several outputs can come to this: merging two products of which one feeds the other. Nodes being
+    immutable, no cycle would arise, but the value that was to be replaced would stay alive.
+    """
+    used = Graph((), match.rule.target.outputs).nodes
+    operands = [match.values[key(node)].node for node in used if isinstance(node.op, Input)]
+    return index.depends(operands, [node for node, _ in match.outputs])
+
+
+def _concrete(op: Operator, match: Match) -> Operator:
+    names, is_generic = _mentions(op)
+    if not names and not is_generic:
+        return op
+    # Equal numbers of different kinds are written differently (1 and 1.0), so the kind is part of what is remembered.
+    bound = tuple((name, match.sizes[name], type(match.sizes[name])) for name in names)
+    return _specialize(op, bound, match.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _mentions(op: Operator) -> tuple[tuple[str, ...], bool]:
+    """The sizes that an operator of a rule mentions, and whether it mentions the element type."""
+    values = [value for _, value in op.attributes]
+    return tuple(sorted(set[str]().union(*map(attribute_symbols, values)))), DType.FLOAT in values
+
+
+@lru_cache(maxsize=4096)
+def _specialize(op: Operator, bound: tuple[tuple[str, Size, type[Size]], ...], dtype: DType | None) -> Operator:
+    concrete = op.substitute({name: size for name, size, _ in bound})
+    generic = {name: dtype for name, value in op.attributes if value is DType.FLOAT and dtype is not None}
+    return replace(concrete, **generic) if generic else concrete

@@ -1,0 +1,182 @@
+"""Finding where substitutions apply: subgraph matching modulo commutativity, with sizes solved for on the way.
+
+A rule with one output is matched from its root down. Where it has several, the further roots are found among the
+readers of what is bound already, so that operators which share an operand meet without a search over all pairs.
+
+Invariant: every match satisfies the rule's types, attributes and preconditions on the graph's sizes; matches come in an
+order that depends on rules and graph alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Operator
+from taso_py.ir.size import Dim, substitute, symbol, symbols, terms
+from taso_py.ir.types import DType
+from taso_py.ops.scalar import Condition
+from taso_py.rules.embed import embeddings
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, Slot, compile_pattern
+from taso_py.rules.substitution import Substitution, key
+from taso_py.rules.symmetry import Symmetry, symmetries
+
+Identity: TypeAlias = tuple[int, ...]
+"""The number of a rule and the places of what its operators and variables are matched to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A place in a graph where a substitution applies."""
+
+    rule: Substitution
+    nodes: tuple[Node, ...]
+    """The nodes that the operators of the source are matched to, operands first."""
+    values: Mapping[str, Value]
+    """What the variables stand for, by name."""
+    sizes: Mapping[str, Size]
+    """What the size variables stand for; a symbol that is a number attribute may stand for any number."""
+    dtype: DType | None
+    """What ``FLOAT`` stands for; None where the rule does not mention it."""
+    outputs: tuple[Value, ...]
+    """The values that are replaced, in the order of the source's outputs."""
+
+
+class Matcher:
+    """A set of rules, prepared; finds their matches in graphs."""
+
+    def __init__(self, rules: Iterable[Substitution]) -> None:
+        self._searches = {rule.id: _Search(compile_pattern(rule), place) for place, rule in enumerate(rules)}
+        self._roots: dict[type[Operator], list[_Anchors]] = {}
+        self._anywhere: dict[type[Operator], list[_Anchors]] = {}
+        for search in self._searches.values():
+            for place in range(len(search.pattern.operators)):
+                _file(self._anywhere, search, place)
+            _file(self._roots, search, search.pattern.outputs[0].index)
+
+    def matches(self, graph: Graph | GraphIndex) -> list[Match]:
+        """All matches in a graph."""
+        index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
+        return self._find(index, index.graph.nodes, self._roots)
+
+    def around(self, index: GraphIndex, nodes: Iterable[Node]) -> list[Match]:
+        """The matches in which at least one of the nodes is matched to an operator."""
+        return self._find(index, nodes, self._anywhere)
+
+    def identity(self, match: Match, index: GraphIndex) -> Identity:
+        """The same for matches that do the same: for those that a symmetry of the rule carries into each other."""
+        return min(self._searches[match.rule.id].identities(match, index))
+
+    def _find(
+        self, index: GraphIndex, nodes: Iterable[Node], table: Mapping[type[Operator], Sequence[_Anchors]]
+    ) -> list[Match]:
+        found: dict[Identity, Match] = {}
+        for node in nodes:
+            groups = table.get(type(node.op), ())
+            operands = [type(operand.op) for operand, _ in node.inputs] if groups else []
+            readers = {type(user.op) for user in index.users[node]} if groups else set()
+            for group in groups:
+                if group.may_match(operands, readers):
+                    for search, place in group.anchors:
+                        for match in search.matches(index, node, place):
+                            own, *symmetric = search.identities(match, index)
+                            first = min(own, *symmetric) if symmetric else own
+                            if own == first or first not in found:
+                                found[first] = match
+        return list(found.values())
+
+
+_Needs: TypeAlias = tuple[bool, tuple[type[Operator] | None, ...], frozenset[type[Operator]]]
+"""Of a node that an operator may be matched to: whether operands may be swapped, their operators, the readers'."""
+
+
+class _Anchors:
+    """Places to begin at, in any rule, that have the same needs, so that one comparison refuses many of them."""
+
+    def __init__(self, needs: _Needs) -> None:
+        self.needs = needs
+        self.anchors: list[tuple[_Search, int]] = []
+
+    def may_match(self, operands: Sequence[type[Operator]], readers: set[type[Operator]]) -> bool:
+        """Whether a node with such operands and readers has what is needed."""
+        swap, wanted, read_by = self.needs
+        if len(operands) != len(wanted) or not read_by <= readers:
+            return False
+        return _fit(wanted, operands) or (swap and _fit(wanted, operands[::-1]))
+
+
+def _fit(wanted: Sequence[type[Operator] | None], operands: Sequence[type[Operator]]) -> bool:
+    return all(want is None or want is have for want, have in zip(wanted, operands, strict=True))
+
+
+def _file(table: dict[type[Operator], list[_Anchors]], search: _Search, place: int) -> None:
+    """Enters a place to begin at into a table."""
+    operators = search.pattern.operators
+    operator, slot = operators[place], Slot(False, place, 0)
+    needs: _Needs = (
+        operator.op.commutative,
+        tuple(None if operand.is_variable else type(operators[operand.index].op) for operand in operator.operands),
+        frozenset(type(reader.op) for reader in operators if slot in reader.operands),
+    )
+    groups = table.setdefault(type(operator.op), [])
+    group = next((group for group in groups if group.needs == needs), None)
+    if group is None:
+        groups.append(group := _Anchors(needs))
+    group.anchors.append((search, place))
+
+
+class _Search:
+    """The search for one rule."""
+
+    def __init__(self, pattern: Pattern, number: int) -> None:
+        self.pattern = pattern
+        self._number = number
+        self._keys = [key(variable) for variable in pattern.variables]
+
+    @cached_property
+    def _symmetries(self) -> Sequence[Symmetry]:
+        return symmetries(self.pattern)
+
+    def matches(self, index: GraphIndex, node: Node, place: int) -> Iterator[Match]:
+        """The matches in which operator number ``place`` is matched to ``node``, symmetric ones included."""
+        for bound in embeddings(self.pattern, index, node, place):
+            sizes = {name.removeprefix(MARK): size for name, size in bound.sizes.items()}
+            integers = {name: size for name, size in sizes.items() if not isinstance(size, float)}
+            if all(_holds(condition, integers) for condition in self.pattern.rule.preconditions):
+                yield self._match(bound, sizes)
+
+    def _match(self, bound: Bindings, sizes: Mapping[str, Size]) -> Match:
+        nodes = tuple(node for node in bound.nodes if node is not None)
+        values = [value for value in bound.values if value is not None]
+        outputs = tuple(Value(nodes[slot.index], slot.output) for slot in self.pattern.outputs)
+        return Match(self.pattern.rule, nodes, dict(zip(self._keys, values, strict=True)), sizes, bound.dtype, outputs)
+
+    def identities(self, match: Match, index: GraphIndex) -> list[Identity]:
+        """The match's own identity, then those of its images under the symmetries of the rule."""
+        nodes = [index.place[node] for node in match.nodes]
+        values = [(index.place[node], output) for node, output in match.values.values()]
+        found = [self._identity(nodes, values)]
+        for move in self._symmetries:
+            found.append(self._identity([nodes[i] for i in move.operators], [values[i] for i in move.variables]))
+        return found
+
+    def _identity(self, nodes: Iterable[int], values: Iterable[tuple[int, int]]) -> Identity:
+        return (self._number, *nodes, *(number for value in values for number in value))
+
+
+def _holds(condition: Condition, sizes: Mapping[str, Dim]) -> bool:
+    """Whether a precondition is true for all values of the sizes that the model leaves open (which are at least 1)."""
+    if not symbols(condition.value) <= sizes.keys():
+        return False
+    value = substitute(condition.value, sizes)
+    if isinstance(value, int):
+        return value == 0 if condition.is_equality else value >= 0
+    if condition.is_equality or any(not isinstance(atom, str) for atom in value.atoms()):
+        return False
+    beyond_one = substitute(value, {name: 1 + symbol(name) for name in value.symbols})
+    return all(coefficient >= 0 for _, coefficient in terms(beyond_one))

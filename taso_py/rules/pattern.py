@@ -1,0 +1,310 @@
+"""The source of a substitution, prepared for matching, and what a match has bound so far.
+
+Invariant: bindings only grow; when :meth:`Bindings.settle` has answered true, every size that the source mentions is
+bound and every equation between the source and the graph holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import AttributeValue, Input, Operator, substitute_attribute
+from taso_py.ir.size import Dim, Poly, solve, substitute, symbol, symbols
+from taso_py.ir.types import Axis, DType, Group, TensorType
+from taso_py.rules.substitution import Substitution, attribute_symbols
+
+Size: TypeAlias = Dim | float
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What an operand of the source is: variable number ``index``, or output ``output`` of operator ``index``."""
+
+    is_variable: bool
+    index: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where matching goes on once everything below what is bound is bound: at an operator that reads a bound slot."""
+
+    index: int
+    """The operator."""
+    kind: type[Operator]
+    through: Slot | None
+    """What it reads; None if it shares nothing with the rest and may be anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternOperator:
+    """One operator of the source."""
+
+    op: Operator
+    operands: tuple[Slot, ...]
+    symbolic: tuple[tuple[str, AttributeValue], ...]
+    """Attributes that mention sizes or the element type of the rule; equations are made of them."""
+    literal: tuple[tuple[str, AttributeValue], ...]
+    """All other attributes; the graph must have the same."""
+    swappable: bool
+    """Whether both orders of the operands have to be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableType:
+    """The type of a variable, taken apart."""
+
+    dtype: DType
+    group: str | None
+    axes: tuple[Dim, ...]
+    """Those after the group."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A source, prepared. Its sizes have names that begin with ``MARK``."""
+
+    rule: Substitution
+    nodes: tuple[Node, ...]
+    """The operators of the source, operands first."""
+    variables: tuple[Node, ...]
+    """The variables that the source uses."""
+    operators: tuple[PatternOperator, ...]
+    """One for each of ``nodes``."""
+    types: tuple[VariableType, ...]
+    """One for each of ``variables``."""
+    outputs: tuple[Slot, ...]
+    plans: tuple[tuple[Entrance, ...], ...]
+    """For each operator at which matching may begin, where it goes on."""
+    sizes: tuple[str, ...]
+    """The names that a match must bind."""
+
+
+MARK = "?"
+"""Begins the names of a rule's sizes while it is matched, which keeps them apart from the sizes of a model."""
+
+
+def compile_pattern(rule: Substitution) -> Pattern:
+    """The source of a rule, prepared for matching."""
+    used = Graph((), rule.source.outputs).nodes
+    nodes = tuple(node for node in used if not isinstance(node.op, Input))
+    variables = tuple(node for node in used if isinstance(node.op, Input))
+    slots: dict[Node, tuple[bool, int]] = {node: (False, place) for place, node in enumerate(nodes)}
+    slots |= {node: (True, place) for place, node in enumerate(variables)}
+    names = {name for node in used for _, value in node.op.attributes for name in attribute_symbols(value)}
+    marked = {name: symbol(MARK + name) for name in names}
+    operators = tuple(_operator(node, slots, marked) for node in nodes)
+    return Pattern(
+        rule,
+        nodes,
+        variables,
+        operators,
+        tuple(_variable(node.types[0].substitute(marked)) for node in variables),
+        tuple(Slot(*slots[value.node], value.output) for value in rule.source.outputs),
+        tuple(_plan(operators, start) for start in range(len(operators))),
+        tuple(sorted(map(str, marked.values()))),
+    )
+
+
+def _operator(node: Node, slots: Mapping[Node, tuple[bool, int]], marked: Mapping[str, Dim]) -> PatternOperator:
+    names = type(node.op).__dataclass_fields__
+    attributes = [(name, substitute_attribute(getattr(node.op, name), marked)) for name in names]
+    operands = tuple(Slot(*slots[value.node], value.output) for value in node.inputs)
+    return PatternOperator(
+        node.op,
+        operands,
+        tuple(pair for pair in attributes if _is_symbolic(pair[1])),
+        tuple(pair for pair in attributes if not _is_symbolic(pair[1])),
+        node.op.commutative and len(set(operands)) == 2,
+    )
+
+
+def _is_symbolic(value: AttributeValue) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_is_symbolic, value))
+    return value is DType.FLOAT or bool(attribute_symbols(value))
+
+
+def _variable(type_: TensorType) -> VariableType:
+    group = next((axis.name for axis in type_.shape if isinstance(axis, Group)), None)
+    return VariableType(type_.dtype, group, tuple(axis for axis in type_.shape if not isinstance(axis, Group)))
+
+
+def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[Entrance, ...]:
+    """The entrances that lead from one operator, and all below it, to all the others."""
+    covered = _below(operators, [Slot(False, start, 0)])
+    plan: list[Entrance] = []
+    while True:
+        open_ = [place for place in range(len(operators)) if not any(_is(slot, place) for slot in covered)]
+        if not open_:
+            return tuple(plan)
+        plan.append(_entrance(operators, open_, covered))
+        covered |= _below(operators, [Slot(False, plan[-1].index, 0)])
+
+
+def _is(slot: Slot, place: int) -> bool:
+    return not slot.is_variable and slot.index == place
+
+
+def _entrance(operators: Sequence[PatternOperator], open_: Sequence[int], covered: set[Slot]) -> Entrance:
+    """An operator to go on at: rather a reader of an operator's output than of a variable's, which has more readers."""
+
+    def readers(slot: Slot) -> int:
+        return 1 if slot.is_variable else 0 if operators[slot.index].operands else 2
+
+    ways = [(readers(slot), place, slot) for place in open_ for slot in operators[place].operands if slot in covered]
+    _, place, through = min(ways, key=lambda way: way[:2], default=(0, open_[-1], None))
+    return Entrance(place, type(operators[place].op), through)
+
+
+def _below(operators: Sequence[PatternOperator], slots: Iterable[Slot]) -> set[Slot]:
+    """The slots and all that they are computed from."""
+    stack, found = list(slots), set[Slot]()
+    while stack:
+        slot = stack.pop()
+        if slot not in found:
+            found.add(slot)
+            stack.extend(() if slot.is_variable else operators[slot.index].operands)
+    return found
+
+
+class Bindings:
+    """What a partial match has bound: operators to nodes, variables to values, sizes to numbers."""
+
+    __slots__ = ("dtype", "groups", "nodes", "pending", "sizes", "values")
+
+    nodes: list[Node | None]
+    values: list[Value | None]
+    sizes: dict[str, Size]
+    groups: dict[str, tuple[Axis, ...]]
+    dtype: DType | None
+    """What ``FLOAT`` stands for."""
+    pending: list[tuple[Poly, Dim]]
+    """Equations whose left side could not be solved for when they were found."""
+
+    def __init__(self, operators: int, variables: int) -> None:
+        self.nodes, self.values = [None] * operators, [None] * variables
+        self.sizes, self.groups, self.pending = {}, {}, []
+        self.dtype = None
+
+    def copy(self) -> Bindings:
+        """The same bindings, free to grow apart."""
+        new = Bindings.__new__(Bindings)
+        new.nodes, new.values = self.nodes.copy(), self.values.copy()
+        new.sizes, new.groups, new.pending = self.sizes.copy(), self.groups.copy(), self.pending.copy()
+        new.dtype = self.dtype
+        return new
+
+    def bind_node(self, index: int, operator: PatternOperator, node: Node) -> bool:
+        """Binds an operator to a node; false if the node is something else."""
+        op = node.op
+        if type(op) is not type(operator.op) or len(node.inputs) != len(operator.operands) or node.token is not None:
+            return False
+        for name, value in operator.literal:
+            if getattr(op, name) != value:
+                return False
+        for name, value in operator.symbolic:
+            if not self._equate_attribute(value, getattr(op, name)):
+                return False
+        if any(0 in type_.shape for type_ in node.types):
+            return False
+        self.nodes[index] = node
+        return True
+
+    def bind_variable(self, index: int, variable: VariableType, value: Value) -> bool:
+        """Binds a variable to a value; false if it is bound to another or the types do not fit."""
+        known = self.values[index]
+        if known is not None:
+            return known == value
+        self.values[index] = value
+        type_ = value.type
+        shape, axes = type_.shape, variable.axes
+        if not self._bind_dtype(variable.dtype, type_.dtype) or 0 in shape:
+            return False
+        lead = len(shape) - len(axes)
+        if variable.group is None:
+            if lead:
+                return False
+        elif lead < 0 or self.groups.setdefault(variable.group, shape[:lead]) != shape[:lead]:
+            return False
+        return all(
+            not isinstance(actual, Group) and self._equate(wanted, actual)
+            for wanted, actual in zip(axes, shape[lead:], strict=True)
+        )
+
+    def _bind_dtype(self, wanted: DType, actual: DType) -> bool:
+        if wanted is not DType.FLOAT:
+            return wanted is actual
+        if self.dtype is None and actual.is_floating:
+            self.dtype = actual
+        return self.dtype is actual
+
+    def _equate(self, wanted: Dim, actual: Dim) -> bool:
+        if isinstance(wanted, int):
+            return wanted == actual
+        name = str(wanted)
+        if len(wanted.terms) == 1 and wanted.terms[0] == ((name,), 1):
+            return self.sizes.setdefault(name, actual) == actual
+        self.pending.append((wanted, actual))
+        return True
+
+    def _equate_attribute(self, wanted: AttributeValue, actual: AttributeValue) -> bool:
+        if isinstance(wanted, tuple):
+            return (
+                isinstance(actual, tuple)
+                and len(wanted) == len(actual)
+                and all(self._equate_attribute(left, right) for left, right in zip(wanted, actual, strict=True))
+            )
+        if isinstance(wanted, DType):
+            return isinstance(actual, DType) and self._bind_dtype(wanted, actual)
+        if isinstance(wanted, Poly) and isinstance(actual, float):
+            name = str(wanted)
+            return wanted == symbol(name) and self.sizes.setdefault(name, actual) == actual
+        if isinstance(wanted, int | Poly) and isinstance(actual, int | Poly):
+            return self._equate(wanted, actual)
+        return wanted == actual
+
+    def settle(self, names: Iterable[str]) -> bool:
+        """Solves the pending equations; whether all hold and all names are bound."""
+        progress = True
+        while self.pending and progress:
+            progress, waiting = False, self.pending
+            self.pending = []
+            for wanted, actual in waiting:
+                difference = substitute(wanted, self.integers()) - actual
+                if difference == 0:
+                    continue
+                solution = self._solve(difference)
+                if solution is None:
+                    self.pending.append((wanted, actual))
+                else:
+                    name, size = solution
+                    if isinstance(size, int) and size < 0:
+                        return False
+                    self.sizes[name] = size
+                    progress = True
+        return not self.pending and all(name in self.sizes for name in names)
+
+    def _solve(self, difference: Dim) -> tuple[str, Dim] | None:
+        """The one unbound size of an equation, and its value; also of ``4*K - 12``, since a size is an integer."""
+        unbound = [name for name in symbols(difference) if name.startswith(MARK)]
+        if len(unbound) != 1:
+            return None
+        (name,) = unbound
+        solved = solve(difference, lambda candidate: candidate == name)
+        if solved is not None:
+            return solved
+        constant = substitute(difference, {name: 0})
+        factor = substitute(difference, {name: 1}) - constant
+        if not isinstance(constant, int) or not isinstance(factor, int) or not factor or constant % factor:
+            return None
+        value = -constant // factor
+        return (name, value) if substitute(difference, {name: value}) == 0 else None
+
+    def integers(self) -> dict[str, Dim]:
+        """The bound sizes that are sizes, not other numbers."""
+        return {name: size for name, size in self.sizes.items() if not isinstance(size, float)}

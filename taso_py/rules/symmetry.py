@@ -1,0 +1,82 @@
+"""Symmetries of rules: exchanges of variables under which a rule says the same.
+
+Two matrix products on one operand may be merged in either order; only one of the two matches is worth following.
+
+Invariant: under a symmetry the source is the same up to the order of its outputs, and the target too, except for the
+order of concatenated operands and, with it, for where slices begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.graph import Graph, topological
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Input, Operator
+from taso_py.ops.movement import Concat, Slice
+from taso_py.rules.embed import embeddings
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.pattern import MARK, Bindings, Pattern, Size
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Where the roles of a pattern go: operator ``i`` to ``operators[i]``, variable ``i`` to ``variables[i]``."""
+
+    operators: tuple[int, ...]
+    variables: tuple[int, ...]
+
+
+def symmetries(pattern: Pattern) -> list[Symmetry]:
+    """The symmetries of a rule, except for the one that moves nothing."""
+    index = GraphIndex(Graph((), pattern.rule.source.outputs))
+    root = pattern.outputs[0].index
+    onto = [bound for node in pattern.nodes for bound in embeddings(pattern, index, node, root)]
+    found = [symmetry for bound in onto if (symmetry := _symmetry(pattern, bound)) is not None]
+    return [symmetry for symmetry in found if list(symmetry.variables) != sorted(symmetry.variables)]
+
+
+def _symmetry(pattern: Pattern, onto: Bindings) -> Symmetry | None:
+    """The symmetry that an embedding of a pattern into its own source is, if it is one."""
+    nodes = [node for node in onto.nodes if node is not None]
+    values = [value for value in onto.values if value is not None]
+    if sorted(map(_digest, nodes)) != sorted(map(_digest, pattern.nodes)):
+        return None
+    if any(not isinstance(value.node.op, Input) for value in values) or len(set(values)) < len(values):
+        return None
+    operators = tuple(pattern.nodes.index(node) for node in nodes)
+    variables = tuple(pattern.variables.index(value.node) for value in values)
+    found = Symmetry(operators, variables)
+    return found if _keeps_target(pattern, found, onto) else None
+
+
+def _digest(node: Node) -> str:
+    return node.digest
+
+
+def _keeps_target(pattern: Pattern, found: Symmetry, onto: Bindings) -> bool:
+    source, target = pattern.rule.source.outputs, pattern.rule.target.outputs
+    moved = {node: pattern.variables[place] for node, place in zip(pattern.variables, found.variables, strict=True)}
+    sizes = {name.removeprefix(MARK): size for name, size in onto.sizes.items()}
+    images = [Value(pattern.nodes[found.operators[slot.index]], slot.output) for slot in pattern.outputs]
+    if set(source) != set(images):
+        return False
+    plain = _forms(target, {}, {})
+    return _forms(target, moved, sizes) == [plain[source.index(image)] for image in images]
+
+
+def _forms(outputs: Sequence[Value], moved: Mapping[Node, Node], sizes: Mapping[str, Size]) -> list[str]:
+    """The outputs as texts in which the order of concatenated operands and the ends of slices do not show."""
+    texts: dict[Node, str] = {}
+    for node in topological(value.node for value in outputs):
+        operands = [f"{texts[value.node]}.{value.output}" for value in node.inputs]
+        if isinstance(node.op, Concat) or node.op.commutative:
+            operands.sort()
+        name = moved.get(node, node).digest if isinstance(node.op, Input) else _name(node.op, sizes)
+        texts[node] = f"{name}({', '.join(operands)})"
+    return [f"{texts[value.node]}.{value.output}" for value in outputs]
+
+
+def _name(op: Operator, sizes: Mapping[str, Size]) -> str:
+    return f"slice along {op.axis} by {op.step}" if isinstance(op, Slice) else op.substitute(sizes).text

@@ -1,0 +1,108 @@
+"""Application: graph text in, graph text out."""
+
+from dataclasses import replace
+
+import pytest
+
+from taso_py.ir.text import print_graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.apply import apply, instantiate
+from taso_py.rules.match import Matcher
+from taso_py.rules.text import read_rules
+
+MERGE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
+  source matmul(x, a), matmul(x, b)
+  target t = matmul(x, concat(a, b){axis=-1}); slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}
+"""
+
+
+def rewrite(rule: str, graph: str) -> list[str]:
+    """The printed results of applying a rule at each of its matches, None where it cannot be applied."""
+    parsed = parse_graph(graph)
+    results = [apply(parsed, match) for match in Matcher(read_rules(rule)).matches(parsed)]
+    return [print_graph(result) if result is not None else "none" for result in results]
+
+
+def same(graph: str) -> str:
+    """A graph in the form that it is printed in."""
+    return print_graph(parse_graph(graph))
+
+
+def test_products_on_one_input_are_merged() -> None:
+    graph = """graph(x: f32[1,8]) {
+      a = weight{key="a", type=f32[8,2]}
+      b = weight{key="b", type=f32[8,3]}
+      return relu(matmul(x, a)), matmul(x, b)
+    }"""
+    merged = """graph(x: f32[1,8]) {
+      a = weight{key="a", type=f32[8,2]}
+      b = weight{key="b", type=f32[8,3]}
+      t = matmul(x, concat(a, b){axis=-1})
+      return relu(slice(t){axis=-1, start=0, stop=2}), slice(t){axis=-1, start=2, stop=5}
+    }"""
+    assert rewrite(MERGE, graph) == [same(merged)]
+
+
+def test_a_product_that_feeds_the_other_is_not_merged_with_it() -> None:
+    rule = """rule x: float[M,K], y: float[N,K], a: float[K,K]
+      source matmul(x, a), matmul(y, a)
+      target t = matmul(concat(x, y){axis=-2}, a);
+        slice(t){axis=-2, start=0, stop=M}, slice(t){axis=-2, start=M, stop=M+N}
+    """
+    graph = """graph(x: f32[2,8], y: f32[2,8]) {
+      a = weight{key="a", type=f32[8,8]}
+      u = matmul(x, a)
+      return matmul(relu(u), a), matmul(y, a)
+    }"""
+    results = rewrite(rule, graph)
+    assert len(results) == 3
+    assert results.count("none") == 1
+
+
+def test_numbers_and_element_types_reach_the_target() -> None:
+    rule = """rule x: float[..B], y: float[..B]
+      source add(mul(x, constant{value=S, dtype=float}), mul(y, constant{value=S, dtype=float}))
+      target mul(add(x, y), constant{value=S, dtype=float})"""
+    graph = "graph(x: f16[2], y: f16[2]) { c = constant{value=0.5, dtype=f16} return add(mul(x, c), mul(y, c)) }"
+    expected = "graph(x: f16[2], y: f16[2]) { return mul(add(x, y), constant{value=0.5, dtype=f16}) }"
+    assert rewrite(rule, graph) == [same(expected)]
+
+
+def test_a_target_that_the_operators_refuse_is_no_match() -> None:
+    rule = """rule x: float[M,N]
+      source slice(x){axis=-1, start=A, stop=B}
+      target slice(slice(x){axis=-1, start=2, stop=B}){axis=-1, start=A-2, stop=B-2}"""
+    graph = "graph(x: f32[2,8]) { return slice(x){axis=-1, start=3, stop=7}, slice(x){axis=-1, start=1, stop=8} }"
+    assert [result == "none" for result in rewrite(rule, graph)] == [False, True]
+
+
+def test_a_target_with_an_empty_part_is_no_match() -> None:
+    rule = """rule x: float[N]
+      source slice(x){axis=-1, start=A, stop=N}
+      target t = concat(slice(x){axis=-1, start=A, stop=N}, slice(x){axis=-1, start=0, stop=A}){axis=-1};
+        slice(t){axis=-1, start=0, stop=N-A}"""
+    graph = "graph(x: f32[8]) { return slice(x){axis=-1, start=START, stop=8} }"
+    assert [rewrite(rule, graph.replace("START", start))[0] == "none" for start in ("3", "0")] == [False, True]
+
+
+def test_a_rule_that_changes_nothing_here_is_no_match() -> None:
+    rule = "rule x: float[..B], y: float[..B] source add(x, y) target add(y, x)"
+    assert rewrite(rule, "graph(x: f32[2], y: f32[2]) { return add(x, y) }") == ["none"]
+
+
+@pytest.mark.parametrize(("stop", "kept"), [(2, True), (3, False)])
+def test_output_types_must_be_those_of_the_source(stop: int, kept: bool) -> None:
+    rule = "rule x: float[N] source slice(x){axis=-1, start=0, stop=A} target slice(x){axis=-1, start=N-A, stop=N}"
+    matcher = Matcher(read_rules(rule))
+    match, other = (
+        matcher.matches(parse_graph(f"graph(x: f32[4]) {{ return slice(x){{axis=-1, start=0, stop={end}}} }}"))[0]
+        for end in (stop, 2)
+    )
+    assert (instantiate(replace(match, outputs=other.outputs)) is not None) == kept
+
+
+def test_an_interior_value_that_others_read_stays() -> None:
+    rule = "rule x: float[N] source relu(relu(x)) target relu(x)"
+    graph = "graph(x: f32[4]) { t = exp(x) r = relu(t) return relu(r), tanh(r) }"
+    expected = "graph(x: f32[4]) { r = relu(exp(x)) return r, tanh(r) }"
+    assert rewrite(rule, graph) == [same(expected)]

@@ -1,0 +1,186 @@
+"""Matching: rule text and graph text in, bindings out."""
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Weight
+from taso_py.ops.table import parse_graph
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.match import Match, Matcher
+from taso_py.rules.text import read_rules
+
+MERGE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
+  source matmul(x, a), matmul(x, b)
+  target t = matmul(x, concat(a, b){axis=-1}); slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}
+"""
+FACTOR = "rule a: float[..B], b: float[..B], c: float[..B] source add(mul(a, b), mul(a, c)) target mul(a, add(b, c))"
+SLICES = """rule x: float[..G,N]
+  source slice(slice(x){axis=-1, start=A, stop=B}){axis=-1, start=C, stop=D}
+  target slice(x){axis=-1, start=A+C, stop=A+D}
+"""
+
+
+def matches(rules: str, graph: str) -> list[Match]:
+    return Matcher(read_rules(rules)).matches(parse_graph(graph))
+
+
+def bindings(match: Match) -> str:
+    """Variables by the name of the leaf they are bound to, then sizes."""
+    values = [f"{name}={getattr(value.node.op, 'key', value.node.op.name)}" for name, value in match.values.items()]
+    return ", ".join(sorted(values) + [f"{name}={size}" for name, size in sorted(match.sizes.items())])
+
+
+def products(count: int, shape: str = "f32[1,8]") -> str:
+    """A graph of several matrix products on one input."""
+    lines = [f'  w{i} = weight{{key="w{i}", type=f32[8,{4 + i}]}}\n  v{i} = matmul(x, w{i})' for i in range(count)]
+    results = ", ".join(f"v{i}" for i in range(count))
+    return f"graph(x: {shape}) {{\n" + "\n".join(lines) + f"\n  return {results}\n}}"
+
+
+def test_roots_that_share_an_operand_are_found_once_a_pair_in_the_order_of_the_graph() -> None:
+    found = [bindings(match) for match in matches(MERGE, products(3))]
+    assert found == [
+        "a=w0, b=w1, x=x, K=8, M=1, N=4, P=5",
+        "a=w0, b=w2, x=x, K=8, M=1, N=4, P=6",
+        "a=w1, b=w2, x=x, K=8, M=1, N=5, P=6",
+    ]
+
+
+def test_a_group_stands_for_any_number_of_axes() -> None:
+    for shape in ("f32[1,8]", "f32[3,1,8]", "f32[2,3,1,8]"):
+        assert len(matches(MERGE, products(2, shape))) == 1
+    assert not matches(MERGE.replace("..G,", ""), products(2, "f32[3,1,8]"))
+
+
+def test_commutative_operands_match_in_both_orders() -> None:
+    graph = "graph(x: f32[2], y: f32[2], z: f32[2]) { return add(mul(x, z), mul(z, y)), add(mul(x, y), mul(y, y)) }"
+    found = [bindings(match).split(", ") for match in matches(FACTOR, graph)]
+    assert [(shared, {left[2:], right[2:]}) for shared, left, right in found] == [
+        ("a=z", {"x", "y"}),
+        ("a=y", {"x", "y"}),
+    ]
+
+
+def test_what_the_pattern_shares_must_be_shared() -> None:
+    graph = "graph(x: f32[2], y: f32[2], z: f32[2], u: f32[2]) { return add(mul(x, z), mul(u, y)) }"
+    assert not matches(FACTOR, graph)
+
+
+def test_attributes_are_solved_for() -> None:
+    graph = """graph(x: f32[3,9]) {
+      return slice(slice(x){axis=-1, start=2, stop=8}){axis=-1, start=1, stop=4}
+    }"""
+    assert [bindings(match) for match in matches(SLICES, graph)] == ["x=x, A=2, B=8, C=1, D=4, N=9"]
+    assert not matches(SLICES, graph.replace("axis=-1, start=1, stop=4", "axis=-2, start=1, stop=3"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [("2*N", {"N": 6}), ("N+4", {"N": 8}), ("5-N", None), ("5*N", None), ("12", {}), ("N*N", None)]
+)
+def test_a_size_that_is_an_expression_is_solved_or_refused(shape: str, sizes: dict[str, int] | None) -> None:
+    rule = f"rule x: float[{shape}] source relu(relu(x)) target relu(x)"
+    found = matches(rule, "graph(x: f32[12]) { return relu(relu(x)) }")
+    assert [match.sizes for match in found] == ([] if sizes is None else [sizes])
+
+
+def test_an_equation_may_wait_for_sizes_that_are_bound_later() -> None:
+    rule = """rule x: float[M*N], y: float[M], z: float[N]
+      source concat(x, concat(y, z){axis=-1}){axis=-1} target concat(concat(x, y){axis=-1}, z){axis=-1}"""
+    graph = "graph(x: f32[6], y: f32[2], z: f32[3]) { return concat(x, concat(y, z){axis=-1}){axis=-1} }"
+    assert [bindings(match) for match in matches(rule, graph)] == ["x=x, y=y, z=z, M=2, N=3"]
+    assert not matches(rule, graph.replace("f32[6]", "f32[5]"))
+
+
+def test_a_number_attribute_binds_a_bare_symbol() -> None:
+    rule = """rule x: float[..B]
+      source mul(mul(x, constant{value=S, dtype=float}), constant{value=T, dtype=float})
+      target mul(mul(x, constant{value=T, dtype=float}), constant{value=S, dtype=float})"""
+    graph = "graph(x: f16[2]) { return mul(mul(x, constant{value=0.5, dtype=f16}), constant{value=3.0, dtype=f16}) }"
+    found = matches(rule, graph)
+    assert [match.sizes for match in found] == [{"S": 0.5, "T": 3.0}]
+    assert str(found[0].dtype) == "f16"
+
+
+def test_one_floating_element_type_a_match() -> None:
+    rule = "rule x: float[..B] source relu(relu(x)) target relu(x)"
+    assert len(matches(rule, "graph(x: bf16[2]) { return relu(relu(x)) }")) == 1
+    integer = "graph(x: i64[2], y: i64[2]) { return add(mul(x, y), mul(x, x)) }"
+    assert not matches(FACTOR, integer)
+    assert len(matches(FACTOR, integer.replace("i64", "f32"))) == 1
+
+
+def test_preconditions_hold() -> None:
+    rule = MERGE + "  where N-4 >= 0, P-N-1 == 0\n"
+    assert [match.sizes["P"] for match in matches(rule, products(3))] == [5, 6]
+    assert not matches(MERGE + "  where N-100 >= 0\n", products(3))
+
+
+def test_sizes_that_a_model_leaves_open_satisfy_a_precondition_only_for_all_values() -> None:
+    graph = "graph(x: f32[N+2]) { return relu(relu(x)) }"
+    rule = "rule x: float[N] source relu(relu(x)) target relu(x) where "
+    found = [len(matches(rule + condition, graph)) for condition in ("N-3 >= 0", "N-4 >= 0", "N-3 == 0", "2*N >= 6")]
+    assert found == [1, 0, 0, 1]
+
+
+def test_empty_tensors_never_match() -> None:
+    assert not matches(SLICES, "graph(x: f32[0,9]) { return " + _slices("2", "8", "1", "4") + " }")
+    assert not matches(SLICES, "graph(x: f32[3,9]) { return " + _slices("2", "8", "1", "1") + " }")
+
+
+def _slices(*ends: str) -> str:
+    a, b, c, d = ends
+    return f"slice(slice(x){{axis=-1, start={a}, stop={b}}}){{axis=-1, start={c}, stop={d}}}"
+
+
+def test_shared_interior_nodes_need_not_be_outputs() -> None:
+    graph = "graph(x: f32[3,9]) { t = slice(x){axis=-1, start=2, stop=8} return slice(t){axis=-1, start=1, stop=4}, t }"
+    assert len(matches(SLICES, graph)) == 1
+
+
+def test_outputs_are_distinct() -> None:
+    graph = 'graph(x: f32[1,8]) { w = weight{key="w", type=f32[8,4]} return matmul(x, w), relu(matmul(x, w)) }'
+    assert not matches(MERGE, graph)
+
+
+def test_a_rule_whose_target_is_not_symmetric_keeps_both_orders() -> None:
+    graph = "graph(x: f32[2,3], y: f32[2,3]) { return add(x, y) }"
+    swap = """rule a: float[M,N], b: float[M,N]
+      source add(a, b) target sub(a, mul(b, constant{value=-1.0, dtype=float}))"""
+    merge = "rule a: float[M,N], b: float[M,N] source add(a, b) target add(mul(a, b), b)"
+    symmetric = "rule a: float[M,N], b: float[M,N] source add(a, b) target mul(a, b)"
+    assert [len(matches(rule, graph)) for rule in (swap, merge, symmetric)] == [2, 2, 1]
+
+
+def test_around_finds_exactly_the_matches_that_contain_a_node() -> None:
+    graph = parse_graph(products(4))
+    matcher, index = Matcher(read_rules(MERGE)), GraphIndex(graph)
+    everything = {matcher.identity(match, index): match for match in matcher.matches(index)}
+    for node in graph.nodes:
+        found = {matcher.identity(match, index) for match in matcher.around(index, [node])}
+        assert found == {identity for identity, match in everything.items() if node in match.nodes}
+
+
+def test_a_pattern_without_a_common_operand_matches_anywhere() -> None:
+    rule = "rule x: float[M], y: float[N] source relu(x), exp(y) target relu(x), exp(y)"
+    graph = "graph(x: f32[2], y: f32[3]) { return relu(x), exp(y), relu(y) }"
+    assert [bindings(match) for match in matches(rule, graph)] == ["x=x, y=y, M=2, N=3", "x=y, y=y, M=3, N=3"]
+
+
+def test_matches_do_not_depend_on_what_was_matched_before() -> None:
+    graph = parse_graph(products(5))
+    matcher = Matcher(read_rules(MERGE + FACTOR + "\n" + SLICES))
+    first = [bindings(match) for match in matcher.matches(graph)]
+    matcher.matches(parse_graph(products(3)))
+    assert [bindings(match) for match in matcher.matches(graph)] == first
+    assert all(isinstance(match.values["a"].node.op, Weight) for match in matcher.matches(graph))
+
+
+def test_impure_nodes_are_left_alone() -> None:
+    graph = """graph(x: f32[2]) {
+      r = opaque#1(x){target="aten.rand_like.default", arguments=[$0], types=[f32[2]], is_pure=false}
+      return relu(relu(r))
+    }"""
+    rule = "rule x: float[N] source relu(relu(x)) target relu(x)"
+    found = matches(rule, graph)
+    assert [match.values["x"].node.token for match in found] == [1]
+    assert isinstance(parse_graph(graph), Graph)

@@ -1,0 +1,183 @@
+"""What is known about the integers of a rule, and the quick decisions that need no solver.
+
+Invariant: whatever is answered "yes" holds for all integers that satisfy the facts; "no" means "not evident".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from taso_py.ir.size import Atom, Dim, FloorDiv, Monomial, Poly, floordiv, symbol, symbols, terms
+
+DEPTH = 3
+"""How many facts are added up at most to see that a guard follows."""
+
+_QUOTIENTS = (0, 1, -1, 2, 3)
+"""The values that a floor division is tried to have."""
+
+
+class Context:
+    """Lower bounds of symbols, and integers (over the symbols) that are known not to be negative."""
+
+    def __init__(self, lower: Mapping[str, int], facts: Iterable[Dim]) -> None:
+        self.lower = dict(lower)
+        self.facts: list[Poly] = []
+        self.is_contradictory = False
+        self._nonnegative: dict[Dim, bool] = {}
+        self._follows: dict[Dim, bool] = {}
+        for fact in facts:
+            self._add(fact)
+
+    def _add(self, fact: Dim) -> None:
+        if isinstance(fact, int):
+            self.is_contradictory |= fact < 0
+            return
+        bound = _as_bound(fact)
+        if bound is None:
+            if fact not in self.facts:
+                self.facts.append(fact)
+            return
+        name, least = bound
+        self.lower[name] = max(least, self.lower.get(name, least))
+
+    def extended(self, lower: Mapping[str, int], facts: Iterable[Dim]) -> Context:
+        """This context with more facts."""
+        return Context({**self.lower, **lower}, [*self.facts, *facts])
+
+    # -- evident facts
+
+    def nonnegative(self, value: Dim) -> bool:
+        """Whether the lower bounds of the symbols alone show ``value >= 0``."""
+        if isinstance(value, int):
+            return value >= 0
+        known = self._nonnegative.get(value)
+        if known is None:
+            known = self._nonnegative[value] = self._is_nonnegative(value)
+        return known
+
+    def _is_nonnegative(self, value: Poly) -> bool:
+        least = 0
+        for monomial, coefficient in value.terms:
+            if monomial and coefficient < 0:
+                return False
+            bound = self.least(monomial)
+            if bound is None:
+                return False
+            least += coefficient * bound
+        return least >= 0
+
+    def least(self, monomial: Monomial) -> int | None:
+        """A lower bound of a product of atoms that are not negative; None if one may be."""
+        product = 1
+        for atom in monomial:
+            bound = self.lower.get(atom) if isinstance(atom, str) else self._least_quotient(atom)
+            if bound is None or bound < 0:
+                return None
+            product *= bound
+        return product
+
+    def _least_quotient(self, atom: FloorDiv) -> int | None:
+        positive = self.nonnegative(atom.denominator - 1)
+        return 0 if positive and self.nonnegative(atom.numerator) else None
+
+    def is_natural(self, atom: Atom) -> bool:
+        """Whether an atom is evidently not negative."""
+        return self.least((atom,)) is not None
+
+    def follows(self, value: Dim, known: Sequence[Dim] = ()) -> bool:
+        """Whether ``value >= 0`` is a sum of at most ``DEPTH`` facts (or guards ``known``) and something evident."""
+        if self.nonnegative(value):
+            return True
+        if isinstance(value, int):
+            return False
+        answer = self._follows.get(value)
+        if answer is None:
+            answer = self._follows[value] = self._follows_from(value, self.facts, DEPTH)
+        if answer or not known:
+            return answer
+        return self._follows_from(value, [*known, *self.facts], DEPTH)
+
+    def _follows_from(self, value: Dim, facts: Sequence[Dim], depth: int) -> bool:
+        if self.nonnegative(value):
+            return True
+        if isinstance(value, int) or depth == 0:
+            return False
+        monomial, coefficient = self._obstacle(value)
+        for fact in facts:
+            there = coefficients(fact).get(monomial, 0)
+            if there * coefficient > 0 and self._follows_from(value - fact, facts, depth - 1):
+                return True
+        return False
+
+    def _obstacle(self, value: Poly) -> tuple[Monomial, int]:
+        """The monomial that keeps ``value`` from being evidently nonnegative."""
+        for monomial, coefficient in value.terms:
+            if monomial and (coefficient < 0 or self.least(monomial) is None):
+                return monomial, coefficient
+        return next(term for term in value.terms if term[0])
+
+    def excludes(self, value: Dim, known: Sequence[Dim] = ()) -> bool:
+        """Whether ``value >= 0`` evidently never holds."""
+        return self.follows(-1 * value - 1, known)
+
+    # -- floor divisions
+
+    def settle(self, value: Dim, known: Sequence[Dim] = ()) -> Dim:
+        """``value`` with those floor divisions carried out whose quotient is evident."""
+        if isinstance(value, int) or not has_division(value):
+            return value
+        total: Dim = 0
+        for monomial, coefficient in value.terms:
+            product: Dim = coefficient
+            for atom in monomial:
+                product = product * (symbol(atom) if isinstance(atom, str) else self._divide(atom, known))
+            total = total + product
+        return total
+
+    def _divide(self, atom: FloorDiv, known: Sequence[Dim]) -> Dim:
+        numerator, denominator = self.settle(atom.numerator, known), self.settle(atom.denominator, known)
+        quotient = floordiv(numerator, denominator)
+        if not isinstance(quotient, Poly) or not self.follows(denominator - 1, known):
+            return quotient
+        total: Dim = 0
+        for monomial, coefficient in quotient.terms:
+            product: Dim = coefficient
+            for part in monomial:
+                product = product * (symbol(part) if isinstance(part, str) else self._quotient(part, known))
+            total = total + product
+        return total
+
+    def _quotient(self, atom: FloorDiv, known: Sequence[Dim]) -> Dim:
+        for quotient in _QUOTIENTS:
+            rest = atom.numerator - quotient * atom.denominator
+            if self.follows(rest, known) and self.follows(atom.denominator - 1 - rest, known):
+                return quotient
+        return Poly((((atom,), 1),))
+
+
+def _as_bound(fact: Poly) -> tuple[str, int] | None:
+    """``name >= least`` if that is what the fact says."""
+    found = coefficients(fact)
+    named = [(monomial, coefficient) for monomial, coefficient in found.items() if monomial]
+    if len(named) != 1 or len(named[0][0]) != 1 or named[0][1] < 1:
+        return None
+    (atom,), coefficient = named[0]
+    return (atom, -(found.get((), 0) // coefficient)) if isinstance(atom, str) else None
+
+
+@lru_cache(maxsize=1 << 16)
+def coefficients(value: Dim) -> Mapping[Monomial, int]:
+    """The coefficient of each monomial."""
+    return dict(terms(value))
+
+
+@lru_cache(maxsize=1 << 16)
+def has_division(value: Dim) -> bool:
+    """Whether a floor division occurs."""
+    return isinstance(value, Poly) and any(isinstance(atom, FloorDiv) for atom in value.atoms())
+
+
+def mentions(value: Dim, names: Iterable[str]) -> bool:
+    """Whether one of the names occurs."""
+    return not symbols(value).isdisjoint(names)

@@ -1,0 +1,96 @@
+"""Whether a sum is zero for all values of the variables and all integers that satisfy the facts.
+
+Terms are grouped by what they multiply. Since elements of variables and calls are independent unknowns, a sum is
+zero if in each group the coefficients whose guards hold add up to zero, at every index. Groups that fail are looked
+at once more with calls identified whose arguments are equal under the guards of their terms.
+
+Invariant: "zero" is certain; otherwise nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+from taso_py.ir.size import Dim
+from verify.solver import Solver
+from verify.terms import Call, Sum, Term, close, product_key
+
+_DEPTH = 3
+"""How many calls inside calls are compared by meaning."""
+
+
+class Equality:
+    """Decides equality of sums with the help of a solver."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+
+    def is_zero(self, sum_: Sum, known: Sequence[Dim] = (), depth: int = _DEPTH) -> bool:
+        """Whether a closed sum is zero wherever the known guards hold."""
+        left = self._remaining(sum_, known)
+        if not left or depth == 0 or not any(isinstance(f, Call) for term in left for f in term.factors):
+            return not left
+        merged = close(self._with_representatives(left, known, depth))
+        return merged != close(left) and not self._remaining(merged, known)
+
+    def are_equal(self, left: Sum, right: Sum, known: Sequence[Dim], depth: int = _DEPTH) -> bool:
+        """Whether two closed sums are equal wherever the known guards hold."""
+        return self.is_zero(close([*left, *negative(right)]), known, depth)
+
+    def _remaining(self, sum_: Sum, known: Sequence[Dim]) -> list[Term]:
+        """The terms of the groups that are not shown to cancel."""
+        groups: defaultdict[str, list[Term]] = defaultdict(list)
+        for term in sum_:
+            groups[product_key(term)].append(term)
+        left: list[Term] = []
+        for group in groups.values():
+            if not self._solver.vanishes([(term.coefficient, term.guards) for term in group], known):
+                left += group
+        return left
+
+    def _with_representatives(self, sum_: Sequence[Term], known: Sequence[Dim], depth: int) -> list[Term]:
+        """The terms with each call replaced by the first that equals it where the term counts."""
+        seen: list[Call] = []
+        result: list[Term] = []
+        for term in sum_:
+            here = [*known, *term.guards]
+            factors = list(term.factors)
+            for place, factor in enumerate(factors):
+                if not isinstance(factor, Call):
+                    continue
+                equal = next((call for call in seen if self._same(call, factor, here, depth)), None)
+                if equal is None:
+                    seen.append(factor)
+                else:
+                    factors[place] = equal
+            result.append(term._replace(factors=tuple(factors)))
+        return result
+
+    def _same(self, left: Call, right: Call, known: Sequence[Dim], depth: int) -> bool:
+        if left == right:
+            return True
+        if left.function != right.function or len(left.arguments) != len(right.arguments):
+            return False
+        if left.function == "max":
+            return self._same_branches(left.arguments[0], right.arguments[0], known, depth)
+        pairs = zip(left.arguments, right.arguments, strict=True)
+        return all(self.are_equal(a, b, known, depth - 1) for a, b in pairs)
+
+    def _same_branches(self, left: Sum, right: Sum, known: Sequence[Dim], depth: int) -> bool:
+        """Whether two maxima range over the same values: each value of one side under guards that the other covers."""
+        branches = self._with_representatives([*left, *right], known, depth)
+        sides: dict[str, tuple[list[Sequence[Dim]], list[Sequence[Dim]]]] = {}
+        for place, branch in enumerate(branches):
+            both = sides.setdefault(product_key(branch), ([], []))
+            both[place >= len(left)].append(branch.guards)
+        return all(self._covered(a, b, known) and self._covered(b, a, known) for a, b in sides.values())
+
+    def _covered(self, one: Sequence[Sequence[Dim]], other: Sequence[Sequence[Dim]], known: Sequence[Dim]) -> bool:
+        return all(self._solver.implied([*known, *guards], other) for guards in one)
+
+
+def negative(sum_: Sequence[Term]) -> list[Term]:
+    """Every term with the opposite coefficient."""
+    return [term._replace(coefficient=Fraction(-1) * term.coefficient) for term in sum_]

@@ -1,0 +1,178 @@
+"""The laws of arithmetic that the prover uses: products, reciprocals, relu, exp.
+
+Invariant: every law is an identity of the reals wherever the source is defined. A reciprocal of zero may be taken to be
+zero: with this convention ``1/(a*b) = 1/a * 1/b`` holds always, and a quotient ``a/a`` is 1 only where ``a`` is known
+not to be zero.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from taso_py.ops.scalar import Irrational, SizeOf
+from verify.context import Context
+from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of
+
+
+class Level(enum.IntEnum):
+    """How much a proof may use; what is provable at a low level is closer in floating point."""
+
+    MOVEMENT = 0
+    """Where elements go. Elementwise functions are uninterpreted, whatever adds up several elements stays closed."""
+    TERMS = 1
+    """Sums are opened: they are equal when their terms are. A product with a sum stays closed."""
+    ALGEBRA = 2
+    """Everything: distributivity, factoring, the laws of exp."""
+
+
+_AT_ZERO = {"relu": Fraction(0), "tanh": Fraction(0), "exp": Fraction(1), "sigmoid": Fraction(1, 2)}
+_POSITIVE = frozenset({"exp", "sigmoid", "normal_cdf"})
+_NONNEGATIVE = _POSITIVE | {"relu", "rsqrt"}
+
+
+class Laws:
+    """Applies the laws of one level in one context."""
+
+    def __init__(self, context: Context, level: Level) -> None:
+        self._context = context
+        self.level = level
+
+    # -- signs
+
+    def is_positive(self, factor: Factor) -> bool:
+        """Whether a factor is greater than zero for all values of the variables."""
+        match factor:
+            case SizeOf(value):
+                return self._context.nonnegative(value - 1)
+            case Call("reciprocal", ((Term(coefficient, (), (), (inner,)),),)):
+                return coefficient > 0 and self.is_positive(inner)
+            case Call(function, _):
+                return function in _POSITIVE
+            case Irrational():
+                return True
+            case _:
+                return False
+
+    def is_nonnegative(self, factor: Factor) -> bool:
+        """Whether a factor is at least zero wherever it is defined."""
+        match factor:
+            case SizeOf(value):
+                return self._context.nonnegative(value)
+            case Call("reciprocal", (argument,)):
+                return self.is_nonnegative_sum(argument)
+            case Call(function, _):
+                return function in _NONNEGATIVE
+            case _:
+                return self.is_positive(factor)
+
+    def is_nonnegative_sum(self, sum_: Sequence[Term]) -> bool:
+        """Whether every term is at least zero: a positive multiple of nonnegative factors and squares."""
+        return all(
+            term.coefficient > 0
+            and all(count % 2 == 0 or self.is_nonnegative(factor) for factor, count in Counter(term.factors).items())
+            for term in sum_
+        )
+
+    # -- products
+
+    def multiply(self, left: Term, right: Term) -> Term:
+        """The product of two terms over different bound indices, with reciprocals cancelled."""
+        factors = list(left.factors)
+        for factor in right.factors:
+            inverse = self._inverse(factor)
+            if (
+                self.level is Level.ALGEBRA
+                and inverse in factors
+                and (self.is_positive(factor) or self.is_positive(inverse))
+            ):
+                factors.remove(inverse)
+            else:
+                factors.append(factor)
+        guards = tuple(dict.fromkeys((*left.guards, *right.guards)))
+        return Term(left.coefficient * right.coefficient, left.bound + right.bound, guards, tuple(factors))
+
+    def _inverse(self, factor: Factor) -> Factor:
+        match factor:
+            case Call("reciprocal", ((Term(Fraction(numerator=1, denominator=1), (), (), (inner,)),),)):
+                return inner
+            case _:
+                return Call("reciprocal", (product_of(factor),))
+
+    # -- functions of one argument
+
+    def apply(self, function: str, argument: Sum) -> list[Term]:
+        """A function of a closed sum without outer guards."""
+        if not argument and function in _AT_ZERO:
+            return list(constant(_AT_ZERO[function]))
+        if function == "relu":
+            return self._relu(argument)
+        if function == "reciprocal":
+            return self._reciprocal(argument)
+        if function == "exp" and self.level is Level.ALGEBRA:
+            return self._exp(argument)
+        return [_call(function, argument)]
+
+    def _relu(self, argument: Sum) -> list[Term]:
+        if self.is_nonnegative_sum(argument):
+            return list(argument)
+        if self.level < Level.ALGEBRA:
+            return [_call("relu", argument)]
+        scale, outside, rest = _content(argument, self.is_nonnegative)
+        inner = rest if scale > 0 else tuple(t._replace(coefficient=-t.coefficient) for t in rest)
+        return [Term(abs(scale), (), (), (*outside, Call("relu", (close(inner),))))]
+
+    def _reciprocal(self, argument: Sum) -> list[Term]:
+        if not argument:
+            return [_call("reciprocal", argument)]
+        if self.level < Level.ALGEBRA and (len(argument) > 1 or argument[0].bound or len(argument[0].factors) > 1):
+            return [_call("reciprocal", argument)]
+        scale, outside, rest = _content(argument, lambda _: True)
+        if scale == 0:
+            return [_call("reciprocal", argument)]
+        factors = [self._inverse(factor) for factor in outside]
+        if rest != constant(1):
+            factors.append(Call("reciprocal", (rest,)))
+        return [Term(1 / scale, (), (), tuple(factors))]
+
+    def _exp(self, argument: Sum) -> list[Term]:
+        """``exp(a + b) = exp(a) * exp(b)`` and ``exp(-a) = 1 / exp(a)``."""
+        product = Term(Fraction(1))
+        for term in argument:
+            magnitude = Call("exp", (close([term._replace(coefficient=abs(term.coefficient))]),))
+            factor = magnitude if term.coefficient > 0 else self._inverse(magnitude)
+            product = self.multiply(product, Term(Fraction(1), (), (), (factor,)))
+        return [product]
+
+
+def _call(function: str, *arguments: Sum) -> Term:
+    return Term(Fraction(1), (), (), (Call(function, arguments),))
+
+
+def _content(sum_: Sum, may_leave: Callable[[Factor], bool]) -> tuple[Fraction, tuple[Factor, ...], Sum]:
+    """A sum as ``scale * factors * rest``: the factors that all terms share and that mention no bound index.
+
+    The first term of ``rest`` has the coefficient 1.
+    """
+    shared = Counter(_free_factors(sum_[0]))
+    for term in sum_[1:]:
+        shared &= Counter(_free_factors(term))
+    leaving = [f for f in sorted(shared.elements(), key=factor_key) if may_leave(f)]
+    scale = sum_[0].coefficient
+    rest: list[Term] = []
+    for term in sum_:
+        factors = list(term.factors)
+        for factor in leaving:
+            factors.remove(factor)
+        rest.append(term._replace(coefficient=term.coefficient / scale, factors=tuple(factors)))
+    closed = close(rest)
+    first = closed[0].coefficient if closed else Fraction(1)
+    normal = tuple(term._replace(coefficient=term.coefficient / first) for term in closed)
+    return scale * first, tuple(leaving), normal
+
+
+def _free_factors(term: Term) -> list[Factor]:
+    bound = frozenset(term.bound)
+    return [factor for factor in term.factors if factor_symbols(factor).isdisjoint(bound)]

@@ -1,0 +1,136 @@
+"""Maxima over windows: the greatest of the values of branches.
+
+A maximum is ``Call("max", (branches,))``; a branch is a term ``sum bound: [guards] value(sum)`` read as "the greatest
+value over all bound indices where the guards hold". An empty maximum is minus infinity.
+
+Invariant: guards that do not depend on a bound index stand outside of the maximum, so that a maximum of a
+concatenation is a choice between maxima.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from taso_py.ir.size import Dim, symbol
+from verify.cells import Cells
+from verify.context import mentions
+from verify.laws import Laws
+from verify.solver import Solver
+from verify.terms import (
+    Call,
+    Sum,
+    Term,
+    close,
+    close_branches,
+    factor_symbols,
+    rename_bound,
+    substitute_term,
+    unit_coefficient,
+)
+
+_MOST_CANDIDATES = 36
+"""How many places of a window are tried as one that is always inside."""
+
+
+class Maxima:
+    """Builds maxima and moves relu into them."""
+
+    def __init__(self, cells: Cells, laws: Laws, solver: Solver, fresh: Iterator[str]) -> None:
+        self._cells = cells
+        self._laws = laws
+        self._solver = solver
+        self._fresh = fresh
+
+    def over(
+        self, bound: Sequence[str], guards: Sequence[Dim], body: Sequence[Term], known: Sequence[Dim]
+    ) -> list[Term]:
+        """The maximum of a sum over bound indices, as a choice between maxima."""
+        branches: list[Term] = []
+        for inside, (value,) in self._cells.split([body], [*known, *guards]):
+            frame = Term(Fraction(1), tuple(bound), (*guards, *inside))
+            branches += self._branches(frame, close(value))
+        return self._choice(branches, known)
+
+    def _branches(self, frame: Term, value: Sum) -> Iterator[Term]:
+        """A value as a branch; a maximum of maxima is one maximum."""
+        inner = as_maximum(value)
+        if inner is None:
+            yield frame._replace(factors=(Call("value", (value,)),))
+            return
+        for branch in inner:
+            moved = rename_bound(branch, self._fresh)
+            yield moved._replace(bound=frame.bound + moved.bound, guards=frame.guards + moved.guards)
+
+    def _choice(self, branches: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+        result: list[Term] = []
+        for outside, (alive,) in self._cells.split([branches], known):
+            used = [self._without_unused(branch, [*known, *outside]) for branch in alive]
+            value = _single_value(used)
+            terms = (
+                value if value is not None else (Term(Fraction(1), (), (), (Call("max", (close_branches(used),)),)),)
+            )
+            result += [rename_bound(term._replace(guards=term.guards + outside), self._fresh) for term in terms]
+        return result
+
+    def _without_unused(self, branch: Term, known: Sequence[Dim]) -> Term:
+        """Drops bound indices on which nothing depends and which take at least one value."""
+        for name in branch.bound:
+            about = [guard for guard in branch.guards if mentions(guard, (name,))]
+            signs = sorted(unit_coefficient(guard, name) for guard in about)
+            if name in factor_symbols(branch.factors[0]) or signs != [-1, 1]:
+                continue
+            rest = tuple(guard for guard in branch.guards if guard not in about)
+            if self._cells.context.follows(about[0] + about[1], [*known, *rest]):
+                bound = tuple(other for other in branch.bound if other != name)
+                return self._without_unused(branch._replace(bound=bound, guards=rest), known)
+        return branch
+
+    def relu(self, branches: Sum, known: Sequence[Dim]) -> list[Term] | None:
+        """``relu(max(..)) = max(relu(..))``; None unless the maximum is evidently not empty."""
+        if not self._is_inhabited(branches, known):
+            return None
+        moved: list[Term] = []
+        for branch in branches:
+            frame = rename_bound(branch, self._fresh)
+            (value,) = (f.arguments[0] for f in frame.factors if isinstance(f, Call))
+            moved.append(frame._replace(factors=(Call("value", (close(self._laws.apply("relu", value)),)),)))
+        return self._choice(moved, known)
+
+    def _is_inhabited(self, branches: Sum, known: Sequence[Dim]) -> bool:
+        """Whether some branch always has a place: one where some of its guards hold with equality is tried."""
+        places = itertools.chain.from_iterable(_places(branch) for branch in branches)
+        alternatives = [place.guards for place in itertools.islice(places, _MOST_CANDIDATES)]
+        return any(not guards for guards in alternatives) or self._solver.implied(known, alternatives)
+
+
+def as_maximum(value: Sum) -> Sum | None:
+    """The branches, if a sum is nothing but a maximum."""
+    match value:
+        case (Term(Fraction(numerator=1, denominator=1), (), (), (Call("max", (branches,)),)),):
+            return branches
+        case _:
+            return None
+
+
+def _single_value(branches: Sequence[Term]) -> Sum | None:
+    """The value of a maximum of one element."""
+    match branches:
+        case [Term(_, (), (), (Call("value", (value,)),))]:
+            return value
+        case _:
+            return None
+
+
+def _places(branch: Term) -> Iterator[Term]:
+    """The branch with each bound index put where one of its guards holds with equality."""
+    if not branch.bound:
+        yield branch
+        return
+    name = branch.bound[0]
+    rest = branch._replace(bound=branch.bound[1:])
+    for guard in branch.guards:
+        sign = unit_coefficient(guard, name)
+        if sign:
+            yield from _places(substitute_term(rest, {name: (guard - sign * symbol(name)) * -sign}))

@@ -1,0 +1,223 @@
+"""From an output element of a graph to a sum of guarded products.
+
+The element is composed from the operators' own definitions (:mod:`taso_py.ops`), read at symbolic indices, and
+normalised from the outside in, so that every part is simplified under the guards that stand around it.
+
+Invariant: the result has the value of the element wherever the facts of the context and the known guards hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input
+from taso_py.ir.size import Dim, substitute, symbol
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.elementwise import define_constant
+from taso_py.ops.scalar import (
+    Apply,
+    Condition,
+    Guard,
+    Irrational,
+    Number,
+    Operand,
+    Plus,
+    Read,
+    Reduce,
+    Scalar,
+    SizeOf,
+    Times,
+)
+from verify.cells import Cells, size_terms, with_guards
+from verify.context import Context
+from verify.laws import Laws, Level
+from verify.limits import Budget, Refused
+from verify.maximum import Maxima, as_maximum
+from verify.solver import Solver
+from verify.terms import Call, Sum, Term, close, constant, product_of, rename_bound
+
+_OPEN = frozenset(
+    [
+        "concat",
+        "slice",
+        "permute",
+        "reshape",
+        "expand",
+        "pad",
+        "enlarge",
+        "contiguous",
+        "relu",
+        "cast",
+        "max",
+        "max_pool2d",
+    ],
+)
+"""Operators that are opened at the level of movement: they only choose among elements."""
+_ELEMENTWISE = frozenset(["add", "mul", "sub", "div", "sigmoid", "tanh", "exp", "rsqrt", "silu", "gelu"])
+"""Operators that at this level are uninterpreted functions of the elements they read."""
+
+_Env = Mapping[str, Dim]
+
+
+@dataclass(frozen=True)
+class Element(Scalar):
+    """The element of a graph's value at an index."""
+
+    value: Value
+    index: tuple[Dim, ...]
+
+
+class Normalizer:
+    """Normalises scalars in one context at one level."""
+
+    def __init__(self, context: Context, budget: Budget, solver: Solver, level: Level) -> None:
+        self.cells = Cells(context, budget)
+        self._context = context
+        self._budget = budget
+        self._level = level
+        self._fresh = (f"~{number:04d}" for number in itertools.count())
+        self._laws = Laws(context, level)
+        self._maxima = Maxima(self.cells, self._laws, solver, self._fresh)
+
+    def element(self, value: Value, index: Sequence[Dim], known: Sequence[Dim] = ()) -> list[Term]:
+        """The element of ``value`` at ``index``.
+
+        Raises:
+            Refused: an operator has no definition, or a limit is reached.
+        """
+        node = value.node
+        match node.op:
+            case Input(key, type_):
+                places = (0 if axis == 1 else i for axis, i in zip(type_.shape, index, strict=True))
+                return list(product_of(Read(key, tuple(places))))
+            case Constant():
+                return self.sum(define_constant(node.op), {}, known)
+            case TensorOperator():
+                return self._defined(node, node.op, tuple(index), known)
+            case _:
+                raise Refused(f"{node.op.name} has no definition")
+
+    def _defined(self, node: Node, op: TensorOperator, index: tuple[Dim, ...], known: Sequence[Dim]) -> list[Term]:
+        reads: dict[Element, None] = {}
+
+        def operand(value: Value) -> Operand:
+            def read(at: tuple[Dim, ...]) -> Scalar:
+                element = Element(value, at)
+                reads[element] = None
+                return element
+
+            return Operand(value.type, read)
+
+        definition = op.define([operand(value) for value in node.inputs], index)
+        if self._level is not Level.MOVEMENT or op.name in _OPEN:
+            return self.sum(definition, {}, known)
+        if op.name in _ELEMENTWISE:
+            return self._uninterpreted(op, list(reads), known)
+        return list(product_of(Read(f"#{node.digest}", index)))
+
+    def _uninterpreted(self, op: TensorOperator, reads: Sequence[Element], known: Sequence[Dim]) -> list[Term]:
+        result: list[Term] = []
+        sums = [self.sum(element, {}, known) for element in reads]
+        for guards, parts in self.cells.split(sums, known):
+            arguments = [close(part) for part in parts]
+            if op.commutative:
+                arguments = sorted(arguments, key=str)
+            result.append(Term(Fraction(1), (), guards, (Call(op.text, tuple(arguments)),)))
+        return result
+
+    def sum(self, scalar: Scalar, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        """A scalar as a sum; ``env`` renames the bound indices around it."""
+        match scalar:
+            case Element(value, index):
+                return self.element(value, tuple(self._dim(i, env, known) for i in index), known)
+            case Plus(left, right):
+                return self.sum(left, env, known) + self.sum(right, env, known)
+            case Times(left, right):
+                return self._product(self.sum(left, env, known), self.sum(right, env, known), known)
+            case Guard(conditions, body):
+                return self._guarded(conditions, body, env, known)
+            case Reduce():
+                return self._reduced(scalar, env, known)
+            case Apply(function, argument):
+                return self._applied(function, self.sum(argument, env, known), known)
+            case Number(value):
+                return list(constant(value))
+            case SizeOf(value):
+                return size_terms(self._dim(value, env, known))
+            case Irrational():
+                return list(product_of(scalar))
+            case _:
+                raise Refused(f"the definition language has no {type(scalar).__name__}")
+
+    def _dim(self, value: Dim, env: _Env, known: Sequence[Dim]) -> Dim:
+        return self._context.settle(substitute(value, env), known)
+
+    def _guards(self, conditions: Iterable[Condition], env: _Env, known: Sequence[Dim]) -> tuple[Dim, ...]:
+        guards: list[Dim] = []
+        for condition in conditions:
+            value = self._dim(condition.value, env, known)
+            guards += [value, -1 * value] if condition.is_equality else [value]
+        return tuple(guards)
+
+    def _guarded(self, conditions: Sequence[Condition], body: Scalar, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        guards = self.cells.needed(self._guards(conditions, env, known), known)
+        if guards is None:
+            return []
+        return with_guards(self.sum(body, env, [*known, *guards]), guards)
+
+    def _reduced(self, scalar: Reduce, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        names = [next(self._fresh) for _ in scalar.binders]
+        inside = {**env, **{binder.name: symbol(name) for binder, name in zip(scalar.binders, names, strict=True)}}
+        ranges: list[Dim] = []
+        for binder, name in zip(scalar.binders, names, strict=True):
+            ranges += [symbol(name), self._dim(binder.extent, env, known) - 1 - symbol(name)]
+        guards = self.cells.needed([*ranges, *self._guards(scalar.conditions, inside, [*known, *ranges])], known)
+        if guards is None:
+            return []
+        body = self.sum(scalar.body, inside, [*known, *guards])
+        if scalar.is_max:
+            return self._maxima.over(names, guards, body, known)
+        total = [term._replace(bound=(*names, *term.bound), guards=(*guards, *term.guards)) for term in body]
+        simple = self.cells.simplified(total, known)
+        if self._level is not Level.ALGEBRA:
+            return simple
+        return [counted for term in simple for counted in self.cells.count_unused(term, known)]
+
+    def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+        if self._level is not Level.ALGEBRA and not (_is_sign(left) or _is_sign(right)):
+            left, right = self._whole(left, known), self._whole(right, known)
+        self._budget.take_terms(len(left) * len(right))
+        return self.cells.simplified((self._laws.multiply(a, b) for a in left for b in right), known)
+
+    def _whole(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+        """The sum as a choice between single products, so that multiplying needs no distributivity."""
+        result: list[Term] = []
+        for guards, (part,) in self.cells.split([sum_], known):
+            closed = close(part)
+            single = len(closed) <= 1 and not any(term.bound for term in closed)
+            result += with_guards(closed if single else product_of(Call("sum", (closed,))), guards)
+        return result
+
+    def _applied(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+        result: list[Term] = []
+        for guards, (part,) in self.cells.split([argument], known):
+            closed = close(part)
+            branches = as_maximum(closed) if function == "relu" else None
+            moved = self._maxima.relu(branches, [*known, *guards]) if branches is not None else None
+            value = moved if moved is not None else self._laws.apply(function, closed)
+            result += with_guards((rename_bound(term, self._fresh) for term in value), guards)
+        return result
+
+
+def _is_sign(sum_: Sequence[Term]) -> bool:
+    """Whether a sum is 1 or -1."""
+    return len(sum_) == 1 and abs(sum_[0].coefficient) == 1 and not (sum_[0].bound or sum_[0].guards or sum_[0].factors)
+
+
+def total_of(terms_: Iterable[Term], sign: int = 1) -> Sum:
+    """A closed sum, or its negative."""
+    return close(term._replace(coefficient=sign * term.coefficient) for term in terms_)

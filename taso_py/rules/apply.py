@@ -23,25 +23,31 @@ from taso_py.rules.substitution import attribute_symbols, key
 
 def instantiate(match: Match) -> tuple[Value, ...] | None:
     """The target's outputs on what the match has bound, or None if they cannot stand for the source's."""
-    target = match.rule.target
+    try:
+        outputs = concrete_side(match, match.rule.target)
+    except (TasoError, ValueError, ZeroDivisionError):
+        return None
+    if any(new.type != old.type for new, old in zip(outputs, match.outputs, strict=True)):
+        return None
+    return outputs
+
+
+def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
+    """The outputs of one side of the match's rule, made of the values, sizes and element type that the match holds.
+
+    Raises:
+        TasoError, ValueError, ZeroDivisionError: an operator does not accept them.
+    """
     built: dict[Node, Node] = {}
 
     def moved(value: Value) -> Value:
         op = value.node.op
         return match.values[op.key] if isinstance(op, Input) else Value(built[value.node], value.output)
 
-    try:
-        for node in target.nodes:
-            if not isinstance(node.op, Input):
-                built[node] = make(_concrete(node.op, match), [moved(value) for value in node.inputs])
-                if any(0 in type_.shape for type_ in built[node].types):
-                    return None
-    except (TasoError, ValueError, ZeroDivisionError):
-        return None
-    outputs = tuple(moved(value) for value in target.outputs)
-    if any(new.type != old.type for new, old in zip(outputs, match.outputs, strict=True)):
-        return None
-    return outputs
+    for node in side.nodes:
+        if not isinstance(node.op, Input):
+            built[node] = make(_concrete(node.op, match), [moved(value) for value in node.inputs])
+    return tuple(moved(value) for value in side.outputs)
 
 
 def replacements(match: Match, index: GraphIndex) -> Mapping[Value, Value] | None:

@@ -1,0 +1,46 @@
+"""Running a graph at once, without building a module of it.
+
+Invariant: the calls are those of the lowering, so that a graph computes here what it computes in a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.lowering import lower, materialize
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Constant, Input, Weight
+
+_NO_WEIGHTS: Mapping[str, Tensor] = MappingProxyType({})
+
+
+def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tensor] = _NO_WEIGHTS) -> list[Tensor]:
+    """The outputs of a graph.
+
+    Args:
+        graph: any graph.
+        inputs: a tensor per input of the graph, of its type.
+        weights: by key, those that the graph names.
+    """
+    device = inputs[0].device if inputs else torch.device("cpu")
+    held: dict[Value, Any] = {node.value: tensor for node, tensor in zip(graph.inputs, inputs, strict=True)}
+    with torch.no_grad():
+        for node in graph.nodes:
+            if isinstance(node.op, Weight):
+                held[node.value] = weights[node.op.key]
+            elif isinstance(node.op, Constant):
+                held[node.value] = materialize(_run, node.op, device)
+            elif not isinstance(node.op, Input):
+                operands = [held[value] for value in node.inputs]
+                held.update(zip(node.outputs, lower(_run, node, operands, device), strict=True))
+    return [held[value] for value in graph.outputs]
+
+
+def _run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+    return overload(*arguments, **keywords)

@@ -1,0 +1,87 @@
+"""Checking each applied rule where it was applied: source against target, in float64, on random operands.
+
+A comparison of whole outputs misses a wrong rewrite whose result is scaled down later on, e.g. in a residual branch.
+Here both sides of a rule, at the concrete types it matched, run through PyTorch on the same random operands.
+(Translation validation: Pnueli, Siegel and Singerman 1998.)
+
+Invariant: this shares nothing with the prover but the text of the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.run import run_graph
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value, make
+from taso_py.ir.operator import Input
+from taso_py.ir.types import DType, TensorType
+from taso_py.rules.apply import concrete_side
+from taso_py.rules.match import Match
+
+TOLERANCE = 1e-9
+"""Relative to the greatest magnitude of the output; float64 rounds at 1.1e-16."""
+
+
+@dataclass(frozen=True)
+class RegionError:
+    """How far the two sides of a rule are apart at one place."""
+
+    rule: str
+    error: float
+    """Relative, at most."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the sides agree up to rounding."""
+        return self.error <= TOLERANCE
+
+
+def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> list[RegionError]:
+    """The deviation at every match; matches with the same operators and types are run once."""
+    known: dict[object, RegionError] = {}
+    for match in matches:
+        source, target = region(match, DType.F64)
+        if (source.key, target.key) not in known:
+            known[source.key, target.key] = RegionError(match.rule.id, deviation(source, target, seed, device))
+    return list(known.values())
+
+
+def region(match: Match, dtype: DType) -> tuple[Graph, Graph]:
+    """Both sides of a match as graphs of their own, over inputs of the matched shapes and the element type given."""
+    variables = {name: _input(name, value.type, dtype) for name, value in match.values.items()}
+    own = replace(match, values=variables, dtype=dtype)
+    inputs = tuple(value.node for value in variables.values())
+    source, target = (Graph(inputs, concrete_side(own, side)) for side in (match.rule.source, match.rule.target))
+    return source, target
+
+
+def _input(name: str, type_: TensorType, dtype: DType) -> Value:
+    return make(Input(name, TensorType(dtype if type_.dtype.is_floating else type_.dtype, type_.shape))).value
+
+
+def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> float:
+    """The greatest difference between two graphs over the same inputs, relative to the source's greatest magnitude.
+
+    The operands are random, mostly positive, so that a variance or a divisor that is among them is a valid one. They
+    and the results have the element types of the graphs; NaN on either side counts as infinitely far apart.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    operands = [_random(node.types[0], generator).to(device) for node in source.inputs]
+    worst = 0.0
+    for before, after in zip(run_graph(source, operands), run_graph(target, operands), strict=True):
+        if before.numel():
+            scale = float(before.double().abs().max()) or 1.0
+            apart = float((before.double() - after.double()).abs().max()) / scale
+            worst = max(worst, apart if apart == apart else float("inf"))
+    return worst
+
+
+def _random(type_: TensorType, generator: torch.Generator) -> Tensor:
+    values = torch.rand(type_.sizes, generator=generator, dtype=torch.float64) * 1.5 - 0.25
+    return values.to(TORCH_DTYPES[type_.dtype])

@@ -1,0 +1,69 @@
+"""Comparison with float64: what passes, and everything that must not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from taso_py.runtime.compare import Comparison, compare, input_cases
+
+X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+
+
+def _compare(candidate: Callable[[Tensor], Any], original: Callable[[Tensor], Any] = torch.exp) -> Comparison:
+    return compare(original, candidate, original, input_cases((X,), {}, seed=0))
+
+
+def test_the_same_function_passes_with_the_same_error() -> None:
+    comparison = _compare(torch.exp)
+    assert comparison.passed
+    assert comparison.error == comparison.original_error < 1e-6
+    assert {output.inputs for output in comparison.outputs} == {"example", "random x0.01", "random x1", "random x10"}
+
+
+def test_another_rounding_passes() -> None:
+    assert _compare(lambda x: torch.exp(x / 2).square()).passed
+
+
+@pytest.mark.parametrize(
+    ("candidate", "problem"),
+    [
+        (lambda x: torch.exp(x) * (1 + 1e-4), ""),
+        (lambda x: torch.exp(x.half()).float(), ""),
+        (lambda x: torch.where(x > 1, float("nan"), torch.exp(x)), "not finite"),
+        (lambda x: torch.exp(x).double(), "dtype"),
+        (lambda x: torch.exp(x)[:, :4], "shape"),
+        (lambda x: torch.exp(x).t().contiguous().t(), "strides"),
+        (lambda x: 3.0, "not a tensor"),
+    ],
+)
+def test_what_differs_is_refused(candidate: Callable[[Tensor], Any], problem: str) -> None:
+    comparison = _compare(candidate)
+    assert not comparison.passed
+    assert comparison.worst is not None
+    assert problem in comparison.worst.problem
+
+
+def test_integers_must_be_equal_exactly() -> None:
+    def original(x: Tensor) -> Tensor:
+        return (x * 1000).long()
+
+    assert _compare(original, original).passed
+    assert not _compare(lambda x: original(x) + (x > 2).long(), original).passed
+
+
+def test_inputs_vary_in_magnitude_and_integers_stay_valid() -> None:
+    indices = torch.tensor([[3, 0], [2, 2]])
+    cases = dict(input_cases((X.t(), indices), {"flag": True}, seed=0))
+    assert cases["example"][0][0].data_ptr() == X.data_ptr()
+    (small, shuffled), kwargs = cases["random x0.01"]
+    assert small.abs().max() < 0.1 < cases["random x10"][0][0].abs().max()
+    assert small.stride() == X.t().stride()
+    assert sorted(shuffled.flatten().tolist()) == [0, 2, 2, 3]
+    assert kwargs == {"flag": True}
+
+
+def test_a_module_that_writes_to_its_inputs_does_not_disturb_the_others() -> None:
+    assert _compare(lambda x: x.exp_()).passed

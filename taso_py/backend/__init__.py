@@ -1,0 +1,10 @@
+"""From graphs back to PyTorch modules: lowering, folding of weights, and the contract with the original's callers.
+
+Invariant: a module built from the graph that was imported computes the same bits as the original.
+"""
+
+from taso_py.backend.build import build
+from taso_py.backend.fold import fold
+from taso_py.backend.program import Contract, Fixed, Program, Signature
+
+__all__ = ["Contract", "Fixed", "Program", "Signature", "build", "fold"]

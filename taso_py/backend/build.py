@@ -1,0 +1,130 @@
+"""Graphs to ``torch.fx.GraphModule``: plain ATen calls, callable as the original was.
+
+Invariant: the module computes what the graph says, effects in order, writes to buffers last; called on the example
+inputs it keeps the original's contract. It never writes to the program's own weights.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+
+from taso_py.backend.contract import keep_contract
+from taso_py.backend.lowering import lower, materialize
+from taso_py.backend.program import Fixed, Program, Signature
+from taso_py.backend.weights import assemble
+from taso_py.backend.writes import is_write, may_show_writes
+from taso_py.ir.graph import Graph, topological
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input, Weight
+
+aten = torch.ops.aten
+
+
+def build(program: Program, graph: Graph | None = None, weights: Mapping[str, Tensor] | None = None) -> fx.GraphModule:
+    """The module that computes a graph.
+
+    Args:
+        program: where the graph came from; gives signature, contract and what is not given here.
+        graph: by default the program's.
+        weights: by key, at least those that the graph names; by default the program's.
+
+    Returns:
+        A module in evaluation mode that takes the arguments the original took and returns the same tree. Each fx node
+        of a graph node has that node's digest in ``meta["digest"]``.
+    """
+    graph = graph or program.graph
+    weights = program.weights if weights is None else weights
+    root, places = assemble(graph, weights, program.parameters)
+    writer = _Writer(program, places)
+    writer.write(graph)
+    module = fx.GraphModule(root, writer.graph, "Optimized")
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    keep_contract(module, program, {key: state[place] for key, place in places.items()})
+    module.graph.set_codegen(_codegen(program.signature))
+    module.graph.lint()
+    module.recompile()
+    return module.eval()
+
+
+class _Writer:
+    """Writes the calls of a graph into an fx graph with flat arguments and results."""
+
+    def __init__(self, program: Program, places: Mapping[str, str]) -> None:
+        self.graph = fx.Graph()
+        self._program = program
+        self._places = places
+        self._values: dict[Value, fx.Node] = {}
+
+    def write(self, graph: Graph) -> None:
+        """Writes everything; the results are the leaves of the original's."""
+        self._placeholders(graph)
+        writes = [node for node in graph.effects if is_write(node)]
+        contents = [node.inputs[1] for node in writes]
+        first = [node for node in graph.effects if not is_write(node)]
+        for node in topological([*first, *(value.node for value in (*contents, *graph.outputs))]):
+            self._node(node)
+        # What is returned or written must be as it was before the writes.
+        kept = {value: self._kept(value, bool(writes)) for value in (*contents, *graph.outputs)}
+        for node, content in zip(writes, contents, strict=True):
+            self._node(node.inputs[0].node)
+            self._call(node, aten.copy_.default, self._values[node.inputs[0]], kept[content])
+        self._erase_unread_results(kept.values())
+        leaves = self._program.signature.outputs
+        self.graph.output([leaf.value if isinstance(leaf, Fixed) else kept[graph.outputs[leaf]] for leaf in leaves])
+
+    def _placeholders(self, graph: Graph) -> None:
+        inputs = {node.op.key: node for node in graph.inputs if isinstance(node.op, Input)}
+        fixed: list[tuple[fx.Node, Fixed]] = []
+        for index, leaf in enumerate(self._program.signature.inputs):
+            if isinstance(leaf, Fixed):
+                fixed.append((self.graph.placeholder(f"fixed_{index}"), leaf))
+            else:
+                self._values[inputs[leaf].value] = self.graph.placeholder(leaf)
+        for placeholder, leaf in fixed:
+            equal = self.graph.call_function(operator.eq, (placeholder, leaf.value))
+            message = f"this module was built for the argument {leaf.value!r}; build another one for other values"
+            self.graph.call_function(torch._assert, (equal, message))
+
+    def _node(self, node: Node) -> None:
+        if isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):
+            return
+        if isinstance(node.op, Weight):
+            self._values[node.value] = self.graph.get_attr(self._places[node.op.key])
+        elif not isinstance(node.op, Constant):
+            operands = [self._values.get(value) for value in node.inputs]
+            variant = self._program.variants.get(node.digest, 0)
+            results = lower(self._caller(node), node, operands, self._program.device, variant)
+            self._values.update(zip(node.outputs, results, strict=True))
+
+    def _caller(self, node: Node) -> Any:
+        return lambda target, *arguments, **keywords: self._call(node, target, *arguments, **keywords)
+
+    def _call(self, node: Node, target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+        written = self.graph.call_function(target, arguments, keywords)
+        written.meta["digest"] = node.digest
+        return written
+
+    def _kept(self, value: Value, is_written_to: bool) -> fx.Node:
+        """What to return for a value: a copy if a later write to a buffer might show in it."""
+        if isinstance(value.node.op, Constant):
+            return materialize(self._caller(value.node), value.node.op, self._program.device)
+        if is_written_to and may_show_writes(value):
+            return self._call(value.node, aten.clone.default, self._values[value])
+        return self._values[value]
+
+    def _erase_unread_results(self, kept: Collection[fx.Node]) -> None:
+        """Erases what takes a result out of several, where nothing reads it."""
+        for node in reversed(self.graph.nodes):
+            if node.target is operator.getitem and not node.users and node not in kept:
+                self.graph.erase_node(node)
+
+
+def _codegen(signature: Signature) -> _PyTreeCodeGen:
+    """What makes the module take and return the original's trees."""
+    return _PyTreeCodeGen(_PyTreeInfo(list(signature.argument_names), signature.in_spec, signature.out_spec))

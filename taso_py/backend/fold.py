@@ -1,0 +1,130 @@
+"""Folding: what depends on weights and constants only is computed once.
+
+Invariant: the folded graph computes the same function; arithmetic was carried out in double precision and rounded once
+(casts and opaque operators as the graph has them), data movement is exact, and the bytes of all weights together,
+counted per storage, have grown by no more than the limit.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.lowering import lower
+from taso_py.backend.tensors import TORCH_DTYPES, storage_of
+from taso_py.ir.graph import Graph, topological
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Constant, Operator, Weight
+from taso_py.ops.elementwise import Add, Cast, Mul, Sub
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.opaque import Opaque
+
+_MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
+_AS_DECLARED = (Opaque, Cast)
+
+
+def fold(graph: Graph, weights: Mapping[str, Tensor], growth_limit: float = 1.25) -> tuple[Graph, dict[str, Tensor]]:
+    """Replaces the largest static subgraphs by weights of their own.
+
+    Args:
+        graph: the graph.
+        weights: by key, at least those the graph names.
+        growth_limit: how many times the bytes of the weights that the graph names now the result may have. Where all
+            would be more, the largest results are not folded, their operands are tried instead.
+
+    Returns:
+        The folded graph and the weights that it names, views of the given ones where folding only moves data.
+    """
+    graph = _fold_numbers(graph)
+    limit = growth_limit * stored_bytes(named(graph, weights).values())
+    computed: dict[Value, Tensor] = {}
+    refused: set[Value] = set()
+    while True:
+        frontier = _frontier(graph, refused)
+        for value in frontier:
+            if value not in computed:
+                computed[value] = _evaluate(value, weights)
+        keys = {value: f"folded.w{value.node.digest[:12]}_{value.output}" for value in frontier}
+        folded = graph.replace({value: make(Weight(key, value.type)).value for value, key in keys.items()})
+        tensors = named(folded, {**weights, **{key: computed[value] for value, key in keys.items()}})
+        if not frontier or stored_bytes(tensors.values()) <= limit:
+            return folded, tensors
+        refused.add(max(frontier, key=lambda value: (stored_bytes([computed[value]]), value.key)))
+
+
+def named(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that a graph names."""
+    return {node.op.key: weights[node.op.key] for node in graph.nodes if isinstance(node.op, Weight)}
+
+
+def stored_bytes(tensors: Iterable[Tensor]) -> int:
+    """The bytes of all storages behind some tensors, each counted once."""
+    return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+_EXACT: Mapping[type[Operator], Callable[[Any, Any], Any]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    Mul: operator.mul,
+}
+
+
+def _fold_numbers(graph: Graph) -> Graph:
+    """Arithmetic between constants as constants."""
+
+    def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
+        numbers = [value.node.op.value for value in inputs if isinstance(value.node.op, Constant)]
+        function = _EXACT.get(type(node.op))
+        if function is not None and len(numbers) == 2:
+            return make(Constant(function(*numbers), node.types[0].dtype))
+        return node if inputs == node.inputs else make(node.op, inputs, node.token)
+
+    return graph.map(rebuild)
+
+
+def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
+    """The static values that something else reads, leaves not counted; behind refused values, their operands."""
+    stack = [value for node in graph.nodes if not node.is_static for value in node.inputs]
+    stack += graph.outputs
+    found: dict[Value, None] = {}
+    while stack:
+        value = stack.pop()
+        if not value.node.is_static or isinstance(value.node.op, Weight | Constant) or value in found:
+            continue
+        if value in refused:
+            stack += value.node.inputs
+        else:
+            found[value] = None
+    return list(found)
+
+
+def _evaluate(value: Value, weights: Mapping[str, Tensor]) -> Tensor:
+    """Computes a static value."""
+    held: dict[Value, Tensor] = {}
+    nodes = topological([value.node])
+    device = next((weights[n.op.key].device for n in nodes if isinstance(n.op, Weight)), torch.device("cpu"))
+    with torch.no_grad():
+        for node in nodes:
+            if isinstance(node.op, Weight):
+                held[node.value] = weights[node.op.key].detach()
+            elif not isinstance(node.op, Constant):
+                operands = _operands(node, [held.get(operand) for operand in node.inputs])
+                held.update(zip(node.outputs, lower(_run, node, operands, device), strict=True))
+        return held[value].to(TORCH_DTYPES[value.type.dtype])
+
+
+def _run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+    return overload(*arguments, **keywords)
+
+
+def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The operands in the precision that a node is computed in; None for constants."""
+    if isinstance(node.op, _AS_DECLARED):
+        dtypes = [TORCH_DTYPES[value.type.dtype] for value in node.inputs]
+        return [tensor if tensor is None else tensor.to(dtype) for tensor, dtype in zip(held, dtypes, strict=True)]
+    widen = not isinstance(node.op, _MOVEMENT) or len({tensor.dtype for tensor in held if tensor is not None}) > 1
+    return [t.double() if t is not None and widen and t.is_floating_point() else t for t in held]

@@ -1,0 +1,322 @@
+"""The lowering of every operator of the table to plain ATen calls.
+
+One row an operator. A lowering makes its calls through a :data:`Caller`, so that the same table writes fx nodes,
+computes tensors (folding) and propagates fake tensors (import).
+
+Invariant: the calls of a lowering are pure, and those of an operator that the frontend imported from a single ATen call
+compute the same bits as that call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+
+from taso_py.backend.tensors import TORCH_DTYPES, decode
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant, Operator
+from taso_py.ir.types import TensorType
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.opaque import Opaque
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from taso_py.ops.reduction import Max, Mean, Sum
+
+aten = torch.ops.aten
+
+Caller: TypeAlias = Callable[..., Any]
+"""Called as ``call(overload, *arguments, **keywords)``; returns what stands for the result."""
+
+Lowering: TypeAlias = Callable[[Caller, Any, Node, Sequence[Any]], Any]
+"""From the caller, the operator, its node and its operands to the result, a tuple where the operator has several."""
+
+
+def lower(call: Caller, node: Node, operands: Sequence[Any], device: torch.device, variant: int = 0) -> tuple[Any, ...]:
+    """What stands for the outputs of a node that is no leaf.
+
+    Args:
+        call: makes the calls.
+        node: the node.
+        operands: what stands for its inputs; anything where the input is a constant, which is looked up.
+        device: where constants are made.
+        variant: which of the :func:`variants`; they compute the same elements, but the layout of the result may differ.
+
+    Raises:
+        InvariantError: the operator has no lowering.
+    """
+    row = _TABLE.get(type(node.op))
+    if row is None:
+        raise InvariantError(f"operator {node.op.name} has no lowering; add a row to taso_py/backend/lowering.py")
+    given = _with_constants(call, node, operands, device)
+    if isinstance(node.op, Reshape):
+        result = _reshape(call, node.op, node, given, variant)
+    else:
+        result = row(call, node.op, node, given[::-1] if variant else given)
+    return tuple(result) if isinstance(node.op, Opaque) else (result,)
+
+
+def variants(node: Node) -> range:
+    """The variants that a node can be lowered in."""
+    if isinstance(node.op, Reshape):
+        return range(len(_ways_to_drop(node)) + 1)
+    # Where operands differ in layout, the first decides that of the result.
+    return range(2 if node.op.commutative else 1)
+
+
+def materialize(call: Caller, constant: Constant, device: torch.device) -> Any:
+    """A constant as a tensor of rank 0."""
+    return call(aten.scalar_tensor.default, constant.value, dtype=TORCH_DTYPES[constant.dtype], device=device)
+
+
+def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: torch.device) -> list[Any]:
+    """The operands with constants as Python numbers where the calls take them, else as tensors of rank 0."""
+    ops = [value.node.op for value in node.inputs]
+    takes_number = isinstance(node.op, _SCALAR_OPERANDS) and not all(isinstance(op, Constant) for op in ops)
+    return [
+        operand if not isinstance(op, Constant) else op.value if takes_number else materialize(call, op, device)
+        for op, operand in zip(ops, operands, strict=True)
+    ]
+
+
+_SCALAR_OPERANDS = (Add, Mul, Sub, Div)
+
+
+def sizes(type_: TensorType) -> list[int]:
+    """The shape as a list, which is what fx takes."""
+    return list(type_.sizes)
+
+
+def _is_number(operand: Any) -> bool:
+    return isinstance(operand, int | float)
+
+
+def _commutative(overload: Any) -> Lowering:
+    def lowering(call: Caller, op: Any, node: Node, operands: Sequence[Any]) -> Any:
+        left, right = reversed(operands) if _is_number(operands[0]) else operands
+        return call(overload, left, right)
+
+    return lowering
+
+
+def _mul(call: Caller, op: Mul, node: Node, operands: Sequence[Any]) -> Any:
+    left, right = reversed(operands) if _is_number(operands[0]) else operands
+    if _is_number(right) and right == -1 and node.types[0].dtype.is_floating:
+        return call(aten.neg.default, left)
+    return call(aten.mul.Tensor, left, right)
+
+
+def _sub(call: Caller, op: Sub, node: Node, operands: Sequence[Any]) -> Any:
+    left, right = operands
+    if _is_number(left):
+        return call(aten.rsub.Scalar, right, left)
+    return call(aten.sub.Tensor, left, right)
+
+
+def _div(call: Caller, op: Div, node: Node, operands: Sequence[Any]) -> Any:
+    left, right = operands
+    if not _is_number(left):
+        return call(aten.div.Tensor, left, right)
+    reciprocal = call(aten.reciprocal.default, right)
+    return reciprocal if left == 1 else call(aten.mul.Tensor, reciprocal, left)
+
+
+def _unary(overload: Any) -> Lowering:
+    return lambda call, _op, _node, operands: call(overload, operands[0])
+
+
+def _gelu(call: Caller, op: Gelu, node: Node, operands: Sequence[Any]) -> Any:
+    keywords = {} if op.approximate == "none" else {"approximate": op.approximate}
+    return call(aten.gelu.default, operands[0], **keywords)
+
+
+def _cast(call: Caller, op: Cast, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.to.dtype, operands[0], TORCH_DTYPES[op.dtype])
+
+
+def _matmul(call: Caller, op: Matmul, node: Node, operands: Sequence[Any]) -> Any:
+    a, b = (value.type for value in node.inputs)
+    if a.rank == b.rank == 2:
+        return call(aten.mm.default, *operands)
+    if a.rank == b.rank == 3 and a.shape[0] == b.shape[0]:
+        return call(aten.bmm.default, *operands)
+    return call(aten.matmul.default, *operands)
+
+
+def _linear(call: Caller, op: Linear, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.linear.default, *operands)
+
+
+def _conv2d(call: Caller, op: Conv2d, node: Node, operands: Sequence[Any]) -> Any:
+    bias = operands[2] if len(operands) == 3 else None
+    windows = (list(op.stride), list(op.padding), list(op.dilation))
+    return call(aten.conv2d.default, operands[0], operands[1], bias, *windows, op.groups)
+
+
+def _avg_pool2d(call: Caller, op: AvgPool2d, node: Node, operands: Sequence[Any]) -> Any:
+    windows = (list(op.kernel), list(op.stride), list(op.padding))
+    return call(aten.avg_pool2d.default, operands[0], *windows, False, op.count_include_pad)
+
+
+def _max_pool2d(call: Caller, op: MaxPool2d, node: Node, operands: Sequence[Any]) -> Any:
+    windows = (list(op.kernel), list(op.stride), list(op.padding), list(op.dilation))
+    return call(aten.max_pool2d.default, operands[0], *windows)
+
+
+def _adaptive_avg_pool2d(call: Caller, op: AdaptiveAvgPool2d, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.adaptive_avg_pool2d.default, operands[0], list(op.size))
+
+
+def _batch_norm(call: Caller, op: BatchNorm, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.batch_norm.default, *operands, False, 0.0, op.eps, True)
+
+
+def _layer_norm(call: Caller, op: LayerNorm, node: Node, operands: Sequence[Any]) -> Any:
+    weight, bias = [*operands[1:], None, None][:2]
+    return call(aten.layer_norm.default, operands[0], sizes(node.types[0])[-op.axes :], weight, bias, op.eps)
+
+
+def _rms_norm(call: Caller, op: RmsNorm, node: Node, operands: Sequence[Any]) -> Any:
+    weight = operands[1] if len(operands) == 2 else None
+    return call(aten.rms_norm.default, operands[0], sizes(node.types[0])[-op.axes :], weight, op.eps)
+
+
+def _softmax(call: Caller, op: Softmax, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.softmax.int, operands[0], op.axis)
+
+
+def _attention(call: Caller, op: Attention, node: Node, operands: Sequence[Any]) -> Any:
+    mask = operands[3] if len(operands) == 4 else None
+    keywords = {} if op.scale is None else {"scale": op.scale}
+    return call(aten.scaled_dot_product_attention.default, *operands[:3], mask, 0.0, op.causal, **keywords)
+
+
+def _reduction(overload: Any) -> Lowering:
+    return lambda call, op, _node, operands: call(overload, operands[0], list(op.axes), op.keepdim)
+
+
+def _concat(call: Caller, op: Concat, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.cat.default, list(operands), op.axis)
+
+
+def _slice(call: Caller, op: Slice, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.slice.Tensor, operands[0], op.axis, op.start, op.stop, op.step)
+
+
+def _permute(call: Caller, op: Permute, node: Node, operands: Sequence[Any]) -> Any:
+    rank = node.types[0].rank
+    lead = range(rank - len(op.order))
+    return call(aten.permute.default, operands[0], [*lead, *(axis + rank for axis in op.order)])
+
+
+def _reshape(call: Caller, op: Reshape, node: Node, operands: Sequence[Any], variant: int = 0) -> Any:
+    dropped = _ways_to_drop(node)[variant:]
+    # Unlike a view, a squeeze leaves the strides of the remaining axes of size 1 as they are.
+    if dropped:
+        return call(aten.squeeze.dims, operands[0], list(dropped[0]))
+    return call(aten.reshape.default, operands[0], list(op.shape))
+
+
+def _ways_to_drop(node: Node) -> list[tuple[int, ...]]:
+    """The sets of axes of size 1 that a reshape may be said to drop, if that is all it does; the likeliest first."""
+    before, after = node.inputs[0].type.sizes, node.types[0].sizes
+    count = len(before) - len(after)
+    ones = [axis for axis, size in enumerate(before) if size == 1]
+    if count <= 0 or count > 2 or [size for size in before if size != 1] != [size for size in after if size != 1]:
+        return []
+    ways = [
+        axes
+        for axes in itertools.combinations(ones, count)
+        if tuple(size for axis, size in enumerate(before) if axis not in axes) == after
+    ]
+    source = node.inputs[0].node.op
+    cut = len(before) + source.axis if isinstance(source, Slice) else -1
+    return sorted(ways, key=lambda axes: axes != (cut,))
+
+
+def _expand(call: Caller, op: Expand, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.expand.default, operands[0], list(op.shape))
+
+
+def _pad(call: Caller, op: Pad, node: Node, operands: Sequence[Any]) -> Any:
+    widths = [width for pair in reversed(op.widths) for width in pair]
+    return call(aten.constant_pad_nd.default, operands[0], widths, op.value)
+
+
+def _enlarge(call: Caller, op: Enlarge, node: Node, operands: Sequence[Any]) -> Any:
+    height, width = (a - b for a, b in zip(op.kernel, node.inputs[0].type.sizes[-2:], strict=True))
+    margins = [cast(int, width) // 2] * 2 + [cast(int, height) // 2] * 2
+    return call(aten.constant_pad_nd.default, operands[0], margins)
+
+
+def _contiguous(call: Caller, op: Contiguous, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.contiguous.default, operands[0])
+
+
+def overload_of(op: Opaque) -> torch._ops.OpOverload:
+    """The ATen (or other registered) operator that an opaque operator calls."""
+    namespace, name, overload = op.target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def returns_one_tensor(overload: torch._ops.OpOverload) -> bool:
+    """Whether a call returns a tensor, not a tuple or list of them."""
+    returns = overload._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
+
+
+def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> Any:
+    overload = overload_of(op)
+    arguments = [decode(argument, operands) for argument in op.arguments]
+    keywords = {str(name): decode(value, operands) for name, value in cast(Sequence[tuple[str, Any]], op.keywords)}
+    result = call(overload, *arguments, **keywords)
+    if returns_one_tensor(overload):
+        return (result,)
+    return tuple(call(operator.getitem, result, index) for index in range(len(op.types)))
+
+
+_TABLE: Mapping[type[Operator], Lowering] = {
+    Add: _commutative(aten.add.Tensor),
+    Mul: _mul,
+    Sub: _sub,
+    Div: _div,
+    Relu: _unary(aten.relu.default),
+    Sigmoid: _unary(aten.sigmoid.default),
+    Tanh: _unary(aten.tanh.default),
+    Exp: _unary(aten.exp.default),
+    Rsqrt: _unary(aten.rsqrt.default),
+    Silu: _unary(aten.silu.default),
+    Gelu: _gelu,
+    Cast: _cast,
+    Matmul: _matmul,
+    Linear: _linear,
+    Conv2d: _conv2d,
+    AvgPool2d: _avg_pool2d,
+    MaxPool2d: _max_pool2d,
+    AdaptiveAvgPool2d: _adaptive_avg_pool2d,
+    BatchNorm: _batch_norm,
+    LayerNorm: _layer_norm,
+    RmsNorm: _rms_norm,
+    Softmax: _softmax,
+    Attention: _attention,
+    Sum: _reduction(aten.sum.dim_IntList),
+    Mean: _reduction(aten.mean.dim),
+    Max: _reduction(aten.amax.default),
+    Concat: _concat,
+    Slice: _slice,
+    Permute: _permute,
+    Reshape: _reshape,
+    Expand: _expand,
+    Pad: _pad,
+    Enlarge: _enlarge,
+    Contiguous: _contiguous,
+    Opaque: _opaque,
+}
+LOWERED = frozenset(_TABLE)
+"""The operators that have a lowering."""

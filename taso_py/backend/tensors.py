@@ -1,0 +1,130 @@
+"""Between PyTorch's values and the graph's: element types, tensor types, and the arguments of opaque operators.
+
+Invariant: ``decode(encode(argument))`` is the argument as PyTorch takes it (tuples come back as lists), and an encoded
+argument is plain data that the grammar can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taso_py.ir.errors import TasoError
+from taso_py.ir.operator import AttributeValue, Ref
+from taso_py.ir.types import DType, TensorType
+
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {
+    DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.F32: torch.float32,
+    DType.F64: torch.float64,
+    DType.BOOL: torch.bool,
+    DType.U8: torch.uint8,
+    DType.I8: torch.int8,
+    DType.I16: torch.int16,
+    DType.I32: torch.int32,
+    DType.I64: torch.int64,
+    DType.U16: torch.uint16,
+    DType.U32: torch.uint32,
+    DType.U64: torch.uint64,
+    DType.C64: torch.complex64,
+    DType.C128: torch.complex128,
+    DType.F8E4M3: torch.float8_e4m3fn,
+    DType.F8E5M2: torch.float8_e5m2,
+}
+"""The element type of PyTorch for each of ours."""
+
+_IR_DTYPES = {dtype: ours for ours, dtype in TORCH_DTYPES.items()}
+
+NO_TENSOR = TensorType(DType.BOOL, (0,))
+"""Stands in an opaque operator's types for a result that is no tensor; nothing reads it."""
+
+
+class TensorError(TasoError):
+    """A tensor or argument that the graph has no form for; the message names it."""
+
+
+def ir_dtype(dtype: torch.dtype) -> DType:
+    """Our element type for PyTorch's.
+
+    Raises:
+        TensorError: the graph has no such type.
+    """
+    found = _IR_DTYPES.get(dtype)
+    if found is None:
+        raise TensorError(f"tensors of type {dtype} are not supported; cast them to a supported type before the model")
+    return found
+
+
+def tensor_type(tensor: Tensor) -> TensorType:
+    """Element type and shape of a tensor, real or fake.
+
+    Raises:
+        TensorError: the graph has no form for it: a size that is not a number, a layout that is not strided.
+    """
+    if tensor.layout is not torch.strided:
+        raise TensorError(f"tensors with layout {tensor.layout} are not supported; call .to_dense() on them")
+    shape = tuple(size for size in tensor.shape if type(size) is int)
+    if len(shape) != tensor.dim():
+        raise TensorError(f"the shape {list(tensor.shape)} is not static")
+    return TensorType(ir_dtype(tensor.dtype), shape)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """What tells storages apart while they are alive; works on fake and meta tensors too."""
+    return int(getattr(tensor.untyped_storage(), "_cdata"))  # noqa: B009 (a protected name, but the only handle there is)
+
+
+_NAMED: Mapping[str, Callable[[str], Any]] = {
+    "device": torch.device,
+    "layout": lambda name: getattr(torch, name),
+    "memory_format": lambda name: getattr(torch, name),
+    "complex": complex,
+    "text": str,
+}
+
+
+def encode(argument: Any) -> AttributeValue:
+    """A literal argument of a call as data; :class:`Ref` stays.
+
+    Raises:
+        TensorError: there is no form for it.
+    """
+    match argument:
+        case None | bool() | int() | float() | Ref():
+            return argument
+        case torch.dtype():
+            return ir_dtype(argument)
+        case torch.device():
+            return f"device:{argument}"
+        case torch.layout():
+            return f"layout:{str(argument).removeprefix('torch.')}"
+        case torch.memory_format():
+            return f"memory_format:{str(argument).removeprefix('torch.')}"
+        case complex():
+            return f"complex:{argument}"
+        case str():
+            return f"text:{argument}"
+        case list() | tuple():
+            return tuple(encode(item) for item in argument)
+        case _:
+            raise TensorError(f"an argument of type {type(argument).__name__} is not supported")
+
+
+def decode(value: AttributeValue, inputs: Sequence[Any]) -> Any:
+    """The argument for PyTorch, with ``inputs`` in the places of references."""
+    match value:
+        case Ref():
+            return inputs[value.index]
+        case DType():
+            return TORCH_DTYPES[value]
+        case str():
+            kind, _, text = value.partition(":")
+            return _NAMED[kind](text)
+        case tuple():
+            return [decode(item, inputs) for item in value]
+        case _:
+            return value

@@ -1,0 +1,76 @@
+"""Weights as the state of a built module.
+
+Invariant: a weight that the model only reads shares storage with the program's tensor; one that it writes to is a copy,
+so that modules built from one program do not see each other's writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Weight
+
+
+def assemble(
+    graph: Graph, weights: Mapping[str, Tensor], parameters: frozenset[str]
+) -> tuple[nn.Module, dict[str, str]]:
+    """A module that holds the weights a graph names, and where in it each key is.
+
+    A key is its own place, as in the original's state dict, unless that is no valid one.
+
+    Raises:
+        InvariantError: a weight is missing, or is not of the type that the graph says.
+    """
+    root = nn.Module()
+    places: dict[str, str] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, Weight):
+            continue
+        key = node.op.key
+        if key not in weights or weights[key].shape != node.types[0].sizes:
+            raise InvariantError(
+                f"the graph names weight {key} of type {node.types[0]}, which is not among the weights"
+            )
+        tensor = weights[key].detach()
+        place = _place(root, key)
+        parent = _submodule(root, place)
+        name = place.rpartition(".")[2]
+        if key in parameters and not node.op.mutable:
+            parent.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+        else:
+            parent.register_buffer(name, tensor.clone() if node.op.mutable else tensor)
+        places[key] = place
+    return root, places
+
+
+def _place(root: nn.Module, key: str) -> str:
+    """A free place for a weight: its key, or one made up."""
+    module = root
+    *path, name = key.split(".")
+    for step in path:
+        if not step or not isinstance(getattr(module, step, None), nn.Module | None) or step in _RESERVED:
+            return _made_up(root)
+        module = module._modules.get(step) or nn.Module()
+    return key if name and not hasattr(module, name) and name not in _RESERVED else _made_up(root)
+
+
+_RESERVED = frozenset({"graph", "code", "meta", "shape_env"})
+"""Attributes that ``fx.GraphModule`` has beside those of every module."""
+
+
+def _made_up(root: nn.Module) -> str:
+    return next(name for index in range(1 << 30) if not hasattr(root, name := f"weight_{index}"))
+
+
+def _submodule(root: nn.Module, place: str) -> nn.Module:
+    """The module that holds a place; made where it is not there yet."""
+    module = root
+    for step in place.split(".")[:-1]:
+        if step not in module._modules:
+            module.add_module(step, nn.Module())
+        module = module.get_submodule(step)
+    return module

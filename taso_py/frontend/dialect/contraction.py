@@ -1,0 +1,70 @@
+"""Import of matrix products and convolutions.
+
+Invariant: only forms with the meaning of our operators are taken; transposed, one- and three-dimensional convolutions
+and products with vectors stay opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from taso_py.frontend.call import Call, Result, apply
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.movement import Permute
+
+
+def _matmul(second: str) -> Callable[[Call], Result]:
+    def row(call: Call) -> Result:
+        a, b = call.value("self"), call.value(second)
+        call.require(a.type.rank >= 2 and b.type.rank >= 2)
+        return apply(Matmul(), a, b)
+
+    return row
+
+
+def _linear(call: Call) -> Result:
+    return apply(Linear(), call.value("input"), call.value("weight"), *call.optional("bias"))
+
+
+def _addmm(call: Call) -> Result:
+    bias, x, weight = call.value("self"), call.value("mat1"), call.value("mat2")
+    call.require(call["alpha"] == call["beta"] == 1 and bias.type.rank == 1)
+    return apply(Linear(), x, apply(Permute((-1, -2)), weight), bias)
+
+
+def _conv2d(call: Call) -> Result:
+    x, weight = call.value("input"), call.value("weight")
+    call.require(x.type.rank == 4)
+    windows = (call.pair("stride"), call.pair("padding"), call.pair("dilation"))
+    return apply(Conv2d(*windows, call["groups"]), x, weight, *call.optional("bias"))
+
+
+def _convolution(call: Call) -> Result:
+    call.require(not call["transposed"] and not any(call["output_padding"]))
+    return _conv2d(call)
+
+
+def _conv2d_named_padding(call: Call) -> Result:
+    """Padding ``same`` is ours where it is the same on both sides: odd extents of the dilated kernel, stride 1."""
+    x, weight = call.value("input"), call.value("weight")
+    call.require(x.type.rank == 4)
+    dilation = call.pair("dilation")
+    padding = (0, 0)
+    if call["padding"] != "valid":
+        reach = [d * (k - 1) for d, k in zip(dilation, weight.type.sizes[-2:], strict=True)]
+        call.require(all(extent % 2 == 0 for extent in reach))
+        padding = (reach[0] // 2, reach[1] // 2)
+    return apply(Conv2d(call.pair("stride"), padding, dilation, call["groups"]), x, weight, *call.optional("bias"))
+
+
+ROWS: Mapping[str, Callable[[Call], Result]] = {
+    "aten.mm.default": _matmul("mat2"),
+    "aten.bmm.default": _matmul("mat2"),
+    "aten.matmul.default": _matmul("other"),
+    "aten.linear.default": _linear,
+    "aten.addmm.default": _addmm,
+    "aten.conv2d.default": _conv2d,
+    "aten.conv2d.padding": _conv2d_named_padding,
+    "aten.convolution.default": _convolution,
+}
+"""One row per ATen overload."""

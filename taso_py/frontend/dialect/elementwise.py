@@ -1,0 +1,121 @@
+"""Import of elementwise operators: arithmetic with promotion, activations, casts.
+
+Invariant: promotion is explicit. Where PyTorch computes in another element type than an operand's, that operand is cast,
+which is what PyTorch does; a tensor of rank 0 promotes by rules of its own, and then the call stays opaque.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.frontend.call import Call, NotInDialectError, Result, apply
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Constant, Operator
+from taso_py.ir.types import DType
+from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+
+
+def promoted(operand: Value | float, dtype: DType) -> Value:
+    """An operand as PyTorch converts it to compute in ``dtype``; numbers become exact constants."""
+    if isinstance(operand, Value):
+        if operand.type.dtype is dtype:
+            return operand
+        if operand.type.rank == 0:
+            raise NotInDialectError
+        return apply(Cast(dtype), operand)
+    if dtype is DType.BOOL or type(operand) not in (int, float) or not math.isfinite(operand):
+        raise NotInDialectError
+    if not dtype.is_floating:
+        if not isinstance(operand, int):
+            raise NotInDialectError
+        return apply(Constant(operand, dtype))
+    if float(operand) != operand:
+        raise NotInDialectError
+    return apply(Constant(float(operand), dtype))
+
+
+def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[[Call], Result]:
+    def row(call: Call) -> Result:
+        # alpha != 1 multiplies and adds with one rounding where the processor can; two operators would round twice.
+        call.require(call.arguments.get("alpha", 1) == 1)
+        dtype = call.types[0].dtype
+        # On booleans + and * are or and and.
+        call.require(dtype is not DType.BOOL)
+        return apply(op, promoted(call[left], dtype), promoted(call[right], dtype))
+
+    return row
+
+
+def _unary(op: Operator) -> Callable[[Call], Result]:
+    return lambda call: apply(op, call.value("self"))
+
+
+def _gelu(call: Call) -> Result:
+    return apply(Gelu(call["approximate"]), call.value("self"))
+
+
+def _neg(call: Call) -> Result:
+    x = call.value("self")
+    call.require(x.type.dtype.is_floating)
+    return apply(Mul(), x, apply(Constant(-1.0, x.type.dtype)))
+
+
+def _reciprocal(call: Call) -> Result:
+    x = call.value("self")
+    return apply(Div(), apply(Constant(1.0, x.type.dtype)), x)
+
+
+def _square(call: Call) -> Result:
+    x = call.value("self")
+    call.require(x.type.dtype.is_floating)
+    return apply(Mul(), x, x)
+
+
+def _pow(call: Call) -> Result:
+    """PyTorch's kernels compute exponents 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product."""
+    x = call.value("self")
+    call.require(x.type.dtype in (DType.F32, DType.F64) and call["exponent"] in (2, 3))
+    square = apply(Mul(), x, x)
+    return square if call["exponent"] == 2 else apply(Mul(), square, x)
+
+
+def _to_copy(call: Call) -> Result:
+    x = call.value("self")
+    device, layout = call["device"], call["layout"]
+    call.require(call["dtype"] is not None and not call["pin_memory"] and layout in (None, torch.strided))
+    call.require(device is None or torch.device(device) == call.layouts[x].device)
+    call.require(call["memory_format"] in (None, torch.preserve_format))
+    dtype = call.types[0].dtype
+    call.require(TORCH_DTYPES[dtype] is call["dtype"])
+    return x if dtype is x.type.dtype else apply(Cast(dtype), x)
+
+
+ROWS: Mapping[str, Callable[[Call], Result]] = {
+    "aten.add.Tensor": _binary(Add()),
+    "aten.add.Scalar": _binary(Add()),
+    "aten.sub.Tensor": _binary(Sub()),
+    "aten.sub.Scalar": _binary(Sub()),
+    "aten.rsub.Scalar": _binary(Sub(), "other", "self"),
+    "aten.rsub.Tensor": _binary(Sub(), "other", "self"),
+    "aten.mul.Tensor": _binary(Mul()),
+    "aten.mul.Scalar": _binary(Mul()),
+    "aten.div.Tensor": _binary(Div()),
+    "aten.div.Scalar": _binary(Div()),
+    "aten.relu.default": _unary(Relu()),
+    "aten.sigmoid.default": _unary(Sigmoid()),
+    "aten.tanh.default": _unary(Tanh()),
+    "aten.exp.default": _unary(Exp()),
+    "aten.rsqrt.default": _unary(Rsqrt()),
+    "aten.silu.default": _unary(Silu()),
+    "aten.gelu.default": _gelu,
+    "aten.neg.default": _neg,
+    "aten.reciprocal.default": _reciprocal,
+    "aten.square.default": _square,
+    "aten.pow.Tensor_Scalar": _pow,
+    "aten._to_copy.default": _to_copy,
+}
+"""One row per ATen overload."""

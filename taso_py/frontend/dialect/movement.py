@@ -1,0 +1,177 @@
+"""Import of data movement: views of all kinds, concatenation, padding, copies.
+
+Invariant: a view becomes an operator on values, never a description of strides; what it does to the layout is checked
+against the original by the importer. A call that changes neither elements nor layout disappears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from taso_py.frontend.call import Call, Result, apply, negative
+from taso_py.ir.node import Value
+from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
+
+
+def reshaped(x: Value, shape: Sequence[int]) -> Value:
+    """A reshape, unless the shape is there already."""
+    return x if x.type.shape == tuple(shape) else apply(Reshape(tuple(shape)), x)
+
+
+def permuted(x: Value, order: Sequence[int]) -> Value:
+    """A permutation by axes counted from the end; leading axes that stay are left out."""
+    kept = list(order)
+    while kept and kept[0] == -len(kept):
+        kept.pop(0)
+    return apply(Permute(tuple(kept)), x) if kept else x
+
+
+def sliced(x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+    """A slice with bounds in range, unless it is the whole axis."""
+    size = x.type.sizes[axis]
+    return x if (start, stop, step) == (0, size, 1) else apply(Slice(axis, start, stop, step), x)
+
+
+def _reshape(call: Call) -> Result:
+    return reshaped(call.value("self"), call.types[0].sizes)
+
+
+def _expand(call: Call) -> Result:
+    x, shape = call.value("self"), call.types[0].sizes
+    return x if x.type.shape == shape else apply(Expand(shape), x)
+
+
+def _permute(call: Call) -> Result:
+    x = call.value("self")
+    return permuted(x, [negative(axis, x.type.rank) for axis in call["dims"]])
+
+
+def _transpose(first: str = "", second: str = "") -> Callable[[Call], Result]:
+    def row(call: Call) -> Result:
+        x = call.value("self")
+        if x.type.rank < 2:
+            return x
+        a, b = (call.axis(first, x), call.axis(second, x)) if first else (-2, -1)
+        order = list(range(-x.type.rank, 0))
+        order[a], order[b] = order[b], order[a]
+        return permuted(x, order)
+
+    return row
+
+
+def _slice(call: Call) -> Result:
+    x = call.value("self")
+    axis = call.axis("dim", x)
+    start, stop, step = slice(call["start"], call["end"], call["step"]).indices(x.type.sizes[axis])
+    return sliced(x, axis, start, max(start, stop), step)
+
+
+def _narrow(call: Call) -> Result:
+    x = call.value("self")
+    axis = call.axis("dim", x)
+    start = call["start"] % max(x.type.sizes[axis], 1)
+    return sliced(x, axis, start, start + call["length"])
+
+
+def _select(call: Call) -> Result:
+    x = call.value("self")
+    axis = call.axis("dim", x)
+    index = call["index"] % x.type.sizes[axis]
+    return reshaped(sliced(x, axis, index, index + 1), call.types[0].sizes)
+
+
+def _pieces(call: Call) -> Result:
+    """Split and chunk: the results say where to cut."""
+    x = call.value("self")
+    axis = call.axis("dim", x)
+    start = 0
+    pieces: list[Value] = []
+    for type_ in call.types:
+        stop = start + type_.sizes[axis]
+        pieces.append(sliced(x, axis, start, stop))
+        start = stop
+    call.require(start == x.type.sizes[axis])
+    return pieces
+
+
+def _unbind(call: Call) -> Result:
+    x = call.value("self")
+    axis = call.axis("dim", x)
+    return [reshaped(sliced(x, axis, i, i + 1), type_.sizes) for i, type_ in enumerate(call.types)]
+
+
+def _cat(call: Call) -> Result:
+    operands = call.values("tensors")
+    return apply(Concat(call.axis("dim", operands[0])), *operands)
+
+
+def _stack(call: Call) -> Result:
+    shape = list(call.types[0].sizes)
+    axis = negative(call["dim"], len(shape))
+    shape[axis] = 1
+    return apply(Concat(axis), *[apply(Reshape(tuple(shape)), x) for x in call.values("tensors")])
+
+
+def _pad(widths: str, value: str) -> Callable[[Call], Result]:
+    def row(call: Call) -> Result:
+        x, flat = call.value("self"), list(call[widths])
+        call.require(call.arguments.get("mode", "constant") == "constant")
+        pairs = [(flat[i], flat[i + 1]) for i in range(len(flat) - 2, -1, -2)]
+        for axis, (before, after) in enumerate(pairs, start=-len(pairs)):
+            # A negative width cuts off.
+            x = sliced(x, axis, max(-before, 0), x.type.sizes[axis] + min(after, 0))
+        grown = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
+        if not any(map(any, grown)):
+            return apply(Contiguous(), x)
+        number = call[value]
+        return apply(Pad(grown, 0.0 if number is None else number), x)
+
+    return row
+
+
+def _identity(call: Call) -> Result:
+    """What returns its operand's elements in a layout that the importer checks."""
+    return call.value("self")
+
+
+def _clone(call: Call) -> Result:
+    x = call.value("self")
+    if call.layouts[x].stride() == call.results[0].stride():
+        return x
+    call.require(call.results[0].is_contiguous() and call["memory_format"] in (None, torch.contiguous_format))
+    return apply(Contiguous(), x)
+
+
+ROWS: Mapping[str, Callable[[Call], Result]] = {
+    **{
+        f"aten.{name}": _reshape
+        for name in (
+            *("view.default", "_unsafe_view.default", "reshape.default", "flatten.using_ints", "unflatten.int"),
+            *("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_reshape_alias.default"),
+        )
+    },
+    "aten.expand.default": _expand,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _transpose("dim0", "dim1"),
+    "aten.t.default": _transpose(),
+    "aten.mT.default": _transpose(),
+    "aten.slice.Tensor": _slice,
+    "aten.narrow.default": _narrow,
+    "aten.select.int": _select,
+    "aten.split.Tensor": _pieces,
+    "aten.split_with_sizes.default": _pieces,
+    "aten.chunk.default": _pieces,
+    "aten.unbind.int": _unbind,
+    "aten.cat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.pad.default": _pad("pad", "value"),
+    "aten.constant_pad_nd.default": _pad("pad", "value"),
+    "aten.clone.default": _clone,
+    "aten.contiguous.default": _clone,
+    "aten.alias.default": _identity,
+    "aten.detach.default": _identity,
+    "aten.lift_fresh_copy.default": _identity,
+}
+"""One row per ATen overload."""

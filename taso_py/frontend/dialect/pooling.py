@@ -1,0 +1,67 @@
+"""Import of pooling and reductions.
+
+Invariant: windows that ``ceil_mode`` lets hang over the edge, other divisors and returned indices stay opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from taso_py.frontend.call import Call, Result, apply, negative
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from taso_py.ops.reduction import Max, Mean, Sum
+
+
+def _stride(call: Call) -> tuple[int, int]:
+    return call.pair("stride") if call["stride"] else call.pair("kernel_size")
+
+
+def _avg_pool2d(call: Call) -> Result:
+    call.require(not call["ceil_mode"] and call["divisor_override"] is None)
+    op = AvgPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), bool(call["count_include_pad"]))
+    return apply(op, call.value("self"))
+
+
+def _max_pool2d(call: Call) -> Result:
+    call.require(not call["ceil_mode"])
+    op = MaxPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), call.pair("dilation"))
+    return apply(op, call.value("self"))
+
+
+def _max_pool2d_with_indices(call: Call) -> Result:
+    call.require(call.read <= {0})
+    op = MaxPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), call.pair("dilation"))
+    call.require(not call["ceil_mode"])
+    return [apply(op, call.value("self")), None]
+
+
+def _adaptive_avg_pool2d(call: Call) -> Result:
+    return apply(AdaptiveAvgPool2d(call.pair("output_size")), call.value("self"))
+
+
+def _reduction(op_type: type[Sum] | type[Mean] | type[Max]) -> Callable[[Call], Result]:
+    def row(call: Call) -> Result:
+        x = call.value("self")
+        # Another element type given is another way of computing, not a cast before or after.
+        call.require(call.types[0].dtype is x.type.dtype)
+        axes = call.arguments.get("dim") or range(x.type.rank)
+        axes = [axes] if isinstance(axes, int) else axes
+        op = op_type(tuple(sorted(negative(axis, x.type.rank) for axis in axes)), bool(call.arguments.get("keepdim")))
+        return apply(op, x)
+
+    return row
+
+
+ROWS: Mapping[str, Callable[[Call], Result]] = {
+    "aten.avg_pool2d.default": _avg_pool2d,
+    "aten.max_pool2d.default": _max_pool2d,
+    "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
+    "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
+    "aten.sum.default": _reduction(Sum),
+    "aten.sum.dim_IntList": _reduction(Sum),
+    "aten.mean.default": _reduction(Mean),
+    "aten.mean.dim": _reduction(Mean),
+    "aten.amax.default": _reduction(Max),
+}
+"""One row per ATen overload."""

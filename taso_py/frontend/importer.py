@@ -1,0 +1,190 @@
+"""One pass over an exported program: each call becomes operators of the table, or an opaque node.
+
+Invariant: every value of the graph has the element type, shape *and strides* that the exported program's value has,
+when the graph is lowered as it is. Rows of the dialect are held to it one by one, on fake tensors; a row that fails is
+replaced by an opaque node. Equal strides are what makes the kernels that run, and so the bits, the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from taso_py.backend.lowering import lower, materialize, variants
+from taso_py.backend.tensors import NO_TENSOR, tensor_type
+from taso_py.frontend.assertions import import_number, is_redundant_assertion
+from taso_py.frontend.call import Call, NotInDialectError
+from taso_py.frontend.dialect import DIALECT
+from taso_py.frontend.opaque import opaque_call
+from taso_py.frontend.source import check_static, refuse, source_line
+from taso_py.ir.errors import ShapeError
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ops.opaque import Opaque
+
+
+def _run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+    return overload(*arguments, **keywords)
+
+
+@dataclass
+class Importer:
+    """The state of one import: what each fx node became."""
+
+    mode: FakeTensorMode
+    device: torch.device
+    env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
+    """A value, or a sequence of values for a call with several results."""
+    layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
+    """A fake tensor per value."""
+    effects: list[Node] = field(default_factory=list[Node])
+    provenance: dict[str, str] = field(default_factory=dict[str, str])
+    variants: dict[str, int] = field(default_factory=dict[str, int])
+    """Node digest -> the variant of its lowering that keeps the original's layout, where it is not the first."""
+    tokens: Iterator[int] = field(default_factory=itertools.count)
+
+    def leaf(self, fx_node: fx.Node, op: Input | Weight) -> Node:
+        """Imports a placeholder."""
+        node = make(op)
+        self.env[fx_node] = node.value
+        self.layouts[node.value] = fx_node.meta["val"]
+        return node
+
+    def call(self, fx_node: fx.Node) -> None:
+        """Imports a call.
+
+        Raises:
+            ImportRefusal: the graph has no faithful form for it.
+        """
+        check_static(fx_node)
+        if fx_node.target is operator.getitem:
+            self._getitem(fx_node)
+        elif not is_redundant_assertion(fx_node) and not import_number(fx_node, self.env, self.effect):
+            if not isinstance(fx_node.target, torch._ops.OpOverload):
+                refuse(fx_node, "is control flow that the graph has no form for", "write it with tensor operators")
+            call = self._bind(fx_node, fx_node.target)
+            found = self._by_table(call) or self._opaque(fx_node, call)
+            self.env[fx_node] = found if isinstance(fx_node.meta.get("val"), list | tuple) else [*found, None][0]
+            self._record_source(fx_node, found)
+
+    def effect(self, op: Opaque, inputs: Sequence[Value]) -> Node:
+        """Adds an effect, after those so far."""
+        node = make(op, inputs, next(self.tokens))
+        self.effects.append(node)
+        return node
+
+    def _getitem(self, fx_node: fx.Node) -> None:
+        source, index = fx_node.args
+        assert isinstance(source, fx.Node)
+        value = self.env[source][index]
+        if value is None:
+            refuse(fx_node, "reads a result that is no tensor", "compute it from tensors")
+        self.env[fx_node] = value
+
+    def _bind(self, fx_node: fx.Node, overload: torch._ops.OpOverload) -> Call:
+        val: Any = fx_node.meta.get("val")
+        results = [
+            item if isinstance(item, Tensor) else None for item in (val if isinstance(val, list | tuple) else [val])
+        ]
+        if not overload._schema.returns:
+            results = []
+        types = tuple(NO_TENSOR if result is None else tensor_type(result) for result in results)
+        positional = fx.map_arg(fx_node.args, self.env.__getitem__)
+        keywords = fx.map_arg(fx_node.kwargs, self.env.__getitem__)
+        arguments: dict[str, Any] = {}
+        for index, argument in enumerate(overload._schema.arguments):
+            default = keywords.get(argument.name, argument.default_value)
+            arguments[argument.name] = positional[index] if index < len(positional) else default
+        return Call(overload, arguments, tuple(results), types, self.layouts, _read(fx_node))
+
+    def _by_table(self, call: Call) -> Sequence[Value | None] | None:
+        row = DIALECT.get(str(call.overload))
+        if row is None:
+            return None
+        try:
+            result = row(call)
+            found = [result] if isinstance(result, Value) else list(result)
+            with self.mode, torch.no_grad():
+                agrees = all(self._agrees(found[index], call.results[index]) for index in sorted(call.read))
+        except (NotInDialectError, ShapeError, ValueError):
+            return None
+        return found if agrees else None
+
+    def _agrees(self, value: Value | None, original: Tensor | None) -> bool:
+        """Whether the value, lowered, has the original's type, strides and device."""
+        if value is None or original is None:
+            return False
+        new = self._new_nodes(value.node)
+        for node in new:
+            self._propagate(node, 0)
+        if value.node in new:
+            for variant in variants(value.node)[1:]:
+                if _alike(self.layouts[value], original):
+                    break
+                self._propagate(value.node, variant)
+        return _alike(self.layouts[value], original)
+
+    def _new_nodes(self, root: Node) -> list[Node]:
+        """The nodes without a layout that ``root`` reaches, operands first; rows make only a few, so recursion is safe."""
+        if root.outputs[0] in self.layouts:
+            return []
+        below = [node for value in root.inputs for node in self._new_nodes(value.node)]
+        return [*dict.fromkeys(below), root]
+
+    def _propagate(self, node: Node, variant: int) -> None:
+        """Finds the layout of a node whose operands have one."""
+        if isinstance(node.op, Constant):
+            self.layouts[node.value] = materialize(_run, node.op, self.device)
+            return
+        operands = [self.layouts[value] for value in node.inputs]
+        results = lower(_run, node, operands, self.device, variant)
+        if variant:
+            self.variants[node.digest] = variant
+        for value, tensor in zip(node.outputs, results, strict=True):
+            self.layouts[value] = tensor
+
+    def _opaque(self, fx_node: fx.Node, call: Call) -> Sequence[Value]:
+        op, inputs = opaque_call(fx_node, call, self.env.__getitem__)
+        node = make(op, inputs) if op.pure else self.effect(op, inputs)
+        for value, result in zip(node.outputs, call.results, strict=True):
+            if result is not None:
+                self.layouts[value] = result
+        return node.outputs
+
+    def _record_source(self, fx_node: fx.Node, found: Sequence[Value | None]) -> None:
+        """Notes the source line for what the call became, as far as no earlier call became the same."""
+        line = source_line(fx_node)
+        stack = [value.node for value in found if value is not None]
+        while stack:
+            node = stack.pop()
+            if node.digest not in self.provenance and not isinstance(node.op, Input | Weight | Constant):
+                self.provenance[node.digest] = line
+                stack += [value.node for value in node.inputs]
+
+
+def _alike(lowered: Tensor, original: Tensor) -> bool:
+    """Whether two fake tensors have the same type, strides and device."""
+    return (
+        lowered.dtype is original.dtype
+        and lowered.shape == original.shape
+        and lowered.stride() == original.stride()
+        and lowered.device == original.device
+    )
+
+
+def _read(fx_node: fx.Node) -> frozenset[int]:
+    """Which results of a call are read."""
+    if not isinstance(fx_node.meta.get("val"), list | tuple):
+        return frozenset({0})
+    return frozenset(
+        index
+        for user in fx_node.users
+        if user.target is operator.getitem and user.users and isinstance(index := user.args[1], int)
+    )

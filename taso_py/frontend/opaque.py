@@ -1,0 +1,70 @@
+"""Opaque nodes: calls outside the table, carried through as they are, with what their schema says of their effects.
+
+Invariant: only operators known to be pure are interned. Random and unknown operators carry a token and are effects:
+they happen in order, once each, whether or not their results are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from taso_py.backend.tensors import TensorError, encode
+from taso_py.frontend.call import Call
+from taso_py.frontend.source import refuse
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Ref
+from taso_py.ops.opaque import Opaque
+
+_KNOWN_NAMESPACES = ("aten", "prims")
+_TRAINING_FLAGS = ("train", "training")
+_DROPOUT_RATES = ("dropout_p", "dropout")
+
+
+def is_pure(call: Call) -> bool:
+    """Whether equal arguments give equal results and nothing else happens, by the operator's schema and tags."""
+    overload = call.overload
+    if overload.namespace not in _KNOWN_NAMESPACES or not overload._schema.returns:
+        return False
+    return torch.Tag.nondeterministic_seeded not in overload.tags or not draws(call.arguments.get)
+
+
+def draws(argument: Callable[[str], Any]) -> bool:
+    """Whether a call of an operator that may draw random numbers does; ``argument`` looks one up or returns None."""
+    if any(argument(flag) is False for flag in _TRAINING_FLAGS):
+        return False
+    rates = [argument(rate) for rate in _DROPOUT_RATES]
+    return not any(rate == 0 for rate in rates if rate is not None)
+
+
+def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> tuple[Opaque, list[Value]]:
+    """The opaque operator of a call and its inputs, arguments as they were given.
+
+    Raises:
+        ImportRefusal: the operator writes to its arguments, or an argument has no form in the graph.
+    """
+    if call.overload._schema.is_mutable:
+        refuse(fx_node, "writes to its arguments", "use the form of the operator that returns a new tensor")
+    inputs: list[Value] = []
+
+    def reference(argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            value = env(argument)
+            if not isinstance(value, Value):
+                refuse(fx_node, "takes a number that depends on the data", "keep the computation in tensors")
+            inputs.append(value)
+            return Ref(len(inputs) - 1)
+        if isinstance(argument, list | tuple):
+            return [reference(item) for item in argument]
+        return argument
+
+    try:
+        arguments = encode([reference(argument) for argument in fx_node.args])
+        keywords = tuple((name, encode(reference(argument))) for name, argument in fx_node.kwargs.items())
+    except TensorError as error:
+        refuse(fx_node, f"cannot be imported: {error}", "replace the operator")
+    assert isinstance(arguments, tuple)
+    return Opaque(str(call.overload), arguments, call.types, keywords, is_pure(call)), inputs

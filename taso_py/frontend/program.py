@@ -1,0 +1,172 @@
+"""From a module or an exported program to a :class:`~taso_py.backend.program.Program`.
+
+Invariant: the program, built as it is, computes the original's bits and keeps the contract with its callers; a model for
+which that cannot be had is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+from taso_py.backend.contract import observe
+from taso_py.backend.program import Contract, Fixed, Program, Signature
+from taso_py.backend.tensors import ir_dtype, tensor_type
+from taso_py.backend.writes import write
+from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.export import export, functionalize
+from taso_py.frontend.importer import Importer
+from taso_py.frontend.original import OriginalRun, run_original
+from taso_py.frontend.source import check_static
+from taso_py.frontend.state import State, find_state
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Constant, Input, Weight
+
+
+def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
+    """Imports a module as it behaves on example inputs.
+
+    Args:
+        module: it is exported as it is, so put it in evaluation mode first unless you want its training behaviour.
+        args: positional example inputs; their shapes, types and strides become the program's.
+        kwargs: keyword example inputs.
+
+    Raises:
+        ImportRefusal: the model cannot be imported faithfully.
+    """
+    kwargs = kwargs or {}
+    run = run_original(module, list(module.buffers()), args, kwargs)
+    return _import(export(module, args, kwargs), run)
+
+
+def import_program(exported: ExportedProgram) -> Program:
+    """Imports an exported program, which must have its example inputs (a saved one has).
+
+    Raises:
+        ImportRefusal: it cannot be imported faithfully.
+    """
+    if exported.example_inputs is None:
+        raise ImportRefusal("the exported program has no example inputs; export it again with torch.export.export")
+    module = exported.module()
+    return _import(exported, run_original(module, list(module.buffers()), *exported.example_inputs))
+
+
+def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
+    """The program of an export, given a run of the original."""
+    functional = functionalize(exported)
+    state = find_state(functional)
+    importer = Importer(*_mode_and_device(functional.graph))
+    inputs = _leaves(functional, state, importer)
+    for node in functional.graph.nodes:
+        if node.op == "call_function":
+            importer.call(node)
+    outputs, places = _outputs(functional, state, importer)
+    signature = _signature(functional, inputs, places)
+    graph = Graph(tuple(leaf for leaf in inputs if isinstance(leaf, Node)), outputs, tuple(importer.effects))
+    keys = {node.op.key for node in graph.nodes if isinstance(node.op, Weight)}
+    arguments = run.arguments(signature.in_spec)
+    examples = {leaf: tensor for leaf, tensor in zip(signature.inputs, arguments, strict=True) if isinstance(leaf, str)}
+    returned = [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
+    return Program(
+        graph=graph,
+        weights={key: state.tensor(key) for key in state.tensors if key in keys},
+        parameters=state.parameters & keys,
+        signature=signature,
+        contract=observe(returned, examples, state.tensors),
+        example_inputs=tuple(examples.values()),
+        device=importer.device,
+        variants=importer.variants,
+        provenance=importer.provenance,
+    )
+
+
+def _mode_and_device(graph: fx.Graph) -> tuple[FakeTensorMode, torch.device]:
+    """The mode of the program's fake tensors, and the device that it computes on: that of the first that is not CPU."""
+    fakes = [node.meta["val"] for node in graph.nodes if isinstance(node.meta.get("val"), FakeTensor)]
+    mode = fakes[0].fake_mode if fakes else FakeTensorMode()
+    devices = [fake.device for fake in fakes]
+    return mode, next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def _leaves(functional: ExportedProgram, state: State, importer: Importer) -> list[Node | Fixed]:
+    """Imports the placeholders; returns the leaves of the user's arguments.
+
+    Raises:
+        ImportRefusal: an input is neither a tensor of static shape nor a plain value.
+    """
+    placeholders = {node.name: node for node in functional.graph.nodes if node.op == "placeholder"}
+    inputs: list[Node | Fixed] = []
+    for spec in functional.graph_signature.input_specs:
+        if isinstance(spec.arg, ConstantArgument):
+            inputs.append(Fixed(spec.arg.value))
+            continue
+        if not isinstance(spec.arg, TensorArgument):
+            raise ImportRefusal(f"input {spec.arg.name} is neither a tensor nor a plain value; pass tensors")
+        node = placeholders[spec.arg.name]
+        check_static(node)
+        type_ = tensor_type(node.meta["val"])
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(importer.leaf(node, Input(spec.arg.name, type_)))
+        else:
+            key = state.keys[str(spec.target)]
+            importer.leaf(node, Weight(key, type_, mutable=key in state.written))
+    return inputs
+
+
+def _outputs(
+    functional: ExportedProgram, state: State, importer: Importer
+) -> tuple[tuple[Value, ...], tuple[int | Fixed, ...]]:
+    """The graph's outputs, and where they are among the leaves of the result; writes to buffers become effects.
+
+    Raises:
+        ImportRefusal: the program writes to its inputs or parameters.
+    """
+    nodes = {node.name: node for node in functional.graph.nodes}
+    outputs: list[Value] = []
+    places: list[int | Fixed] = []
+    for spec in functional.graph_signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            key = state.keys[str(spec.target)]
+            buffer = make(Weight(key, tensor_type(state.tensors[key]), mutable=True)).value
+            importer.effect(*write(buffer, importer.env[nodes[spec.arg.name]]))
+        elif spec.kind is not OutputKind.USER_OUTPUT:
+            raise ImportRefusal(_explain_write(spec.kind, spec.target))
+        elif isinstance(spec.arg, ConstantArgument):
+            places.append(Fixed(spec.arg.value))
+        else:
+            value = importer.env.get(nodes[spec.arg.name])
+            if not isinstance(value, Value):
+                raise ImportRefusal(f"output {spec.arg.name} is a number read from a tensor; return the tensor instead")
+            places.append(len(outputs))
+            outputs.append(value)
+    return tuple(outputs), tuple(places)
+
+
+def _explain_write(kind: OutputKind, target: str | None) -> str:
+    if kind is OutputKind.USER_INPUT_MUTATION:
+        return f"the model writes to its input {target}; clone the input in the model before writing to it"
+    if kind is OutputKind.PARAMETER_MUTATION:
+        return f"the model writes to its parameter {target}; make it a buffer"
+    return f"the program has an output of kind {kind.name.lower()}; export the model for inference"
+
+
+def _signature(
+    functional: ExportedProgram, inputs: Sequence[Node | Fixed], places: tuple[int | Fixed, ...]
+) -> Signature:
+    call = functional.call_spec
+    assert call.in_spec is not None and call.out_spec is not None
+    names = functional.module_call_graph[0].signature
+    in_spec = call.in_spec
+    argument_names = names.forward_arg_names if names is not None else None
+    if argument_names is None:
+        positional, keywords = in_spec.child(0), in_spec.child(1)
+        argument_names = [*(f"arg_{index}" for index in range(positional.num_children)), *keywords.context]
+    leaves = tuple(leaf if isinstance(leaf, Fixed) else leaf.op.key for leaf in inputs)  # type: ignore[attr-defined]
+    return Signature(in_spec, call.out_spec, tuple(argument_names), leaves, places)

@@ -1,0 +1,56 @@
+"""Where in the model's source an fx node comes from, and refusals that say so.
+
+Invariant: a refusal is one line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from taso_py.frontend.errors import ImportRefusal
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def source_line(node: fx.Node) -> str:
+    """``file.py:12: y = self.conv(x)``: the innermost frame outside torch; or the module's path, or the node's name."""
+    frames = [match for match in _FRAME.finditer(node.meta.get("stack_trace") or "") if match["file"][0] != "<"]
+    outside = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
+    if frames:
+        frame = (outside or frames)[-1]
+        return f"{Path(frame['file']).name}:{frame['line']}: {frame['code'].strip()}"
+    modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
+    return f"module {modules[-1]}" if modules else f"node {node.name}"
+
+
+def operator_name(node: fx.Node) -> str:
+    """The operator that a node calls, as a person would name it."""
+    target = node.target
+    return str(target) if isinstance(target, str | torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+def refuse(node: fx.Node, problem: str, advice: str) -> NoReturn:
+    """Raises the refusal that names operator, source line, problem and what to do."""
+    raise ImportRefusal(f"{operator_name(node)} {problem} (at {source_line(node)}); {advice}")
+
+
+def check_static(node: fx.Node) -> None:
+    """Refuses a node whose result has a size that is not a number.
+
+    Raises:
+        ImportRefusal: the size depends on data or is a dynamic dimension.
+    """
+    val: Any = node.meta.get("val")
+    for item in val if isinstance(val, list | tuple) else [val]:
+        if not isinstance(item, torch.Tensor) or all(type(size) is int for size in item.shape):
+            continue
+        if free_unbacked_symbols(item):
+            refuse(node, "has a result whose size depends on the data", "use masks or padding to a fixed size instead")
+        refuse(node, f"has dynamic dimensions {list(map(str, item.shape))}", "export with static sizes")

@@ -1,0 +1,69 @@
+"""The state of an exported program: parameters, buffers and lifted constants under one key per tensor.
+
+Invariant: tied tensors have one key, that of the first name; a key is written to if any of its names is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from taso_py.backend.tensors import storage_of
+from taso_py.frontend.errors import ImportRefusal
+
+
+@dataclass(frozen=True)
+class State:
+    """The tensors of a program."""
+
+    tensors: Mapping[str, Tensor]
+    """By key, as the program has them."""
+    keys: Mapping[str, str]
+    """Name -> key."""
+    parameters: frozenset[str]
+    """The keys of parameters."""
+    written: frozenset[str]
+    """The keys of buffers that the program writes to."""
+
+    def tensor(self, key: str) -> Tensor:
+        """A tensor to compute with: detached, and a copy if the program writes to it."""
+        tensor = self.tensors[key].detach()
+        return tensor.clone() if key in self.written else tensor
+
+
+def find_state(exported: ExportedProgram) -> State:
+    """Finds the state of a program.
+
+    Raises:
+        ImportRefusal: it writes to a buffer that shares memory with another tensor of the state.
+    """
+    signature = exported.graph_signature
+    tensors: dict[str, Tensor] = {}
+    keys: dict[str, str] = {}
+    known: dict[object, str] = {}
+    parameters: set[str] = set()
+    for spec in signature.input_specs:
+        if spec.target is None or spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            continue
+        tensor = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+        if not isinstance(tensor, Tensor):
+            raise ImportRefusal(f"the program's state {spec.target} is not a tensor; export the model again")
+        identity = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        key = keys[spec.target] = known.setdefault(identity, spec.target)
+        tensors[key] = tensor
+        if spec.kind is InputKind.PARAMETER:
+            parameters.add(key)
+    written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
+    for key in written:
+        sharing = [
+            other for other in tensors if other != key and storage_of(tensors[other]) == storage_of(tensors[key])
+        ]
+        if sharing:
+            raise ImportRefusal(
+                f"the model writes to buffer {key}, which shares memory with {sharing[0]}; clone one of them"
+            )
+    return State(tensors, keys, frozenset(parameters), written)

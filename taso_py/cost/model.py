@@ -1,0 +1,97 @@
+"""The cost of a graph: the sum of its operators' latencies, measured on the device.
+
+Each latency is that of the best tile for an operator on operands of the given types and strides, taken from the latency
+database or measured once and put there. What depends on weights only is computed when a module is built and costs
+nothing. The sum guides the search; it is not the verdict (it misses what operators do to each other's caches).
+
+Invariant: the latency of a node is the same throughout the life of a model, so that a search is deterministic.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from weakref import WeakKeyDictionary
+
+import torch
+from tqdm import tqdm
+
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.cost.clock import Latency, measure
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.kernels.layout import Layouts
+from taso_py.kernels.tile import Tile, tiles_for, timed_call
+
+BUDGET_S = 0.03
+"""Longest time to measure one tile for."""
+_NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
+
+_log = logging.getLogger(__name__)
+
+
+class CostModel:
+    """Latencies of nodes and graphs on a device, in seconds."""
+
+    def __init__(self, device: torch.device, database: LatencyDatabase, *, progress: bool = False) -> None:
+        self._device = device
+        self._database = database
+        self._environment = Environment.current(device)
+        self._progress = progress
+        self._layouts = Layouts()
+        self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
+        self.measured = 0
+        """How many tiles were measured, not found in the database."""
+
+    def node_cost(self, node: Node) -> float:
+        """Seconds that a node takes at run time; 0 for leaves and for what is computed when a module is built."""
+        known = self._known.get(node)
+        if known is None:
+            known = self._known[node] = 0.0 if _is_free(node) else self._best(node)
+        return known
+
+    def graph_cost(self, graph: Graph) -> float:
+        """Seconds that a graph takes: the sum over its nodes."""
+        return sum(map(self.node_cost, graph.nodes))
+
+    def value_bytes(self, value: Value) -> int:
+        """The memory that a value takes."""
+        return math.prod(value.type.sizes) * TORCH_DTYPES[value.type.dtype].itemsize
+
+    def warm(self, graph: Graph) -> None:
+        """Measures what is not known of a graph's nodes, with a progress bar where the model was given one."""
+        unknown = [node for node in graph.nodes if node not in self._known]
+        for node in tqdm(unknown, desc="measure", unit="op", leave=False, disable=not self._progress):
+            self.node_cost(node)
+
+    def _best(self, node: Node) -> float:
+        return min(self._latency(tile, node).median_s for tile in tiles_for(node, self._device))
+
+    def _latency(self, tile: Tile, node: Node) -> Latency:
+        kernel, signature = f"{tile.name}:{node.op.text}", self._layouts.signature(node)
+        found = self._database.get(self._environment, kernel, signature)
+        if found is None:
+            found = self._measure(tile, node)
+            self._database.put(self._environment, kernel, signature, found)
+            self.measured += 1
+        return found
+
+    def _measure(self, tile: Tile, node: Node) -> Latency:
+        try:
+            with torch.no_grad():
+                return measure(timed_call(tile, node, self._device), device=self._device, budget_s=BUDGET_S)
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
+            _log.warning("%s cannot be measured alone and counts as free: %s", node.op.name, _first_line(error))
+            return _NOTHING
+
+
+def _is_free(node: Node) -> bool:
+    return node.is_static or not node.op.pure or isinstance(node.op, Input | Weight | Constant)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0]

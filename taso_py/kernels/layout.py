@@ -1,0 +1,89 @@
+"""How the operands of a node lie in memory.
+
+A value that a view operator computes (permute, slice, expand, reshape) shares memory with what it views and is read
+with strides; kernels differ in speed by that. All other values are dense, in row-major order.
+
+Invariant: the tensors made here have the element type, shape and strides that the value has at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.lowering import lower
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant
+from taso_py.ir.types import TensorType
+from taso_py.ops.movement import Expand, Permute, Reshape, Slice
+
+VIEWS = (Expand, Permute, Reshape, Slice)
+"""Operators whose result shares memory with their operand, wherever strides can express it."""
+
+_META = torch.device("meta")
+
+
+def run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Calls an overload now; the caller that :func:`taso_py.backend.lowering.lower` is given."""
+    return overload(*arguments, **keywords)
+
+
+def operand(value: Value, make: Callable[[TensorType], Tensor]) -> Tensor:
+    """A tensor laid out as the value is, with content from ``make``, which gives a dense tensor of a type."""
+    views: list[Node] = []
+    while isinstance(value.node.op, VIEWS) and not isinstance(value.node.inputs[0].node.op, Constant):
+        views.append(value.node)
+        value = value.node.inputs[0]
+    tensor = make(value.type)
+    for node in reversed(views):
+        (tensor,) = lower(run, node, [tensor], tensor.device)
+    return tensor
+
+
+class Layouts:
+    """The strides of values, remembered per node."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Node, tuple[str, ...]] = WeakKeyDictionary()
+
+    def signature(self, node: Node) -> str:
+        """The operands' types and strides as text: what, beside the operator, a latency depends on."""
+        return ", ".join(self._text(value) for value in node.inputs)
+
+    def _text(self, value: Value) -> str:
+        op = value.node.op
+        if isinstance(op, Constant):
+            return op.text
+        if not isinstance(op, VIEWS):
+            return value.type.text
+        if value.node not in self._known:
+            tensor = operand(value, _meta)
+            strides = "" if tensor.is_contiguous() else ":" + "x".join(map(str, tensor.stride()))
+            self._known[value.node] = (value.type.text + strides,)
+        return self._known[value.node][value.output]
+
+
+def _meta(type_: TensorType) -> Tensor:
+    return torch.empty(type_.sizes, dtype=TORCH_DTYPES[type_.dtype], device=_META)
+
+
+def random_operands(node: Node, device: torch.device, seed: int = 0) -> Sequence[Tensor | None]:
+    """Tensors for the operands of a node, None for constants.
+
+    Numbers are positive and moderate, so that nothing becomes slow by overflow, NaN or denormals; integers are zero,
+    which is a valid index into anything.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def make(type_: TensorType) -> Tensor:
+        dtype = TORCH_DTYPES[type_.dtype]
+        if not dtype.is_floating_point:
+            return torch.zeros(type_.sizes, dtype=dtype, device=device)
+        return (torch.rand(type_.sizes, generator=generator) + 0.1).to(device=device, dtype=dtype)
+
+    return [None if isinstance(value.node.op, Constant) else operand(value, make) for value in node.inputs]

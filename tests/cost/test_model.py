@@ -1,0 +1,66 @@
+"""The cost model: sums of measured latencies, remembered in the database; what is static is free."""
+
+import math
+
+import pytest
+import torch
+
+from taso_py.cost import model
+from taso_py.cost.clock import Latency
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.model import CostModel
+from taso_py.ops.table import parse_graph
+
+CPU = torch.device("cpu")
+GRAPH = parse_graph(
+    """graph(x: f32[2,4]) {
+      w = weight{key="w", type=f32[4,4]}
+      h = linear(x, concat(w, w){axis=-2})
+      r = opaque#0{target="aten.rand.default", arguments=[[2,8]], types=[f32[2,8]], is_pure=false}
+      return add(relu(h), r), tanh(h)
+    }"""
+)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every measurement answers one millisecond; the list has one entry for each."""
+    calls: list[object] = []
+
+    def measure(fn: object, **_: object) -> Latency:
+        calls.append(fn)
+        return Latency(1e-3, 1e-3, 1e-3, 10, 0)
+
+    monkeypatch.setattr(model, "measure", measure)
+    return calls
+
+
+def test_a_graph_costs_the_sum_of_what_runs(measured: list[object]) -> None:
+    with LatencyDatabase(":memory:") as database:
+        assert math.isclose(CostModel(CPU, database).graph_cost(GRAPH), 4e-3)
+    assert len(measured) == 4
+
+
+def test_a_second_model_measures_nothing(measured: list[object]) -> None:
+    with LatencyDatabase(":memory:") as database:
+        first, second = CostModel(CPU, database), CostModel(CPU, database)
+        first.warm(GRAPH)
+        count = len(measured)
+        assert second.graph_cost(GRAPH) == first.graph_cost(GRAPH)
+        assert (second.measured, len(measured)) == (0, count)
+
+
+def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFixture) -> None:
+    graph = parse_graph(
+        'graph(x: f32[3]) { return opaque(x){target="aten.cumsum.default", arguments=[$0,7], types=[f32[3]]} }'
+    )
+    with LatencyDatabase(":memory:") as database:
+        assert CostModel(CPU, database).graph_cost(graph) == 0
+    assert "cannot be measured alone" in caplog.text
+
+
+def test_a_real_measurement_is_positive() -> None:
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        assert cost.graph_cost(GRAPH) > 0
+        assert cost.value_bytes(GRAPH.outputs[0]) == 2 * 8 * 4

@@ -103,7 +103,7 @@ class Cells:
         return factor
 
     def count_unused(self, term: Term, known: Sequence[Dim]) -> list[Term]:
-        """The term with bound indices that no factor mentions replaced by how many values they take, if that is plain."""
+        """The term with each bound index that no factor mentions replaced by its number of values, if that is plain."""
         for name in term.bound:
             if any(name in factor_symbols(factor) for factor in term.factors):
                 continue

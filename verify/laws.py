@@ -127,7 +127,8 @@ class Laws:
     def _reciprocal(self, argument: Sum) -> list[Term]:
         if not argument:
             return [_call("reciprocal", argument)]
-        if self.level < Level.ALGEBRA and (len(argument) > 1 or argument[0].bound or len(argument[0].factors) > 1):
+        is_factor = len(argument) == 1 and all(not term.bound and len(term.factors) <= 1 for term in argument)
+        if self.level < Level.ALGEBRA and not is_factor:
             return [_call("reciprocal", argument)]
         scale, outside, rest = _content(argument, lambda _: True)
         if scale == 0:

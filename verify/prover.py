@@ -11,12 +11,13 @@ import re
 from taso_py.ir.errors import TasoError
 from taso_py.ops.scalar import Condition
 from taso_py.rules.substitution import Substitution, attribute_symbols
-from taso_py.rules.verdict import Numerics, Outcome, Verdict
+from taso_py.rules.verdict import Outcome, Verdict
 from verify.equality import Equality, negative
 from verify.hypotheses import assumptions, check_kinds, obligations, output_index, solved
 from verify.laws import Level
 from verify.limits import Budget, Limits, Refused
 from verify.normalize import Normalizer
+from verify.numerics import classify
 from verify.solver import Solver
 from verify.terms import close
 
@@ -25,24 +26,28 @@ _BOUND_NAME = re.compile(r"k\d+")
 
 
 def prove(rule: Substitution, limits: Limits = DEFAULT_LIMITS) -> Verdict:
-    """Tries to prove a substitution for all sizes of at least one; PROVED or UNKNOWN."""
+    """Tries to prove a substitution for all sizes of at least one; PROVED with its numerics class, or UNKNOWN.
+
+    The levels are tried from the lowest; each proves on its own, and the first that does gives the class.
+    """
     budget = Budget(limits)
+    reason = ""
     try:
         rule = solved(rule)
         refuse_foreign(rule)
-        for level in (Level.ALGEBRA,):
-            difference = first_difference(rule, level, budget)
-            if difference is not None:
-                return Verdict(Outcome.UNKNOWN, difference)
-    except (TasoError, ValueError, OverflowError, ZeroDivisionError, RecursionError) as error:
-        return Verdict(
-            Outcome.UNKNOWN, f"{type(error).__name__}: {error}" if not isinstance(error, TasoError) else str(error)
-        )
-    return Verdict(Outcome.PROVED, f"index: {budget.queries} questions", Numerics.REASSOCIATE)
+        for level in Level:
+            reason = first_difference(rule, level, budget)
+            if not reason:
+                return Verdict(Outcome.PROVED, f"index, {level.name.lower()}", classify(rule, level))
+    except TasoError as error:
+        reason = str(error)
+    except (ValueError, OverflowError, ZeroDivisionError) as error:
+        reason = f"a definition cannot be read at symbolic sizes: {error}"
+    return Verdict(Outcome.UNKNOWN, reason)
 
 
-def first_difference(rule: Substitution, level: Level, budget: Budget) -> str | None:
-    """Why the sides are not shown to be equal at a level; None if they are.
+def first_difference(rule: Substitution, level: Level, budget: Budget) -> str:
+    """Why the sides are not shown to be equal at a level; empty if they are.
 
     Raises:
         Refused: a limit was reached.
@@ -58,7 +63,7 @@ def first_difference(rule: Substitution, level: Level, budget: Budget) -> str | 
         difference = close([*normalizer.element(left, index), *negative(normalizer.element(right, index))])
         if not Equality(solver).is_zero(difference):
             return f"output {number}: the sides are not shown to be equal"
-    return None
+    return ""
 
 
 def refuse_foreign(rule: Substitution) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -33,10 +34,14 @@ class Solver:
     def __init__(self, context: Context, budget: Budget) -> None:
         self._context = context
         self._budget = budget
-        self._z3 = z3.Context()
         self._variables: dict[Monomial, _Formula] = {}
         bounds: list[Dim] = [symbol(name) - least for name, least in context.lower.items()]
         self._facts: list[Dim] = [*bounds, *context.facts]
+
+    @cached_property
+    def _z3(self) -> _Formula:
+        """A Z3 context of its own, made when the first question is put: many proofs put none."""
+        return z3.Context()
 
     def impossible(self, guards: Sequence[Dim]) -> bool:
         """Whether no integers satisfy all guards."""

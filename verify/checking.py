@@ -1,0 +1,38 @@
+"""Random testing, then proof, then random testing again.
+
+Invariant: PROVED means proved and not contradicted by PyTorch on random sizes and values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.verdict import Counterexample, Outcome, Verdict
+from verify.limits import Limits, Refused
+from verify.prover import DEFAULT_LIMITS, prove
+from verify.witness import TRIALS, witness
+
+
+def check(rule: Substitution, limits: Limits = DEFAULT_LIMITS, seed: int = 0, trials: int = TRIALS) -> Verdict:
+    """The verdict on a rule: REFUTED with a counterexample, PROVED, or UNKNOWN.
+
+    A rule that the witness cannot try at all is UNKNOWN even if a proof exists: it would hold of nothing.
+    """
+    try:
+        found = witness(rule, seed, trials)
+        if found is not None:
+            return _refuted(found, "differs")
+        verdict = prove(rule, limits)
+        if verdict.outcome is not Outcome.PROVED:
+            return verdict
+        found = witness(rule, seed + 1, 2 * trials)
+    except Refused as refusal:
+        return Verdict(Outcome.UNKNOWN, str(refusal))
+    if found is not None:
+        return _refuted(found, "proved, but PyTorch disagrees; please report this: differs")
+    return replace(verdict, reason=f"{verdict.reason}, {3 * trials} trials")
+
+
+def _refuted(found: Counterexample, how: str) -> Verdict:
+    return Verdict(Outcome.REFUTED, f"{how} {found}", counterexample=found)

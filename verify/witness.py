@@ -1,0 +1,273 @@
+"""The witness: tries a rule at random sizes and values with PyTorch's own operators in double precision.
+
+It knows neither the definitions of the operators nor the prover: what an operator means is what ``torch`` computes.
+This is the one module of the package that imports torch.
+
+Invariant: a counterexample is one that PyTorch computed: at its sizes and values the two sides differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input, Operator
+from taso_py.ir.size import Poly, evaluate
+from taso_py.ir.types import DType
+from taso_py.rules.substitution import Substitution, key
+from taso_py.rules.verdict import Counterexample
+from verify.hypotheses import solved
+from verify.limits import Refused
+from verify.sampling import Sample, Sampler
+
+ATTEMPTS = 2000
+"""Draws of sizes for one trial, before the rule is given up as one that no sizes satisfy."""
+TRIALS = 8
+
+_At: TypeAlias = Callable[[Any], Any]
+"""An attribute's value at the sample."""
+_Kernel: TypeAlias = Callable[[Any, Sequence[Tensor], _At], Tensor]
+_DTYPES = {
+    DType.FLOAT: torch.float64,
+    DType.F64: torch.float64,
+    DType.F32: torch.float32,
+    DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.BOOL: torch.bool,
+    DType.U8: torch.uint8,
+    DType.I8: torch.int8,
+    DType.I16: torch.int16,
+    DType.I32: torch.int32,
+    DType.I64: torch.int64,
+}
+_TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS) -> Counterexample | None:
+    """Looks for sizes and values at which the two sides differ.
+
+    Raises:
+        Refused: no sizes could be found that satisfy the rule, or PyTorch has no operator to compare with.
+    """
+    rule = solved(rule)
+    sampler, random = Sampler(rule), Random(seed)
+    done = 0
+    for attempt in range(4 * trials):
+        if done == trials:
+            break
+        sample = sampler.draw(random, ATTEMPTS)
+        if sample is None:
+            break
+        values = _values(rule, sample, seed * 1000 + attempt, attempt % 4)
+        try:
+            sides = [_run(side, values, sample) for side in (rule.source, rule.target)]
+        except _Rejected:
+            continue
+        done += 1
+        found = _difference(rule, sides[0], sides[1])
+        if found is not None:
+            return Counterexample(_sizes(sample), {name: _array(t) for name, t in values.items()}, *found)
+    if done == 0:
+        raise Refused("no sizes were found at which both sides can be computed")
+    return None
+
+
+class _Rejected(Exception):
+    pass
+
+
+def _sizes(sample: Sample) -> dict[str, int]:
+    groups = {f"..{name}": int(np.prod(axes)) for name, axes in sample.groups.items()}
+    return {**sample.sizes, **groups}
+
+
+def _values(rule: Substitution, sample: Sample, seed: int, kind: int) -> dict[str, Tensor]:
+    """Random tensors: of both signs, or positive, or mostly negative, or of mixed magnitudes."""
+    generator = torch.Generator().manual_seed(seed)
+    values: dict[str, Tensor] = {}
+    for variable in rule.variables:
+        type_ = variable.types[0]
+        dtype = _DTYPES.get(type_.dtype)
+        if dtype is None:
+            raise Refused(f"there is no witness for elements of type {type_.dtype}")
+        drawn = torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64)
+        if kind == 1:
+            drawn = drawn.abs() + 0.1
+        elif kind == 2:
+            drawn = drawn - 1.5
+        elif kind == 3:
+            drawn = drawn * 3 + drawn.sign()
+        values[key(variable)] = drawn > 0 if dtype is torch.bool else (drawn * 4).to(dtype) / 4
+    return values
+
+
+def _run(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
+    computed: dict[Value, Tensor] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, Input):
+            computed[node.value] = values[node.op.key]
+        elif not isinstance(node.op, Constant):
+            computed[node.value] = _apply(node, [computed[value] for value in node.inputs], sample)
+        else:
+            number = _attribute(node.op.value, sample)
+            computed[node.value] = torch.tensor(number, dtype=_DTYPES.get(node.op.dtype, torch.float64))
+    return [computed[value] for value in graph.outputs]
+
+
+def _apply(node: Node, operands: Sequence[Tensor], sample: Sample) -> Tensor:
+    kernel = _KERNELS.get(node.op.name)
+    if kernel is None:
+        raise Refused(f"there is no witness for {node.op.name}")
+    try:
+        return kernel(node.op, operands, lambda value: _attribute(value, sample))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise _Rejected(str(error)) from error
+
+
+def _attribute(value: Any, sample: Sample) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_attribute(item, sample) for item in value)
+    if isinstance(value, Poly):
+        number = sample.numbers.get(str(value))
+        return evaluate(value, sample.sizes) if number is None else number
+    return value
+
+
+def _difference(
+    rule: Substitution, source: Sequence[Tensor], target: Sequence[Tensor]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """The first outputs that differ. Where the source is not finite nothing is asked of the target."""
+    kinds = {_DTYPES.get(t.dtype) for side in (rule.source, rule.target) for n in side.nodes for t in n.types}
+    tolerance = max(_TOLERANCES.get(kind, 1e-9) for kind in kinds if kind is not None)
+    for left, right in zip(map(_array, source), map(_array, target), strict=True):
+        if left.shape != right.shape:
+            return left, right
+        asked = np.isfinite(left)
+        scale = 1 + float(np.abs(left[asked]).max(initial=0))
+        with np.errstate(invalid="ignore"):
+            agree = np.abs(left - right) <= tolerance * scale
+        if not agree[asked].all():
+            return left, right
+    return None
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.detach().to(torch.float64).numpy()
+
+
+# -- one row an operator
+
+
+def _slice(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    start, stop, extent = at(op.start), at(op.stop), x[0].shape[op.axis]
+    if not 0 <= start <= stop <= extent:
+        raise ValueError(f"slice {start}:{stop} of {extent}")
+    return torch.ops.aten.slice.Tensor(x[0], op.axis, start, stop, op.step)
+
+
+def _permute(op: Any, x: Sequence[Tensor], _at: _At) -> Tensor:
+    rank, count = x[0].dim(), len(op.order)
+    return x[0].permute(*range(rank - count), *(rank + axis for axis in op.order))
+
+
+def _pad(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return functional.pad(x[0], [width for pair in reversed(at(op.widths)) for width in pair], value=op.value)
+
+
+def _enlarge(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    rows, columns = (k - s for k, s in zip(at(op.kernel), x[0].shape[-2:], strict=True))
+    if rows < 0 or columns < 0 or rows % 2 or columns % 2:
+        raise ValueError("enlarge")
+    return functional.pad(x[0], [columns // 2, columns // 2, rows // 2, rows // 2])
+
+
+def _conv2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    bias = x[2] if len(x) == 3 else None
+    return functional.conv2d(x[0], x[1], bias, at(op.stride), at(op.padding), at(op.dilation), at(op.groups))
+
+
+def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return functional.avg_pool2d(
+        x[0], at(op.kernel), at(op.stride), at(op.padding), count_include_pad=op.count_include_pad
+    )
+
+
+def _max_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return functional.max_pool2d(x[0], at(op.kernel), at(op.stride), at(op.padding), at(op.dilation))
+
+
+def _batch_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return functional.batch_norm(x[0], x[3], x[4], x[1], x[2], training=False, eps=at(op.eps))
+
+
+def _layer_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return functional.layer_norm(x[0], x[0].shape[-op.axes :], *x[1:], eps=at(op.eps))
+
+
+def _rms_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return functional.rms_norm(x[0], list(x[0].shape[-op.axes :]), *x[1:], eps=at(op.eps))
+
+
+def _attention(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    mask = x[3] if len(x) == 4 else None
+    return functional.scaled_dot_product_attention(
+        x[0], x[1], x[2], attn_mask=mask, is_causal=op.causal, scale=at(op.scale)
+    )
+
+
+_KERNELS: Mapping[str, _Kernel] = {
+    "add": lambda _op, x, _at: torch.add(x[0], x[1]),
+    "mul": lambda _op, x, _at: torch.mul(x[0], x[1]),
+    "sub": lambda _op, x, _at: torch.sub(x[0], x[1]),
+    "div": lambda _op, x, _at: torch.div(x[0], x[1]),
+    "relu": lambda _op, x, _at: torch.relu(x[0]),
+    "sigmoid": lambda _op, x, _at: torch.sigmoid(x[0]),
+    "tanh": lambda _op, x, _at: torch.tanh(x[0]),
+    "exp": lambda _op, x, _at: torch.exp(x[0]),
+    "rsqrt": lambda _op, x, _at: torch.rsqrt(x[0]),
+    "silu": lambda _op, x, _at: functional.silu(x[0]),
+    "gelu": lambda op, x, _at: functional.gelu(x[0], approximate=op.approximate),
+    "cast": lambda op, x, _at: x[0].to(_DTYPES[op.dtype]),
+    "matmul": lambda _op, x, _at: torch.matmul(x[0], x[1]),
+    "linear": lambda _op, x, _at: functional.linear(*x),
+    "conv2d": _conv2d,
+    "avg_pool2d": _avg_pool2d,
+    "max_pool2d": _max_pool2d,
+    "adaptive_avg_pool2d": lambda op, x, at: functional.adaptive_avg_pool2d(x[0], at(op.size)),
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "softmax": lambda op, x, _at: torch.softmax(x[0], op.axis),
+    "attention": _attention,
+    "concat": lambda op, x, _at: torch.cat(list(x), op.axis),
+    "slice": _slice,
+    "permute": _permute,
+    "reshape": lambda op, x, at: torch.reshape(x[0], at(op.shape)),
+    "expand": lambda op, x, at: x[0].expand(at(op.shape)),
+    "pad": _pad,
+    "enlarge": _enlarge,
+    "contiguous": lambda _op, x, _at: x[0].contiguous(),
+    "sum": lambda op, x, _at: torch.sum(x[0], op.axes, op.keepdim),
+    "mean": lambda op, x, _at: torch.mean(x[0], op.axes, op.keepdim),
+    "max": lambda op, x, _at: torch.amax(x[0], op.axes, op.keepdim),
+}
+
+
+def compute(op: Operator, operands: Sequence[Tensor]) -> Tensor:
+    """What PyTorch computes for an operator without symbols.
+
+    Raises:
+        Refused: there is no row for it.
+    """
+    kernel = _KERNELS.get(op.name)
+    if kernel is None:
+        raise Refused(f"there is no witness for {op.name}")
+    return kernel(op, operands, lambda value: value)

@@ -20,6 +20,7 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
+from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
@@ -85,13 +86,9 @@ class CostModel:
                 return measure(timed_call(tile, node, self._device), device=self._device, budget_s=BUDGET_S)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
-            _log.warning("%s cannot be measured alone and counts as free: %s", node.op.name, _first_line(error))
+            _log.warning("%s cannot be measured alone and counts as free: %s", node.op.name, first_line(error))
             return _NOTHING
 
 
 def _is_free(node: Node) -> bool:
     return node.is_static or not node.op.pure or isinstance(node.op, Input | Weight | Constant)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [repr(error)])[0]

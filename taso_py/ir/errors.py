@@ -18,3 +18,8 @@ class GraphTextError(TasoError):
 
 class InvariantError(TasoError):
     """A graph that breaks an invariant of the intermediate representation; the message names the node."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what another library says is wrong: enough for a message of one line."""
+    return next(iter(str(error).strip().splitlines()), repr(error))

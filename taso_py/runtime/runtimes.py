@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 
 Runner: TypeAlias = Callable[..., Any]
 
@@ -50,8 +50,7 @@ def prepare(module: nn.Module, runtime: str, args: Sequence[Any], kwargs: Mappin
     except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:
         if runtime == "eager":
             raise
-        first = str(error).strip().splitlines()
-        raise RuntimeUnavailableError(f"{runtime} cannot run this module: {first[0] if first else error!r}") from error
+        raise RuntimeUnavailableError(f"{runtime} cannot run this module: {first_line(error)}") from error
     return runner
 
 

@@ -1,0 +1,145 @@
+"""The saved result: a folder with the program, how to run it, the report and the trace.
+
+``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` says which runtime it is for.
+
+Invariant: a folder is replaced file by file, each at once, so that an interrupted run leaves whole files only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from torch.export import ExportedProgram
+
+from taso_py.ir.errors import TasoError, first_line
+from taso_py.report.optimization import Report
+from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
+
+MODEL, PLAN, TRACE = "model.pt2", "plan.json", "trace.rules"
+
+
+class ArtifactError(TasoError):
+    """A folder that cannot be written, or that does not hold a saved result."""
+
+
+def serialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """The module as the content of a ``.pt2`` file; it is exported again for that."""
+    with torch.no_grad():
+        exported = torch.export.export(module, tuple(args), dict(kwargs))
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    return buffer.getvalue()
+
+
+def deserialize(content: bytes) -> nn.Module:
+    """The module that :func:`serialize` gave the content of."""
+    return torch.export.load(io.BytesIO(content)).module()
+
+
+def save(directory: Path, content: bytes, report: Report, trace: str) -> None:
+    """Writes a result.
+
+    Raises:
+        ArtifactError: the folder cannot be written.
+    """
+    files: dict[str, bytes] = {
+        MODEL: content,
+        PLAN: _json({"version": 1, "model": MODEL, "runtime": report.runtime, "device": report.device}),
+        "report.json": _json(report.as_dict()),
+        "report.html": _html(report, trace).encode(),
+        TRACE: trace.encode(),
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            _replace(directory / name, data)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write to {directory}: {error.strerror or error}; choose another --output"
+        ) from error
+
+
+def check_writable(directory: Path) -> None:
+    """Makes sure that a result can be written, before minutes are spent on it.
+
+    Raises:
+        ArtifactError: it cannot.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write to {directory}: {error.strerror or error}; choose another --output"
+        ) from error
+
+
+def load(directory: str | os.PathLike[str]) -> Runner:
+    """Loads a saved result, ready to run as it was measured.
+
+    Raises:
+        ArtifactError: the folder does not hold one, or a file of it is damaged.
+    """
+    folder = Path(directory)
+    try:
+        plan = json.loads((folder / PLAN).read_text())
+        runtime = plan["runtime"]
+        content = (folder / str(plan["model"])).read_bytes()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
+    if runtime not in RUNTIMES:
+        raise ArtifactError(
+            f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(RUNTIMES)}"
+        )
+    try:
+        exported = torch.export.load(io.BytesIO(content))
+    except Exception as error:  # torch raises errors of many kinds for a damaged archive
+        raise ArtifactError(
+            f"{folder / MODEL} cannot be read: {first_line(error)}; optimize the model again"
+        ) from error
+    return _prepared(exported, runtime)
+
+
+def _prepared(exported: ExportedProgram, runtime: str) -> Runner:
+    module = exported.module()
+    if runtime == "eager" or exported.example_inputs is None:
+        return module
+    args, kwargs = exported.example_inputs
+    return prepare(module, runtime, args, kwargs)
+
+
+def _json(document: Any) -> bytes:
+    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _html(report: Report, trace: str) -> str:
+    """The summary and the trace as one page."""
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(report)
+    console.rule("trace")
+    console.print(trace, markup=False, highlight=False)
+    return console.export_html()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

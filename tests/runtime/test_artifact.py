@@ -1,0 +1,74 @@
+"""Saved results: they load without the optimizer, and damaged ones are refused in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from taso_py.report.optimization import Report, Speedup
+from taso_py.runtime.artifact import ArtifactError, check_writable, load, save, serialize
+
+REPORT = Report(
+    model="m", device="cpu", runtime="eager", original_ms=2.0, optimized_ms=1.0, speedup=2.0, speedup_low=1.9,
+    speedup_high=float("inf"), rules_speedup=Speedup(1.5, 1.4, 1.6), applied=("r1", "r1"), error=1e-7,
+    original_error=1e-7, comparison_passed=True, stop_reason="done", search_seconds=0.1, expansions=1, candidates=2,
+    estimated_ms=(2.0, 1.0), operators=(4, 2), weight_bytes=(100, 100), rounds=9,
+)  # fmt: skip
+MODULE = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()).eval()
+X = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save(tmp_path / "out", serialize(MODULE, (X,), {}), REPORT, "the trace")
+    return tmp_path / "out"
+
+
+def test_a_saved_result_has_every_file_and_no_other(saved: Path) -> None:
+    names = {path.name for path in saved.iterdir()}
+    assert names == {"model.pt2", "plan.json", "report.json", "report.html", "trace.rules"}
+    report = json.loads((saved / "report.json").read_text())
+    assert (report["speedup"], report["speedup_high"], report["applied"]) == (2.0, None, ["r1", "r1"])
+    assert "the trace" in (saved / "report.html").read_text()
+
+
+def test_a_saved_result_computes_the_same(saved: Path) -> None:
+    assert torch.equal(load(saved)(X), MODULE(X))
+
+
+def test_the_program_loads_without_this_package(saved: Path) -> None:
+    script = (
+        "import sys, torch; x = torch.ones(2, 3); y = torch.export.load(sys.argv[1]).module()(x);"
+        "assert not any(name.startswith('taso_py') for name in sys.modules); print(y.tolist())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(saved / "model.pt2")], capture_output=True, text=True, check=True
+    )
+    assert torch.allclose(torch.tensor(json.loads(ran.stdout)), MODULE(torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("plan.json", b"{", "holds no saved result"),
+        ("plan.json", b'{"runtime": "warp", "model": "model.pt2"}', "unknown runtime 'warp'"),
+        ("model.pt2", b"PK damaged", "cannot be read"),
+    ],
+)
+def test_damage_is_one_line(saved: Path, file: str, content: bytes, message: str) -> None:
+    (saved / file).write_bytes(content)
+    with pytest.raises(ArtifactError) as caught:
+        load(saved)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="cannot write to"):
+        check_writable(tmp_path / "file" / "out")
+    with pytest.raises(ArtifactError, match="holds no saved result"):
+        load(tmp_path / "absent")

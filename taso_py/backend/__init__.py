@@ -4,7 +4,8 @@ Invariant: a module built from the graph that was imported computes the same bit
 """
 
 from taso_py.backend.build import build
+from taso_py.backend.convert import retype, to_device
 from taso_py.backend.fold import fold
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 
-__all__ = ["Contract", "Fixed", "Program", "Signature", "build", "fold"]
+__all__ = ["Contract", "Fixed", "Program", "Signature", "build", "fold", "retype", "to_device"]

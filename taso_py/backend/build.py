@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch import fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import keep_contract
 from taso_py.backend.lowering import lower, materialize
@@ -26,23 +26,16 @@ from taso_py.ir.operator import Constant, Input, Weight
 aten = torch.ops.aten
 
 
-def build(program: Program, graph: Graph | None = None, weights: Mapping[str, Tensor] | None = None) -> fx.GraphModule:
-    """The module that computes a graph.
-
-    Args:
-        program: where the graph came from; gives signature, contract and what is not given here.
-        graph: by default the program's.
-        weights: by key, at least those that the graph names; by default the program's.
+def build(program: Program) -> fx.GraphModule:
+    """The module that computes a program's graph.
 
     Returns:
         A module in evaluation mode that takes the arguments the original took and returns the same tree. Each fx node
         of a graph node has that node's digest in ``meta["digest"]``.
     """
-    graph = graph or program.graph
-    weights = program.weights if weights is None else weights
-    root, places = assemble(graph, weights, program.parameters)
+    root, places = assemble(program.graph, program.weights, program.parameters)
     writer = _Writer(program, places)
-    writer.write(graph)
+    writer.write(program.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     keep_contract(module, program, {key: state[place] for key, place in places.items()})
@@ -89,7 +82,8 @@ class _Writer:
         for placeholder, leaf in fixed:
             equal = self.graph.call_function(operator.eq, (placeholder, leaf.value))
             message = f"this module was built for the argument {leaf.value!r}; build another one for other values"
-            self.graph.call_function(torch._assert, (equal, message))
+            check = torch._assert  # pyright: ignore[reportPrivateUsage]
+            self.graph.call_function(check, (equal, message))
 
     def _node(self, node: Node) -> None:
         if isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):

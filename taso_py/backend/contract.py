@@ -5,14 +5,15 @@ Invariant: after repair, outputs have the strides the original's had, and share 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from taso_py.backend.program import Contract, Fixed, Program
-from taso_py.backend.tensors import storage_of
+from taso_py.backend.schema import storage_of
 from taso_py.ir.operator import Input
 
 aten = torch.ops.aten
@@ -33,7 +34,7 @@ def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Ma
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
+def random_state_kept() -> Generator[None]:
     """Restores the state of the random generators afterwards, those of the accelerators in use included."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
@@ -70,7 +71,7 @@ def restride(graph: fx.Graph, node: fx.Node, tensor: Tensor, strides: Sequence[i
     shape = list(tensor.shape)
     if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         return node
-    keywords = {"dtype": tensor.dtype, "device": tensor.device}
+    keywords: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device}
     fresh = graph.call_function(aten.empty_strided.default, (shape, list(strides)), keywords)
     return graph.call_function(aten.copy_.default, (fresh, node))
 

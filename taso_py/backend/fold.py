@@ -8,14 +8,18 @@ counted per storage, have grown by no more than the limit.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from taso_py.backend.lowering import lower
-from taso_py.backend.tensors import TORCH_DTYPES, storage_of
+from taso_py.backend.program import Program
+from taso_py.backend.run import call_now
+from taso_py.backend.schema import stored_bytes
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Operator, Weight
@@ -27,43 +31,37 @@ _MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
 _AS_DECLARED = (Opaque, Cast)
 
 
-def fold(graph: Graph, weights: Mapping[str, Tensor], growth_limit: float = 1.25) -> tuple[Graph, dict[str, Tensor]]:
-    """Replaces the largest static subgraphs by weights of their own.
+FREE_BYTES = 1 << 20
+"""Growth that no limit forbids, or models with few weights could not even fold their masks and positions."""
+
+
+def fold(program: Program, growth_limit: float = 1.25) -> Program:
+    """The program with the largest static subgraphs of its graph replaced by weights of their own.
 
     Args:
-        graph: the graph.
-        weights: by key, at least those the graph names.
-        growth_limit: how many times the bytes of the weights that the graph names now the result may have. Where all
-            would be more, the largest results are not folded, their operands are tried instead.
+        program: its graph may be a rewritten one; the weights that it has now are the measure of growth.
+        growth_limit: how many times those bytes the result may have; a mebibyte more is always allowed. Where all foldings together would be more, the
+            largest results are not folded, and their operands are tried instead.
 
     Returns:
-        The folded graph and the weights that it names, views of the given ones where folding only moves data.
+        A program with the weights that its graph names, views of the given ones where folding only moves data.
     """
-    graph = _fold_numbers(graph)
-    limit = growth_limit * stored_bytes(named(graph, weights).values())
+    graph, weights = _fold_numbers(program.graph), program.weights
+    limit = max(growth_limit * stored_bytes(weights.values()), stored_bytes(weights.values()) + FREE_BYTES)
     computed: dict[Value, Tensor] = {}
     refused: set[Value] = set()
     while True:
         frontier = _frontier(graph, refused)
         for value in frontier:
             if value not in computed:
-                computed[value] = _evaluate(value, weights)
+                computed[value] = _evaluate(value, weights, program.device)
         keys = {value: f"folded.w{value.node.digest[:12]}_{value.output}" for value in frontier}
         folded = graph.replace({value: make(Weight(key, value.type)).value for value, key in keys.items()})
-        tensors = named(folded, {**weights, **{key: computed[value] for value, key in keys.items()}})
+        known = {**weights, **{key: computed[value] for value, key in keys.items()}}
+        tensors = {node.op.key: known[node.op.key] for node in folded.nodes if isinstance(node.op, Weight)}
         if not frontier or stored_bytes(tensors.values()) <= limit:
-            return folded, tensors
+            return replace(program, graph=folded, weights=tensors, parameters=program.parameters & tensors.keys())
         refused.add(max(frontier, key=lambda value: (stored_bytes([computed[value]]), value.key)))
-
-
-def named(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that a graph names."""
-    return {node.op.key: weights[node.op.key] for node in graph.nodes if isinstance(node.op, Weight)}
-
-
-def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """The bytes of all storages behind some tensors, each counted once."""
-    return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 _EXACT: Mapping[type[Operator], Callable[[Any, Any], Any]] = {
@@ -102,23 +100,17 @@ def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
     return list(found)
 
 
-def _evaluate(value: Value, weights: Mapping[str, Tensor]) -> Tensor:
+def _evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) -> Tensor:
     """Computes a static value."""
     held: dict[Value, Tensor] = {}
-    nodes = topological([value.node])
-    device = next((weights[n.op.key].device for n in nodes if isinstance(n.op, Weight)), torch.device("cpu"))
     with torch.no_grad():
-        for node in nodes:
+        for node in topological([value.node]):
             if isinstance(node.op, Weight):
                 held[node.value] = weights[node.op.key].detach()
             elif not isinstance(node.op, Constant):
                 operands = _operands(node, [held.get(operand) for operand in node.inputs])
-                held.update(zip(node.outputs, lower(_run, node, operands, device), strict=True))
+                held.update(zip(node.outputs, lower(call_now, node, operands, device), strict=True))
         return held[value].to(TORCH_DTYPES[value.type.dtype])
-
-
-def _run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
-    return overload(*arguments, **keywords)
 
 
 def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:

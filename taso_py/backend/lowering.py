@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
+from taso_py.backend.schema import overload_named, returns_one_tensor
 from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node
@@ -259,20 +260,8 @@ def _contiguous(call: Caller, op: Contiguous, node: Node, operands: Sequence[Any
     return call(aten.contiguous.default, operands[0])
 
 
-def overload_of(op: Opaque) -> torch._ops.OpOverload:
-    """The ATen (or other registered) operator that an opaque operator calls."""
-    namespace, name, overload = op.target.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
-
-
-def returns_one_tensor(overload: torch._ops.OpOverload) -> bool:
-    """Whether a call returns a tensor, not a tuple or list of them."""
-    returns = overload._schema.returns
-    return len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
-
-
 def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> Any:
-    overload = overload_of(op)
+    overload = overload_named(op.target)
     arguments = [decode(argument, operands) for argument in op.arguments]
     keywords = {str(name): decode(value, operands) for name, value in cast(Sequence[tuple[str, Any]], op.keywords)}
     result = call(overload, *arguments, **keywords)

@@ -35,12 +35,13 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tens
             if isinstance(node.op, Weight):
                 held[node.value] = weights[node.op.key]
             elif isinstance(node.op, Constant):
-                held[node.value] = materialize(_run, node.op, device)
+                held[node.value] = materialize(call_now, node.op, device)
             elif not isinstance(node.op, Input):
                 operands = [held[value] for value in node.inputs]
-                held.update(zip(node.outputs, lower(_run, node, operands, device), strict=True))
+                held.update(zip(node.outputs, lower(call_now, node, operands, device), strict=True))
     return [held[value] for value in graph.outputs]
 
 
-def _run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+def call_now(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+    """The caller that runs what a lowering calls."""
     return overload(*arguments, **keywords)

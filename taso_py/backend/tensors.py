@@ -73,11 +73,6 @@ def tensor_type(tensor: Tensor) -> TensorType:
     return TensorType(ir_dtype(tensor.dtype), shape)
 
 
-def storage_of(tensor: Tensor) -> int:
-    """What tells storages apart while they are alive; works on fake and meta tensors too."""
-    return int(getattr(tensor.untyped_storage(), "_cdata"))  # noqa: B009 (a protected name, but the only handle there is)
-
-
 _NAMED: Mapping[str, Callable[[str], Any]] = {
     "device": torch.device,
     "layout": lambda name: getattr(torch, name),

@@ -54,7 +54,7 @@ def _place(root: nn.Module, key: str) -> str:
     for step in path:
         if not step or not isinstance(getattr(module, step, None), nn.Module | None) or step in _RESERVED:
             return _made_up(root)
-        module = module._modules.get(step) or nn.Module()
+        module = dict(module.named_children()).get(step) or nn.Module()
     return key if name and not hasattr(module, name) and name not in _RESERVED else _made_up(root)
 
 
@@ -70,7 +70,7 @@ def _submodule(root: nn.Module, place: str) -> nn.Module:
     """The module that holds a place; made where it is not there yet."""
     module = root
     for step in place.split(".")[:-1]:
-        if step not in module._modules:
+        if step not in dict(module.named_children()):
             module.add_module(step, nn.Module())
         module = module.get_submodule(step)
     return module

@@ -6,7 +6,7 @@ own, or in that of something nobody writes to.
 
 from __future__ import annotations
 
-from taso_py.backend.lowering import overload_of
+from taso_py.backend.schema import may_alias, overload_named
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Ref, Weight
 from taso_py.ops.elementwise import Cast
@@ -34,16 +34,8 @@ def may_show_writes(value: Value) -> bool:
         node = stack.pop()
         if isinstance(node.op, Weight) and node.op.mutable:
             return True
-        if isinstance(node.op, _VIEWS) or (isinstance(node.op, Opaque) and _may_alias(node.op)):
+        if isinstance(node.op, _VIEWS) or (isinstance(node.op, Opaque) and may_alias(overload_named(node.op.target))):
             new = {operand.node for operand in node.inputs} - seen
             seen |= new
             stack += new
     return False
-
-
-def _may_alias(op: Opaque) -> bool:
-    """Whether a result may be a view of an argument: by the schema, which only ATen's own operators are trusted to state."""
-    overload = overload_of(op)
-    if overload.namespace not in ("aten", "prims"):
-        return True
-    return any(result.alias_info is not None for result in overload._schema.returns)

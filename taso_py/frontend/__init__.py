@@ -1,7 +1,7 @@
 """From PyTorch modules and exported programs to graphs.
 
-Invariant: what cannot be imported faithfully is refused in one line, never approximated; operators outside the table are
-carried through as opaque nodes.
+Invariant: what cannot be imported faithfully is refused in one line, never approximated; operators outside the table
+are carried through as opaque nodes.
 """
 
 from taso_py.backend.program import Program

@@ -70,11 +70,14 @@ def import_number(node: fx.Node, env: MutableMapping[fx.Node, Any], effect: Effe
         assert isinstance(source, fx.Node)
         env[node] = Number(_exact(env[source]))
         return True
-    operands = [env.get(argument) if isinstance(argument, fx.Node) else argument for argument in node.args]
+    arguments: Sequence[Any] = node.args
+    operands = [env.get(argument) if isinstance(argument, fx.Node) else argument for argument in arguments]
     if not any(isinstance(operand, Number) for operand in operands):
         return False
     if node.target is aten._assert_scalar.default:
-        _assert(operands[0].value, str(operands[1]), effect)
+        condition, message = operands
+        assert isinstance(condition, Number)
+        _assert(condition.value, str(message), effect)
     elif node.target in (aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default):
         for bound, comparison in (("min", operator.ge), ("max", operator.le)):
             if (limit := node.kwargs.get(bound)) is not None:

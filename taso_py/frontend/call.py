@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Operator
@@ -30,11 +30,11 @@ Result: TypeAlias = "Value | Sequence[Value | None]"
 class Call:
     """A call with named arguments."""
 
-    overload: torch._ops.OpOverload
+    overload: OpOverload
     arguments: Mapping[str, Any]
     """By the names of the schema, defaults included; :class:`Value` stands for tensors."""
-    results: tuple[Tensor, ...]
-    """Fake tensors that show type and layout of the results."""
+    results: tuple[Tensor | None, ...]
+    """Fake tensors that show type and layout of the results; None for a result that is no tensor."""
     types: tuple[TensorType, ...]
     """The types of the results."""
     layouts: Mapping[Value, Tensor]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
+from taso_py.backend.schema import bind
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.opaque import draws
 from taso_py.frontend.source import refuse
@@ -51,17 +53,15 @@ def random_draws(graph: fx.Graph) -> list[fx.Node]:
     found: list[fx.Node] = []
     for node in graph.nodes:
         overload = node.target
-        if isinstance(overload, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in overload.tags:
-            names = [argument.name for argument in overload._schema.arguments]
-            given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-            defaults = {argument.name: argument.default_value for argument in overload._schema.arguments}
-            if draws({**defaults, **given}.get):
-                found.append(node)
+        if not isinstance(overload, OpOverload) or torch.Tag.nondeterministic_seeded not in overload.tags:
+            continue
+        if draws(bind(overload, node.args, node.kwargs).get):
+            found.append(node)
     return found
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """Without the warnings that torch's own export code causes, which no user can act on; gradients off."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -96,9 +96,7 @@ def explain(error: Exception) -> str:
     """One line: the known cause behind an error of torch.export and what to do, or its first line."""
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    frame = re.search(r"(?:at|in) (\S+\.py:\d+)|File \"([^\"]+)\", line (\d+)", text)
     for pattern, cause in _CAUSES:
         if re.search(pattern, text):
             return f"cannot export the model: {cause} (torch.export: {first[:200]})"
-    del frame
     return f"cannot export the model ({type(error).__name__}: {first[:300]}); torch.export must accept it first"

@@ -15,9 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taso_py.backend.lowering import lower, materialize, variants
+from taso_py.backend.run import call_now
+from taso_py.backend.schema import bind, result_count
 from taso_py.backend.tensors import NO_TENSOR, tensor_type
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
 from taso_py.frontend.call import Call, NotInDialectError
@@ -28,10 +31,6 @@ from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ops.opaque import Opaque
-
-
-def _run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
-    return overload(*arguments, **keywords)
 
 
 @dataclass
@@ -67,7 +66,7 @@ class Importer:
         if fx_node.target is operator.getitem:
             self._getitem(fx_node)
         elif not is_redundant_assertion(fx_node) and not import_number(fx_node, self.env, self.effect):
-            if not isinstance(fx_node.target, torch._ops.OpOverload):
+            if not isinstance(fx_node.target, OpOverload):
                 refuse(fx_node, "is control flow that the graph has no form for", "write it with tensor operators")
             call = self._bind(fx_node, fx_node.target)
             found = self._by_table(call) or self._opaque(fx_node, call)
@@ -88,20 +87,17 @@ class Importer:
             refuse(fx_node, "reads a result that is no tensor", "compute it from tensors")
         self.env[fx_node] = value
 
-    def _bind(self, fx_node: fx.Node, overload: torch._ops.OpOverload) -> Call:
+    def _bind(self, fx_node: fx.Node, overload: OpOverload) -> Call:
         val: Any = fx_node.meta.get("val")
         results = [
             item if isinstance(item, Tensor) else None for item in (val if isinstance(val, list | tuple) else [val])
         ]
-        if not overload._schema.returns:
+        if not result_count(overload):
             results = []
         types = tuple(NO_TENSOR if result is None else tensor_type(result) for result in results)
         positional = fx.map_arg(fx_node.args, self.env.__getitem__)
         keywords = fx.map_arg(fx_node.kwargs, self.env.__getitem__)
-        arguments: dict[str, Any] = {}
-        for index, argument in enumerate(overload._schema.arguments):
-            default = keywords.get(argument.name, argument.default_value)
-            arguments[argument.name] = positional[index] if index < len(positional) else default
+        arguments = bind(overload, positional, keywords)
         return Call(overload, arguments, tuple(results), types, self.layouts, _read(fx_node))
 
     def _by_table(self, call: Call) -> Sequence[Value | None] | None:
@@ -132,7 +128,7 @@ class Importer:
         return _alike(self.layouts[value], original)
 
     def _new_nodes(self, root: Node) -> list[Node]:
-        """The nodes without a layout that ``root`` reaches, operands first; rows make only a few, so recursion is safe."""
+        """The nodes without a layout that ``root`` reaches, operands first; few, so that recursion is safe."""
         if root.outputs[0] in self.layouts:
             return []
         below = [node for value in root.inputs for node in self._new_nodes(value.node)]
@@ -141,10 +137,10 @@ class Importer:
     def _propagate(self, node: Node, variant: int) -> None:
         """Finds the layout of a node whose operands have one."""
         if isinstance(node.op, Constant):
-            self.layouts[node.value] = materialize(_run, node.op, self.device)
+            self.layouts[node.value] = materialize(call_now, node.op, self.device)
             return
         operands = [self.layouts[value] for value in node.inputs]
-        results = lower(_run, node, operands, self.device, variant)
+        results = lower(call_now, node, operands, self.device, variant)
         if variant:
             self.variants[node.digest] = variant
         for value, tensor in zip(node.outputs, results, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from taso_py.backend.schema import is_mutable, is_trusted, result_count
 from taso_py.backend.tensors import TensorError, encode
 from taso_py.frontend.call import Call
 from taso_py.frontend.source import refuse
@@ -19,7 +20,6 @@ from taso_py.ir.node import Value
 from taso_py.ir.operator import Ref
 from taso_py.ops.opaque import Opaque
 
-_KNOWN_NAMESPACES = ("aten", "prims")
 _TRAINING_FLAGS = ("train", "training")
 _DROPOUT_RATES = ("dropout_p", "dropout")
 
@@ -27,7 +27,7 @@ _DROPOUT_RATES = ("dropout_p", "dropout")
 def is_pure(call: Call) -> bool:
     """Whether equal arguments give equal results and nothing else happens, by the operator's schema and tags."""
     overload = call.overload
-    if overload.namespace not in _KNOWN_NAMESPACES or not overload._schema.returns:
+    if not is_trusted(overload) or not result_count(overload):
         return False
     return torch.Tag.nondeterministic_seeded not in overload.tags or not draws(call.arguments.get)
 
@@ -46,7 +46,7 @@ def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> 
     Raises:
         ImportRefusal: the operator writes to its arguments, or an argument has no form in the graph.
     """
-    if call.overload._schema.is_mutable:
+    if is_mutable(call.overload):
         refuse(fx_node, "writes to its arguments", "use the form of the operator that returns a new tensor")
     inputs: list[Value] = []
 

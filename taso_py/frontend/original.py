@@ -6,7 +6,7 @@ Invariant: the run leaves no trace: inputs are copies, buffers are restored, the
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +68,7 @@ def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, 
 
 
 @contextmanager
-def restored(state: Sequence[Tensor]) -> Iterator[None]:
+def restored(state: Sequence[Tensor]) -> Generator[None]:
     """Puts tensors back to what they were if the body wrote to them."""
     saved = [(tensor, tensor._version, tensor.detach().clone()) for tensor in state]
     try:

@@ -1,7 +1,7 @@
 """From a module or an exported program to a :class:`~taso_py.backend.program.Program`.
 
-Invariant: the program, built as it is, computes the original's bits and keeps the contract with its callers; a model for
-which that cannot be had is refused.
+Invariant: the program, built as it is, computes the original's bits and keeps the contract with its callers; a model
+for which that cannot be had is refused.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from taso_py.backend.contract import observe
-from taso_py.backend.program import Contract, Fixed, Program, Signature
-from taso_py.backend.tensors import ir_dtype, tensor_type
+from taso_py.backend.program import Fixed, Program, Signature
+from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import write
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, functionalize
@@ -27,7 +27,7 @@ from taso_py.frontend.source import check_static
 from taso_py.frontend.state import State, find_state
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
-from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.operator import Input, Weight
 
 
 def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
@@ -46,16 +46,27 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     return _import(export(module, args, kwargs), run)
 
 
-def import_program(exported: ExportedProgram) -> Program:
-    """Imports an exported program, which must have its example inputs (a saved one has).
+def import_program(
+    exported: ExportedProgram, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+) -> Program:
+    """Imports an exported program.
+
+    Args:
+        exported: the program; it is not changed.
+        args: positional example inputs, of the shapes and types it was exported for; by default those it has.
+        kwargs: keyword example inputs.
 
     Raises:
         ImportRefusal: it cannot be imported faithfully.
     """
-    if exported.example_inputs is None:
-        raise ImportRefusal("the exported program has no example inputs; export it again with torch.export.export")
+    if args is None and kwargs is None:
+        if exported.example_inputs is None:
+            raise ImportRefusal(
+                "the exported program has no example inputs; pass some of the shapes it was exported for"
+            )
+        args, kwargs = exported.example_inputs
     module = exported.module()
-    return _import(exported, run_original(module, list(module.buffers()), *exported.example_inputs))
+    return _import(exported, run_original(module, list(module.buffers()), args or (), kwargs or {}))
 
 
 def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
@@ -161,12 +172,19 @@ def _signature(
     functional: ExportedProgram, inputs: Sequence[Node | Fixed], places: tuple[int | Fixed, ...]
 ) -> Signature:
     call = functional.call_spec
-    assert call.in_spec is not None and call.out_spec is not None
+    assert call.in_spec is not None
+    assert call.out_spec is not None
     names = functional.module_call_graph[0].signature
     in_spec = call.in_spec
     argument_names = names.forward_arg_names if names is not None else None
     if argument_names is None:
         positional, keywords = in_spec.child(0), in_spec.child(1)
         argument_names = [*(f"arg_{index}" for index in range(positional.num_children)), *keywords.context]
-    leaves = tuple(leaf if isinstance(leaf, Fixed) else leaf.op.key for leaf in inputs)  # type: ignore[attr-defined]
-    return Signature(in_spec, call.out_spec, tuple(argument_names), leaves, places)
+    return Signature(in_spec, call.out_spec, tuple(argument_names), tuple(map(_leaf, inputs)), places)
+
+
+def _leaf(leaf: Node | Fixed) -> str | Fixed:
+    if isinstance(leaf, Fixed):
+        return leaf
+    assert isinstance(leaf.op, Input)
+    return leaf.op.key

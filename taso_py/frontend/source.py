@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taso_py.frontend.errors import ImportRefusal
@@ -33,7 +34,7 @@ def source_line(node: fx.Node) -> str:
 def operator_name(node: fx.Node) -> str:
     """The operator that a node calls, as a person would name it."""
     target = node.target
-    return str(target) if isinstance(target, str | torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+    return str(target) if isinstance(target, str | OpOverload) else getattr(target, "__name__", str(target))
 
 
 def refuse(node: fx.Node, problem: str, advice: str) -> NoReturn:

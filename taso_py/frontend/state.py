@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from taso_py.backend.tensors import storage_of
+from taso_py.backend.schema import storage_of
 from taso_py.frontend.errors import ImportRefusal
 
 

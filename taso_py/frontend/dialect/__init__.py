@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import Call, Result
-from taso_py.frontend.dialect import contraction, elementwise, movement, normalization, pooling
+from taso_py.frontend.dialect import contraction, creation, elementwise, movement, normalization, pooling
 
 DIALECT: Mapping[str, Callable[[Call], Result]] = {
     **elementwise.ROWS,
@@ -17,5 +17,6 @@ DIALECT: Mapping[str, Callable[[Call], Result]] = {
     **normalization.ROWS,
     **pooling.ROWS,
     **movement.ROWS,
+    **creation.ROWS,
 }
 """Rows by the name of the overload, as ``aten.add.Tensor``."""

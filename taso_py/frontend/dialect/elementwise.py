@@ -1,7 +1,7 @@
 """Import of elementwise operators: arithmetic with promotion, activations, casts.
 
-Invariant: promotion is explicit. Where PyTorch computes in another element type than an operand's, that operand is cast,
-which is what PyTorch does; a tensor of rank 0 promotes by rules of its own, and then the call stays opaque.
+Invariant: promotion is explicit. Where PyTorch computes in another element type than an operand's, that operand is
+cast, which is what PyTorch does; a tensor of rank 0 promotes by rules of its own, and then the call stays opaque.
 """
 
 from __future__ import annotations

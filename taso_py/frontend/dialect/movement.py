@@ -137,10 +137,10 @@ def _identity(call: Call) -> Result:
 
 
 def _clone(call: Call) -> Result:
-    x = call.value("self")
-    if call.layouts[x].stride() == call.results[0].stride():
+    x, (result,) = call.value("self"), call.results
+    if result is not None and call.layouts[x].stride() == result.stride():
         return x
-    call.require(call.results[0].is_contiguous() and call["memory_format"] in (None, torch.contiguous_format))
+    call.require(call["memory_format"] in (None, torch.preserve_format, torch.contiguous_format))
     return apply(Contiguous(), x)
 
 

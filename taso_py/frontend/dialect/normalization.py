@@ -11,35 +11,34 @@ import torch
 
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import Call, Result, apply
+from taso_py.ir.node import Value
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 
 
-def _batch_norm(call: Call) -> Result:
+def _batch_norm(call: Call) -> Value:
     operands = [call.value(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
     call.require(not call.arguments.get("training", False))
     return apply(BatchNorm(float(call["eps"])), *operands)
 
 
-def _first_of(row: Callable[[Call], Result]) -> Callable[[Call], Result]:
+def _first_of(row: Callable[[Call], Value]) -> Callable[[Call], Result]:
     """For kernels that return statistics beside the result: taken where only the result is read."""
 
     def first(call: Call) -> Result:
         call.require(call.read <= {0})
-        result = row(call)
-        call.require(not isinstance(result, list))
-        return [result, *[None] * (len(call.types) - 1)]  # type: ignore[list-item]
+        return [row(call), *[None] * (len(call.types) - 1)]
 
     return first
 
 
-def _layer_norm(call: Call) -> Result:
+def _layer_norm(call: Call) -> Value:
     op = LayerNorm(len(call["normalized_shape"]), float(call["eps"]))
     return apply(op, call.value("input"), *call.optional("weight", "bias"))
 
 
-def _rms_norm(call: Call) -> Result:
+def _rms_norm(call: Call) -> Value:
     x, eps = call.value("input"), call["eps"]
     # Without eps the kernel takes that of the type it computes in, which is the tensor's own for these two.
     call.require(eps is not None or x.type.dtype in (DType.F32, DType.F64))

@@ -1,0 +1,133 @@
+"""Programs on another device, or in another floating-point type.
+
+Invariant: the structure of the graph stays; provenance and lowering variants follow the nodes to their new digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.program import Program
+from taso_py.backend.schema import defaults, overload_named
+from taso_py.backend.tensors import TORCH_DTYPES, TensorError
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import AttributeValue
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.elementwise import Cast
+from taso_py.ops.opaque import Opaque
+
+
+def to_device(program: Program, device: torch.device) -> Program:
+    """The program on another device: weights, example inputs and what the graph makes itself."""
+
+    def moved(value: AttributeValue) -> AttributeValue:
+        if isinstance(value, str) and value.startswith("device:"):
+            return f"device:{device}"
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+    def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
+        op = node.op
+        if isinstance(op, Opaque):
+            arguments, keywords = (tuple(map(moved, values)) for values in (op.arguments, op.keywords))
+            op = replace(op, arguments=arguments, keywords=cast(Any, keywords))
+        return make(op, inputs, node.token)
+
+    return replace(_mapped(program, rebuild, lambda tensor: tensor.to(device)), device=device)
+
+
+def retype(program: Program, dtype: DType = DType.F64) -> Program:
+    """The program with every floating-point type in it replaced: of weights, inputs, casts, constants and arguments.
+
+    In double precision this is the reference that results are compared with; calling ``.double()`` on a module is not,
+    since that leaves casts to float32 inside.
+
+    Raises:
+        TensorError: an operator reads the bits of floating-point numbers, or cannot compute in the type.
+    """
+
+    def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
+        attributes = {field.name: _retyped(getattr(node.op, field.name), dtype) for field in fields(node.op)}
+        op = replace(node.op, **attributes)
+        if isinstance(node.op, Opaque) and isinstance(op, Opaque):
+            return _opaque(node.op, op, inputs, node.token, dtype)
+        return make(op, inputs, node.token)
+
+    def converted(tensor: Tensor) -> Tensor:
+        return tensor.to(TORCH_DTYPES[dtype]) if tensor.is_floating_point() else tensor
+
+    return _mapped(program, rebuild, converted)
+
+
+def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
+    """An attribute with its floating-point and complex types replaced."""
+    match value:
+        case DType():
+            if value in (DType.C64, DType.C128):
+                return DType.C128 if dtype is DType.F64 else DType.C64
+            return dtype if value.is_floating else value
+        case TensorType():
+            return TensorType(cast(DType, _retyped(value.dtype, dtype)), value.shape)
+        case tuple():
+            return tuple(_retyped(item, dtype) for item in value)
+        case _:
+            return value
+
+
+_BITS = frozenset({"aten.view.dtype"})
+"""Operators for which the type of an operand is more than its precision."""
+
+
+def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | None, dtype: DType) -> Node:
+    """An opaque node in the type, which its schema may need told."""
+    if new.target in _BITS:
+        raise TensorError(f"{new.target} reads the bits of numbers, so the model cannot be computed in {dtype}")
+    known = defaults(overload_named(new.target))
+    if "half_to_float" in known:
+        # There are no halves any more; it is the last argument.
+        new = replace(new, arguments=(*new.arguments[:-1], False))
+    reads_float = any(value.type.dtype is dtype for value in inputs)
+    if reads_float or not any(type_.dtype is dtype for type_ in new.types):
+        return make(new, inputs, token)
+    # Without a floating-point operand, the type is the one given, or torch's default.
+    if "dtype" in known:
+        given = dict(cast(Sequence[tuple[str, AttributeValue]], new.keywords))
+        position = list(known).index("dtype")
+        if position < len(new.arguments):
+            arguments = (*new.arguments[:position], dtype, *new.arguments[position + 1 :])
+            return make(replace(new, arguments=arguments), inputs, token)
+        return make(replace(new, keywords=tuple({**given, "dtype": dtype}.items())), inputs, token)
+    if len(old.types) != 1:
+        raise TensorError(f"{new.target} decides the type of its results, so the model cannot be computed in {dtype}")
+    return make(Cast(dtype), [make(old, inputs, token).value])
+
+
+def _mapped(
+    program: Program, rebuild: Callable[[Node, tuple[Value, ...]], Node], convert: Callable[[Tensor], Tensor]
+) -> Program:
+    """The program with its nodes rebuilt and its tensors converted; tied tensors stay tied."""
+    variants: dict[str, int] = {}
+    provenance: dict[str, str] = {}
+
+    def recorded(node: Node, inputs: tuple[Value, ...]) -> Node:
+        new = rebuild(node, inputs)
+        reordered = new.op.commutative and new.inputs != inputs
+        if variant := program.variants.get(node.digest, 0) ^ reordered:
+            variants[new.digest] = variant
+        if node.digest in program.provenance:
+            provenance.setdefault(new.digest, program.provenance[node.digest])
+        return new
+
+    graph = program.graph.map(recorded)
+    return replace(
+        program,
+        graph=graph,
+        weights={key: convert(tensor) for key, tensor in program.weights.items()},
+        example_inputs=tuple(map(convert, program.example_inputs)),
+        variants=variants,
+        provenance=provenance,
+    )

@@ -1,0 +1,72 @@
+"""What PyTorch's registered operators say of themselves, typed; the one place that touches torch's protected names.
+
+Invariant: nothing here calls an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+_TRUSTED_NAMESPACES = ("aten", "prims")
+
+
+def overload_named(name: str) -> OpOverload:
+    """The overload of a full name, as ``aten.add.Tensor``."""
+    namespace, operator, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+
+
+def defaults(overload: OpOverload) -> dict[str, Any]:
+    """The arguments' names, in order, with their default values; None where there is none."""
+    return {argument.name: argument.default_value for argument in _schema(overload).arguments}
+
+
+def bind(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included."""
+    known = defaults(overload)
+    return {**known, **dict(zip(known, args, strict=False)), **kwargs}
+
+
+def is_mutable(overload: OpOverload) -> bool:
+    """Whether a call writes to its arguments."""
+    return bool(_schema(overload).is_mutable)
+
+
+def is_trusted(overload: OpOverload) -> bool:
+    """Whether the operator is one of PyTorch's own, whose schema and tags say truly what it does."""
+    return overload.namespace in _TRUSTED_NAMESPACES
+
+
+def result_count(overload: OpOverload) -> int:
+    """How many results the schema has; a list counts as one."""
+    return len(_schema(overload).returns)
+
+
+def returns_one_tensor(overload: OpOverload) -> bool:
+    """Whether a call returns a tensor, not a tuple or list of them."""
+    returns = _schema(overload).returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
+
+
+def may_alias(overload: OpOverload) -> bool:
+    """Whether a result may share storage with an argument; unknown operators may."""
+    return not is_trusted(overload) or any(result.alias_info is not None for result in _schema(overload).returns)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """What tells storages apart while they are alive; works on fake and meta tensors too."""
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
+
+
+def _schema(overload: OpOverload) -> Any:
+    return overload._schema  # pyright: ignore[reportPrivateUsage]
+
+
+def stored_bytes(tensors: Iterable[Tensor]) -> int:
+    """The bytes of all storages behind some tensors, each counted once."""
+    return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())

@@ -1,0 +1,42 @@
+"""Import of calls that take a tensor only for its shape, element type and device.
+
+Invariant: the result does not depend on the tensor any more, so that what is computed from it alone is static: models
+that build attention masks on every call (Swin) then build them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from taso_py.backend.tensors import encode
+from taso_py.frontend.call import Call, Result, apply
+from taso_py.ops.opaque import Opaque
+
+FULL = "aten.full.default"
+
+
+def _filled(value: float | None = None) -> Callable[[Call], Result]:
+    """A tensor of one value, which is the call's ``fill_value`` unless given."""
+
+    def row(call: Call) -> Result:
+        (result,) = call.results
+        call.require(result is not None and not call["pin_memory"])
+        number: Any = call["fill_value"] if value is None else value
+        call.require(isinstance(number, int | float))
+        dtype, device = call.types[0].dtype, encode(result.device if result is not None else None)
+        shape = call.types[0].sizes
+        return apply(Opaque(FULL, (shape, number), call.types, (("dtype", dtype), ("device", device))))
+
+    return row
+
+
+ROWS: Mapping[str, Callable[[Call], Result]] = {
+    "aten.new_zeros.default": _filled(0),
+    "aten.new_ones.default": _filled(1),
+    "aten.new_full.default": _filled(),
+    "aten.zeros_like.default": _filled(0),
+    "aten.ones_like.default": _filled(1),
+    "aten.full_like.default": _filled(),
+}
+"""One row per ATen overload."""

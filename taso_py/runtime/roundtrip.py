@@ -1,0 +1,111 @@
+"""``python -m taso_py.runtime.roundtrip [--small] [NAME ...]``: models of the zoo to graphs and back, bit for bit.
+
+Invariant: exit status 0 only if every output of every model is identical to the original's, strides included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from taso_py.backend import build
+from taso_py.frontend import Program, import_module
+from taso_py.ir.errors import TasoError
+from taso_py.ops.opaque import Opaque
+from taso_py.runtime import zoo
+from taso_py.runtime.zoo.entry import ZooEntry
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """What became of one model."""
+
+    name: str
+    identical: bool
+    nodes: int
+    opaque: Counter[str]
+    """How often each operator outside the table runs: static nodes, which fold away, are not counted."""
+    seconds: float
+    """Of importing and building."""
+
+    def __str__(self) -> str:
+        verdict = "identical" if self.identical else "DIFFERENT"
+        kinds = ", ".join(f"{name} x{count}" for name, count in self.opaque.most_common())
+        counts = f"{self.nodes:5} nodes {self.opaque.total():3} opaque {self.seconds:6.1f} s"
+        return f"{self.name:32} {verdict}  {counts}  {kinds}".rstrip()
+
+
+def round_trip(entry: ZooEntry, *, small: bool = False) -> RoundTrip:
+    """Imports and builds a model, and compares the outputs on its example inputs.
+
+    torch.export never takes the fused path that multi-head attention has outside of it, so the original does not here.
+
+    Raises:
+        TasoError: the model cannot be made or imported.
+    """
+    torch.backends.mha.set_fastpath_enabled(False)
+    module, args = entry.make(small=small)
+    with torch.no_grad():
+        expected = pytree.tree_leaves(module(*args))
+        start = time.perf_counter()
+        program = import_module(module, args)
+        built = build(program)
+        seconds = time.perf_counter() - start
+        found = pytree.tree_leaves(built(*args))
+    return RoundTrip(entry.name, same(expected, found), len(program.graph.nodes), opaque_kinds(program), seconds)
+
+
+def same(expected: Sequence[object], found: Sequence[object]) -> bool:
+    """Whether two lists of outputs are equal: tensors in type, shape, strides and every bit but those of NaN."""
+    if len(expected) != len(found):
+        return False
+    for left, right in zip(expected, found, strict=True):
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            if left.dtype is not right.dtype or left.shape != right.shape or left.stride() != right.stride():
+                return False
+            if not torch.equal(torch.nan_to_num(left, nan=0.0), torch.nan_to_num(right, nan=0.0)):
+                return False
+            if not torch.equal(left.isnan(), right.isnan()):
+                return False
+        elif left != right:
+            return False
+    return True
+
+
+def opaque_kinds(program: Program) -> Counter[str]:
+    """How often a program runs each operator outside the table."""
+    nodes = [node for node in program.graph.nodes if not node.is_static]
+    return Counter(node.op.target for node in nodes if isinstance(node.op, Opaque))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m taso_py.runtime.roundtrip", description=__doc__)
+    parser.add_argument("names", metavar="NAME", nargs="*", help="models of the zoo; all by default")
+    parser.add_argument("--small", action="store_true", help="the small variants")
+    options = parser.parse_args(arguments)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    failed = False
+    for name in options.names or zoo.names():
+        try:
+            result = round_trip(zoo.get(name), small=options.small)
+            failed |= not result.identical
+            line = str(result)
+        except TasoError as error:
+            failed = True
+            line = f"{name:32} REFUSED    {error}"
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

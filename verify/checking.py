@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taso_py.ir.errors import TasoError
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Counterexample, Outcome, Verdict
-from verify.limits import Limits, Refused
+from verify.limits import Limits
 from verify.prover import DEFAULT_LIMITS, prove
 from verify.witness import TRIALS, witness
 
@@ -27,7 +28,7 @@ def check(rule: Substitution, limits: Limits = DEFAULT_LIMITS, seed: int = 0, tr
         if verdict.outcome is not Outcome.PROVED:
             return verdict
         found = witness(rule, seed + 1, 2 * trials)
-    except Refused as refusal:
+    except TasoError as refusal:
         return Verdict(Outcome.UNKNOWN, str(refusal))
     if found is not None:
         return _refuted(found, "proved, but PyTorch disagrees; please report this: differs")

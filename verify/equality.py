@@ -10,7 +10,7 @@ Invariant: "zero" is certain; otherwise nothing is said.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from taso_py.ir.size import Dim
@@ -27,20 +27,22 @@ class Equality:
     def __init__(self, solver: Solver) -> None:
         self._solver = solver
 
-    def is_zero(self, sum_: Sum, known: Sequence[Dim] = (), depth: int = _DEPTH) -> bool:
-        """Whether a closed sum is zero wherever the known guards hold."""
+    def remainder(self, sum_: Sum, known: Sequence[Dim] = (), depth: int = _DEPTH) -> Term | None:
+        """None if a closed sum is shown to be zero wherever the known guards hold, else a term that is left over."""
         left = self._remaining(sum_, known)
-        if not left or depth == 0 or not any(isinstance(f, Call) for term in left for f in term.factors):
-            return not left
+        if not left or depth == 0 or not _has_call(left[-1]):
+            return left[-1] if left else None
         merged = close(self._with_representatives(left, known, depth))
-        return merged != close(left) and not self._remaining(merged, known)
+        if merged != close(left):
+            left = self._remaining(merged, known)
+        return left[-1] if left else None
 
-    def are_equal(self, left: Sum, right: Sum, known: Sequence[Dim], depth: int = _DEPTH) -> bool:
-        """Whether two closed sums are equal wherever the known guards hold."""
-        return self.is_zero(close([*left, *negative(right)]), known, depth)
+    def are_equal(self, left: Sum, right: Sum, known: Sequence[Dim], depth: int) -> bool:
+        """Whether two closed sums are shown to be equal wherever the known guards hold."""
+        return self.remainder(close([*left, *negative(right)]), known, depth) is None
 
     def _remaining(self, sum_: Sum, known: Sequence[Dim]) -> list[Term]:
-        """The terms of the groups that are not shown to cancel."""
+        """The terms of the groups that are not shown to cancel, up to the first that nothing can make cancel."""
         groups: defaultdict[str, list[Term]] = defaultdict(list)
         for term in sum_:
             groups[product_key(term)].append(term)
@@ -48,6 +50,8 @@ class Equality:
         for group in groups.values():
             if not self._solver.vanishes([(term.coefficient, term.guards) for term in group], known):
                 left += group
+                if not _has_call(group[0]):
+                    break  # only calls can still turn out to be equal
         return left
 
     def _with_representatives(self, sum_: Sequence[Term], known: Sequence[Dim], depth: int) -> list[Term]:
@@ -60,7 +64,8 @@ class Equality:
             for place, factor in enumerate(factors):
                 if not isinstance(factor, Call):
                     continue
-                equal = next((call for call in seen if self._same(call, factor, here, depth)), None)
+                usable = (call for call in seen if _bound_names(call.symbols).issubset(term.bound))
+                equal = next((call for call in usable if self._same(call, factor, here, depth)), None)
                 if equal is None:
                     seen.append(factor)
                 else:
@@ -89,6 +94,15 @@ class Equality:
 
     def _covered(self, one: Sequence[Sequence[Dim]], other: Sequence[Sequence[Dim]], known: Sequence[Dim]) -> bool:
         return all(self._solver.implied([*known, *guards], other) for guards in one)
+
+
+def _has_call(term: Term) -> bool:
+    return any(isinstance(factor, Call) for factor in term.factors)
+
+
+def _bound_names(names: Iterable[str]) -> frozenset[str]:
+    """Those of canonical bound indices; a call that mentions them means nothing in a term that does not bind them."""
+    return frozenset(name for name in names if name.startswith("%"))
 
 
 def negative(sum_: Sequence[Term]) -> list[Term]:

@@ -29,13 +29,20 @@ from verify.limits import Refused
 
 
 def solved(rule: Substitution) -> Substitution:
-    """The rule with the equalities among its preconditions used up: a size that one defines is replaced everywhere."""
+    """The rule with the equalities among its preconditions used up: a size that one defines is replaced everywhere.
+
+    Raises:
+        TasoError: they contradict the shapes.
+    """
     while True:
         solutions = (solve(c.value, lambda _: True) for c in rule.preconditions if c.is_equality)
         solution = next((found for found in solutions if found is not None), None)
         if solution is None:
             return rule
-        rule = rule.substitute(dict([solution]))
+        try:
+            rule = rule.substitute(dict([solution]))
+        except ValueError as error:
+            raise Refused(f"a precondition contradicts the shapes: {error}") from error
 
 
 def assumptions(rule: Substitution) -> Context:

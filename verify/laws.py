@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+from taso_py.ops.functions import IRRATIONALS
 from taso_py.ops.scalar import Irrational, SizeOf
 from verify.context import Context
 from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of
@@ -51,8 +52,8 @@ class Laws:
                 return coefficient > 0 and self.is_positive(inner)
             case Call(function, _):
                 return function in _POSITIVE
-            case Irrational():
-                return True
+            case Irrational(name):
+                return IRRATIONALS[name] > 0
             case _:
                 return False
 

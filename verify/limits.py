@@ -14,12 +14,14 @@ from taso_py.ir.errors import TasoError
 class Limits:
     """Bounds on one proof."""
 
-    terms: int = 4000
-    """Terms that may be built by products, all together."""
+    nodes: int = 100
+    """Operators and variables of both sides."""
+    steps: int = 10_000
+    """Elements expanded and products multiplied out, for one level."""
     cells: int = 256
     """Cases into which a function's argument may fall apart."""
     queries: int = 400
-    """Questions to the solver."""
+    """Questions to the solver, for one level."""
     rlimit: int = 400_000
     """Z3's own count of steps for one question; about a tenth of a second."""
 
@@ -34,17 +36,17 @@ class Budget:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.queries = 0
-        self._terms = 0
+        self._steps = 0
 
-    def take_terms(self, count: int) -> None:
-        """Records terms built.
+    def take_steps(self, count: int) -> None:
+        """Records work done.
 
         Raises:
             Refused: more than the limit.
         """
-        self._terms += count
-        if self._terms > self.limits.terms:
-            raise Refused(f"more than {self.limits.terms} terms")
+        self._steps += count
+        if self._steps > self.limits.steps:
+            raise Refused(f"more than {self.limits.steps} steps")
 
     def take_query(self) -> None:
         """Records a question to the solver.

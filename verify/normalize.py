@@ -32,13 +32,14 @@ from taso_py.ops.scalar import (
     SizeOf,
     Times,
 )
+from taso_py.rules.substitution import Substitution
 from verify.cells import Cells, size_terms, with_guards
 from verify.context import Context
 from verify.laws import Laws, Level
 from verify.limits import Budget, Refused
 from verify.maximum import Maxima, as_maximum
 from verify.solver import Solver
-from verify.terms import Call, Sum, Term, close, constant, product_of, rename_bound
+from verify.terms import Call, Term, close, constant, product_of, rename_bound
 
 _OPEN = frozenset(
     [
@@ -89,6 +90,7 @@ class Normalizer:
         Raises:
             Refused: an operator has no definition, or a limit is reached.
         """
+        self._budget.take_steps(1)
         node = value.node
         match node.op:
             case Input(key, type_):
@@ -190,7 +192,7 @@ class Normalizer:
     def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         if self._level is not Level.ALGEBRA and not (_is_sign(left) or _is_sign(right)):
             left, right = self._whole(left, known), self._whole(right, known)
-        self._budget.take_terms(len(left) * len(right))
+        self._budget.take_steps(len(left) * len(right))
         return self.cells.simplified((self._laws.multiply(a, b) for a in left for b in right), known)
 
     def _whole(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
@@ -218,6 +220,14 @@ def _is_sign(sum_: Sequence[Term]) -> bool:
     return len(sum_) == 1 and abs(sum_[0].coefficient) == 1 and not (sum_[0].bound or sum_[0].guards or sum_[0].factors)
 
 
-def total_of(terms_: Iterable[Term], sign: int = 1) -> Sum:
-    """A closed sum, or its negative."""
-    return close(term._replace(coefficient=sign * term.coefficient) for term in terms_)
+def may_be_movement(rule: Substitution) -> bool:
+    """Whether a proof at the level of movement is worth trying: one side computes nothing that the other does not."""
+    source, target = ({_opaque(node) for node in side.nodes} - {""} for side in (rule.source, rule.target))
+    return source <= target or target <= source
+
+
+def _opaque(node: Node) -> str:
+    """What stays closed at the level of movement: the operator of an elementwise node, the whole of another."""
+    if not isinstance(node.op, TensorOperator) or node.op.name in _OPEN:
+        return ""
+    return node.op.text if node.op.name in _ELEMENTWISE else node.digest

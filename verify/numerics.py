@@ -70,7 +70,7 @@ def _differ(source: Graph, target: Graph, names: frozenset[str]) -> bool:
 
 
 def _multiplies_zeros(source: Graph, target: Graph) -> bool:
-    """Padding, enlarged kernels, the constant zero, windows of another shape, or an operand that one side forgets."""
+    """Padding, enlarged kernels, the constant zero; other padded windows, or a variable that one side forgets."""
     return (
         any(_makes_zeros(node) for graph in (source, target) for node in graph.nodes)
         or set(_windows(source)) != set(_windows(target))
@@ -84,9 +84,9 @@ def _makes_zeros(node: Node) -> bool:
 
 def _windows(graph: Graph) -> Iterator[tuple[object, ...]]:
     for node in graph.nodes:
-        if isinstance(node.op, Conv2d):
+        if isinstance(node.op, Conv2d) and node.op.padding != (0, 0):
             yield (*node.inputs[1].type.shape[-2:], *node.op.padding)
-        elif isinstance(node.op, AvgPool2d):
+        elif isinstance(node.op, AvgPool2d) and node.op.padding != (0, 0):
             yield (*node.op.kernel, *node.op.padding)
 
 
@@ -114,12 +114,12 @@ def _places(graph: Graph) -> set[tuple[str, int, frozenset[str]]]:
     for node in reversed(graph.nodes):
         for value in node.inputs:
             below[value.node] |= below[node] | ({node.op.name} & _SCALES)
-    places: set[tuple[str, int, frozenset[str]]] = set()
+    found: set[tuple[str, int, frozenset[str]]] = set()
     for node in graph.nodes:
         if node.op.name in _CONTRACTIONS:
-            places |= {(node.op.name, place, above[value.node]) for place, value in enumerate(node.inputs)}
-            places.add((node.op.name, -1, below[node]))
-    return places
+            found |= {(node.op.name, place, above[value.node]) for place, value in enumerate(node.inputs)}
+            found.add((node.op.name, -1, below[node]))
+    return {place for place in found if place[2]}
 
 
 def _has_mask(graph: Graph) -> bool:

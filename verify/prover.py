@@ -12,16 +12,19 @@ from taso_py.ir.errors import TasoError
 from taso_py.ops.scalar import Condition
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from taso_py.rules.verdict import Outcome, Verdict
+from verify.context import Context
 from verify.equality import Equality, negative
 from verify.hypotheses import assumptions, check_kinds, obligations, output_index, solved
 from verify.laws import Level
 from verify.limits import Budget, Limits, Refused
-from verify.normalize import Normalizer
+from verify.normalize import Normalizer, may_be_movement
 from verify.numerics import classify
 from verify.solver import Solver
-from verify.terms import close
+from verify.terms import close, term_key
 
 DEFAULT_LIMITS = Limits()
+_SHOWN = 160
+"""Characters of a term that are shown in a reason."""
 _BOUND_NAME = re.compile(r"k\d+")
 
 
@@ -30,13 +33,18 @@ def prove(rule: Substitution, limits: Limits = DEFAULT_LIMITS) -> Verdict:
 
     The levels are tried from the lowest; each proves on its own, and the first that does gives the class.
     """
-    budget = Budget(limits)
     reason = ""
     try:
         rule = solved(rule)
-        refuse_foreign(rule)
+        refuse_unsuitable(rule, limits)
+        facts = assumptions(rule)
+        unmet = _unmet(rule, facts, Budget(limits))
+        if unmet:
+            return Verdict(Outcome.UNKNOWN, unmet)
         for level in Level:
-            reason = first_difference(rule, level, budget)
+            if level is Level.MOVEMENT and not may_be_movement(rule):
+                continue
+            reason = _difference(rule, facts, level, Budget(limits))
             if not reason:
                 return Verdict(Outcome.PROVED, f"index, {level.name.lower()}", classify(rule, level))
     except TasoError as error:
@@ -46,35 +54,42 @@ def prove(rule: Substitution, limits: Limits = DEFAULT_LIMITS) -> Verdict:
     return Verdict(Outcome.UNKNOWN, reason)
 
 
-def first_difference(rule: Substitution, level: Level, budget: Budget) -> str:
-    """Why the sides are not shown to be equal at a level; empty if they are.
-
-    Raises:
-        Refused: a limit was reached.
-    """
-    facts = assumptions(rule)
+def _unmet(rule: Substitution, facts: Context, budget: Budget) -> str:
+    """Why the rule could not be applied anywhere, or not safely; empty if it can."""
+    solver = Solver(facts, budget)
+    if rule.preconditions and solver.impossible([condition.value for condition in rule.preconditions]):
+        return "no sizes satisfy the preconditions"
     for statement in obligations(rule):
-        if not facts.follows(statement) and not Solver(facts, budget).implied([], [[statement]]):
+        if not facts.follows(statement) and not solver.implied([], [[statement]]):
             return f"the target needs {Condition(statement)}"
+    return ""
+
+
+def _difference(rule: Substitution, facts: Context, level: Level, budget: Budget) -> str:
+    """Why the sides are not shown to be equal at a level; empty if they are."""
     for number, (left, right) in enumerate(zip(rule.source.outputs, rule.target.outputs, strict=True)):
         index, context = output_index(left.type, facts)
         solver = Solver(context, budget)
         normalizer = Normalizer(context, budget, solver, level)
         difference = close([*normalizer.element(left, index), *negative(normalizer.element(right, index))])
-        if not Equality(solver).is_zero(difference):
-            return f"output {number}: the sides are not shown to be equal"
+        remainder = Equality(solver).remainder(difference)
+        if remainder is not None:
+            return f"output {number}: not shown to cancel: {term_key(remainder)[:_SHOWN]}"
     return ""
 
 
-def refuse_foreign(rule: Substitution) -> None:
-    """Refuses a rule about things that are not real numbers, or with names that the prover uses itself.
+def refuse_unsuitable(rule: Substitution, limits: Limits) -> None:
+    """Refuses a rule that is large, speaks of more than real numbers, or uses names that the prover uses itself.
 
     Raises:
         Refused: it is such a rule.
     """
-    check_kinds([*rule.source.nodes, *rule.target.nodes])
+    nodes = [*rule.source.nodes, *rule.target.nodes]
+    if len(nodes) > limits.nodes:
+        raise Refused(f"more than {limits.nodes} operators")
+    check_kinds(nodes)
     names: set[str] = set()
-    for node in (*rule.source.nodes, *rule.target.nodes):
+    for node in nodes:
         names.update(*(type_.symbols for type_ in node.types), *(attribute_symbols(v) for _, v in node.op.attributes))
     clash = next((name for name in sorted(names) if _BOUND_NAME.fullmatch(name)), None)
     if clash is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from taso_py.ir.operator import AttributeValue, Constant, Operator
+from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
 from taso_py.ir.size import Dim, Poly, evaluate
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.contraction import Conv2d
@@ -22,7 +22,7 @@ from taso_py.ops.pooling import AvgPool2d, MaxPool2d
 from taso_py.rules.substitution import Substitution, attribute_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
-IMAGES = (5, 6, 7, 8, 9, 11)
+IMAGES = (1, 2, 5, 6, 7, 8, 9, 11)
 _CHOICES: Mapping[str, tuple[int, ...]] = {
     "stride": (1, 1, 2, 3),
     "dilation": (1, 1, 2),
@@ -89,7 +89,7 @@ class Sampler:
 def _roles(rule: Substitution) -> dict[str, tuple[int, ...] | None]:
     """What each symbol is drawn from; None for a real number. Where it has two roles the dimension counts."""
     roles: dict[str, tuple[int, ...] | None] = {}
-    nodes = [*rule.source.nodes, *rule.target.nodes]
+    nodes = [n for side in (rule.source, rule.target) for n in side.nodes if not isinstance(n.op, Input)]
     for node in nodes:
         roles.update((name, None) for name in _number_names(node.op))
     for node in nodes:

@@ -5,6 +5,9 @@ integers satisfy this" stays true. What is useful of the forgotten facts is give
 integers: the inequalities that define a floor division by a positive number, and products of inequalities
 (``f >= 0`` and ``s >= 0`` give ``f*s >= 0``) for the products that occur.
 
+Questions are written as SMT-LIB text (Barrett et al., SMT-LIB 2.6): what is asked can be read, and Z3 parses it faster
+than its Python interface builds it.
+
 Invariant: an answer "impossible" or "equal" holds for all integers; any other answer, a limit reached included, is
 "not shown".
 """
@@ -25,7 +28,6 @@ from verify.limits import Budget
 
 Summand: TypeAlias = tuple[Fraction, tuple[Dim, ...]]
 """A coefficient, and the guards under which it counts."""
-_Formula: TypeAlias = Any  # z3 has no annotations
 
 
 class Solver:
@@ -34,54 +36,48 @@ class Solver:
     def __init__(self, context: Context, budget: Budget) -> None:
         self._context = context
         self._budget = budget
-        self._variables: dict[Monomial, _Formula] = {}
         bounds: list[Dim] = [symbol(name) - least for name, least in context.lower.items()]
         self._facts: list[Dim] = [*bounds, *context.facts]
 
     @cached_property
-    def _z3(self) -> _Formula:
+    def _z3(self) -> Any:
         """A Z3 context of its own, made when the first question is put: many proofs put none."""
         return z3.Context()
 
     def impossible(self, guards: Sequence[Dim]) -> bool:
         """Whether no integers satisfy all guards."""
-        return self._unsatisfiable(guards, [], lambda: z3.BoolVal(True, self._z3))
+        return self._unsatisfiable(guards, [], "true")
 
     def implied(self, known: Sequence[Dim], alternatives: Sequence[Sequence[Dim]]) -> bool:
         """Whether at least one list of guards holds wherever the known guards hold."""
         occurring = [guard for guards in alternatives for guard in guards]
-        return self._unsatisfiable(
-            known, occurring, lambda: z3.Not(z3.Or([self._conjunction(guards) for guards in alternatives], self._z3))
-        )
+        claim = f"(not (or false {' '.join(map(_conjunction, alternatives))}))"
+        return self._unsatisfiable(known, occurring, claim)
 
     def vanishes(self, summands: Sequence[Summand], known: Sequence[Dim] = ()) -> bool:
         """Whether the sum of the coefficients whose guards hold is zero for all integers."""
         scale = lcm(*(coefficient.denominator for coefficient, _ in summands))
         common = set(summands[0][1]).intersection(*(guards for _, guards in summands))
         parts = [(int(c * scale), [g for g in guards if g not in common]) for c, guards in summands]
+        counted = " ".join(f"(ite {_conjunction(guards)} {_number(coefficient)} 0)" for coefficient, guards in parts)
+        shared = [*known, *sorted(common, key=str)]
+        occurring = [guard for _, guards in parts for guard in guards]
+        return self._unsatisfiable(shared, occurring, f"(not (= 0 (+ 0 {counted})))")
 
-        def differs() -> _Formula:
-            zero = z3.IntVal(0, self._z3)
-            counted = [
-                z3.If(self._conjunction(guards), z3.IntVal(coefficient, self._z3), zero)
-                for coefficient, guards in parts
-            ]
-            return z3.Sum(counted) != 0
-
-        shared = sorted(common, key=str)
-        return self._unsatisfiable([*known, *shared], [guard for _, guards in parts for guard in guards], differs)
-
-    def _unsatisfiable(self, guards: Sequence[Dim], occurring: Sequence[Dim], claim: Any) -> bool:
+    def _unsatisfiable(self, guards: Sequence[Dim], occurring: Sequence[Dim], claim: str) -> bool:
         self._budget.take_query()
-        solver = z3.SolverFor("QF_LIA", ctx=self._z3)
+        true = [*self._relevant([*guards, *occurring]), *guards]
+        statements = [*true, *_definitions([*true, *occurring], self._context)]
+        lemmas = _products(statements, occurring, self._context)
+        asserted = [_holds(statement) for statement in statements]
+        asserted += [f"(=> {_conjunction(antecedents)} {_holds(product)})" for antecedents, product in lemmas]
+        used = [*statements, *occurring, *(product for _, product in lemmas)]
+        names = sorted({_name(monomial) for value in used for monomial, _ in terms(value) if monomial})
+        lines = [f"(declare-const {name} Int)" for name in names]
+        lines += [f"(assert {formula})" for formula in dict.fromkeys([*asserted, claim])]
+        solver = z3.SimpleSolver(ctx=self._z3)
         solver.set("rlimit", self._budget.limits.rlimit)
-        facts = self._relevant([*guards, *occurring])
-        true = [*facts, *guards]
-        for statement in [*true, *_definitions([*true, *occurring], self._context)]:
-            solver.add(self._linear(statement) >= 0)
-        for antecedents, product in _products(true, occurring, self._context):
-            solver.add(z3.Implies(self._conjunction(antecedents), self._linear(product) >= 0))
-        solver.add(claim())
+        solver.from_string("\n".join(lines))
         return bool(solver.check() == z3.unsat)
 
     def _relevant(self, guards: Iterable[Dim]) -> list[Dim]:
@@ -96,21 +92,22 @@ class Solver:
             reached.update(name for fact in connected for name in _names(fact))
             left = [fact for fact in left if fact not in connected]
 
-    def _conjunction(self, guards: Sequence[Dim]) -> _Formula:
-        return z3.And([self._linear(guard) >= 0 for guard in guards] + [z3.BoolVal(True, self._z3)])
 
-    def _linear(self, value: Dim) -> _Formula:
-        parts = [
-            self._variable(monomial) * coefficient if monomial else z3.IntVal(coefficient, self._z3)
-            for monomial, coefficient in terms(value)
-        ]
-        return z3.Sum(parts) if parts else z3.IntVal(0, self._z3)
+def _name(monomial: Monomial) -> str:
+    return f"|{'*'.join(map(str, monomial))}|"
 
-    def _variable(self, monomial: Monomial) -> _Formula:
-        known = self._variables.get(monomial)
-        if known is None:
-            known = self._variables[monomial] = z3.Int("*".join(map(str, monomial)), self._z3)
-        return known
+
+def _number(value: int) -> str:
+    return str(value) if value >= 0 else f"(- {-value})"
+
+
+def _holds(value: Dim) -> str:
+    parts = [f"(* {_number(c)} {_name(m)})" if m else _number(c) for m, c in terms(value)]
+    return f"(<= 0 (+ 0 {' '.join(parts)}))"
+
+
+def _conjunction(guards: Sequence[Dim]) -> str:
+    return f"(and true {' '.join(map(_holds, guards))})"
 
 
 def _names(value: Dim) -> frozenset[str]:
@@ -136,9 +133,10 @@ def _definitions(values: Sequence[Dim], context: Context) -> list[Dim]:
     return statements
 
 
-def _products(true: Sequence[Dim], occurring: Sequence[Dim], context: Context) -> list[tuple[tuple[Dim, ...], Dim]]:
+def _products(
+    statements: Sequence[Dim], occurring: Sequence[Dim], context: Context
+) -> list[tuple[tuple[Dim, ...], Dim]]:
     """Lemmas ``f >= 0, s >= 0 -> f*s >= 0`` as (antecedents, consequent) that speak of products which occur."""
-    statements = [*true, *_definitions([*true, *occurring], context)]
     products = {m for value in [*statements, *occurring] for m, _ in terms(value) if len(m) > 1}
     if not products:
         return []

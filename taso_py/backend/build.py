@@ -15,8 +15,10 @@ from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import keep_contract
+from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.lowering import lower, materialize
 from taso_py.backend.program import Fixed, Program, Signature
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import assemble
 from taso_py.backend.writes import is_write, may_show_writes
 from taso_py.ir.graph import Graph, topological
@@ -53,6 +55,7 @@ class _Writer:
         self._program = program
         self._places = places
         self._values: dict[Value, fx.Node] = {}
+        self._fixed: dict[fx.Node, Fixed] = {}
 
     def write(self, graph: Graph) -> None:
         """Writes everything; the results are the leaves of the original's."""
@@ -73,17 +76,17 @@ class _Writer:
 
     def _placeholders(self, graph: Graph) -> None:
         inputs = {node.op.key: node for node in graph.inputs if isinstance(node.op, Input)}
-        fixed: list[tuple[fx.Node, Fixed]] = []
         for index, leaf in enumerate(self._program.signature.inputs):
-            if isinstance(leaf, Fixed):
-                fixed.append((self.graph.placeholder(f"fixed_{index}"), leaf))
-            else:
+            if not isinstance(leaf, Fixed):
                 self._values[inputs[leaf].value] = self.graph.placeholder(leaf)
-        for placeholder, leaf in fixed:
-            equal = self.graph.call_function(operator.eq, (placeholder, leaf.value))
-            message = f"this module was built for the argument {leaf.value!r}; build another one for other values"
-            check = torch._assert  # pyright: ignore[reportPrivateUsage]
-            self.graph.call_function(check, (equal, message))
+            else:
+                self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
+        for key, node in inputs.items():
+            type_ = node.types[0]
+            arguments = (self._values[node.value], key, list(type_.sizes), TORCH_DTYPES[type_.dtype])
+            self.graph.call_function(check_tensor, arguments)
+        for placeholder, leaf in self._fixed.items():
+            self.graph.call_function(check_fixed, (placeholder, leaf.value))
 
     def _node(self, node: Node) -> None:
         if isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):

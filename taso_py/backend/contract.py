@@ -57,23 +57,39 @@ def keep_contract(module: fx.GraphModule, program: Program, weights: Mapping[str
     leaves = list(end.args[0])
     with module.graph.inserting_before(end):
         for index, (place, tensor) in enumerate(zip(places, found, strict=True)):
-            label = f"output {index}"
-            if tensor.numel() > 1 and tensor.stride() != wanted.strides[index]:
-                leaves[place] = restride(module.graph, leaves[place], tensor, wanted.strides[index])
-            elif any(pair[0] == label for pair in seen.shared - wanted.shared):
-                leaves[place] = module.graph.call_function(aten.clone.default, (leaves[place],))
+            unlike = tensor.numel() > 1 and tensor.stride() != wanted.strides[index]
+            if unlike or any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared):
+                leaves[place] = copied(module.graph, leaves[place], tensor, wanted.strides[index])
     end.args = (leaves,)
     module.recompile()
 
 
-def restride(graph: fx.Graph, node: fx.Node, tensor: Tensor, strides: Sequence[int]) -> fx.Node:
-    """A copy of a value with the given strides; the value itself if elements would share memory."""
+def copied(graph: fx.Graph, node: fx.Node, tensor: Tensor, strides: Sequence[int]) -> fx.Node:
+    """A copy of a value with the given strides.
+
+    Axes of stride 0 are expanded from a copy of one slice; where elements share memory otherwise, the copy is dense.
+    """
     shape = list(tensor.shape)
-    if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
-        return node
+    compact = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
+    if not _is_injective(compact, strides):
+        return graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    for axis, (size, kept) in enumerate(zip(shape, compact, strict=True)):
+        if size != kept:
+            node = graph.call_function(aten.slice.Tensor, (node, axis, 0, 1))
     keywords: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device}
-    fresh = graph.call_function(aten.empty_strided.default, (shape, list(strides)), keywords)
-    return graph.call_function(aten.copy_.default, (fresh, node))
+    fresh = graph.call_function(aten.empty_strided.default, (compact, list(strides)), keywords)
+    copy = graph.call_function(aten.copy_.default, (fresh, node))
+    return copy if compact == shape else graph.call_function(aten.expand.default, (copy, shape))
+
+
+def _is_injective(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether distinct elements are certainly at distinct places."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
 
 
 def input_keys(program: Program) -> list[str]:

@@ -40,8 +40,9 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
 
     Args:
         program: its graph may be a rewritten one; the weights that it has now are the measure of growth.
-        growth_limit: how many times those bytes the result may have; a mebibyte more is always allowed. Where all foldings together would be more, the
-            largest results are not folded, and their operands are tried instead.
+        growth_limit: how many times those bytes the result may have; :data:`FREE_BYTES` more are always allowed. Where
+            all foldings together would be more, the largest results are not folded, and their operands are tried
+            instead.
 
     Returns:
         A program with the weights that its graph names, views of the given ones where folding only moves data.
@@ -60,7 +61,8 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
         known = {**weights, **{key: computed[value] for value, key in keys.items()}}
         tensors = {node.op.key: known[node.op.key] for node in folded.nodes if isinstance(node.op, Weight)}
         if not frontier or stored_bytes(tensors.values()) <= limit:
-            return replace(program, graph=folded, weights=tensors, parameters=program.parameters & tensors.keys())
+            parameters = {key: flag for key, flag in program.parameters.items() if key in tensors}
+            return replace(program, graph=folded, weights=tensors, parameters=parameters)
         refused.add(max(frontier, key=lambda value: (stored_bytes([computed[value]]), value.key)))
 
 

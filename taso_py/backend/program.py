@@ -60,8 +60,9 @@ class Program:
     weights: Mapping[str, Tensor]
     """Parameters, buffers and lifted constants by their name in the module; detached, sharing storage with the model's
     except for the buffers that the model writes to, which are copies."""
-    parameters: frozenset[str]
-    """The keys of the weights that are parameters; the others are buffers and constants."""
+    parameters: Mapping[str, bool]
+    """The keys of the weights that are parameters, and whether they require gradients: ``matmul`` and ``linear`` choose
+    their algorithm by that even where none are computed. The other weights are buffers and constants."""
     signature: Signature
     contract: Contract
     example_inputs: tuple[Tensor, ...]

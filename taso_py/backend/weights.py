@@ -16,7 +16,7 @@ from taso_py.ir.operator import Weight
 
 
 def assemble(
-    graph: Graph, weights: Mapping[str, Tensor], parameters: frozenset[str]
+    graph: Graph, weights: Mapping[str, Tensor], parameters: Mapping[str, bool]
 ) -> tuple[nn.Module, dict[str, str]]:
     """A module that holds the weights a graph names, and where in it each key is.
 
@@ -40,7 +40,7 @@ def assemble(
         parent = _submodule(root, place)
         name = place.rpartition(".")[2]
         if key in parameters and not node.op.mutable:
-            parent.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+            parent.register_parameter(name, nn.Parameter(tensor, requires_grad=parameters[key]))
         else:
             parent.register_buffer(name, tensor.clone() if node.op.mutable else tensor)
         places[key] = place

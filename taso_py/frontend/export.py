@@ -5,10 +5,14 @@ Invariant: whatever torch.export raises becomes one :class:`ImportRefusal` of on
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +23,10 @@ from torch.export import ExportedProgram
 from taso_py.backend.schema import bind
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.opaque import draws
-from taso_py.frontend.source import refuse
+from taso_py.frontend.source import TORCH_FOLDER, refuse
 
 _T = TypeVar("_T")
+_OWN_FOLDER = str(Path(__file__).parent)
 
 
 def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
@@ -60,12 +65,17 @@ def random_draws(graph: fx.Graph) -> list[fx.Node]:
     return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Without the warnings that torch's own export code causes, which no user can act on; gradients off."""
-    with warnings.catch_warnings(), torch.no_grad():
+    """Without what torch's own export code warns, logs and prints, which no user can act on; gradients off."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
 
 
 def _guarded(action: Callable[[], _T]) -> _T:
@@ -80,23 +90,33 @@ def _guarded(action: Callable[[], _T]) -> _T:
 
 _CAUSES: Sequence[tuple[str, str]] = (
     (
-        r"DynamicCache|use_cache|past_key_values|Cache",
-        "the model returns a key-value cache, which cannot be exported; pass use_cache=False, or wrap the model with "
+        r"DynamicCache|use_cache|past_key_values|Cache\b",
+        "the model handles a key-value cache, which cannot be exported; pass use_cache=False, or wrap the model with "
         "taso_py.runtime.huggingface.adapt",
     ),
     (
-        r"[Dd]ata.dependent|GuardOnDataDependentSymNode|[Uu]nbacked",
-        "the model's control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
+        r"[Dd]ata.dependent|[Uu]nbacked|control.?flow",
+        "control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
     ),
-    (r"control.?flow", "the model's control flow depends on the data; use torch.where instead of if"),
 )
 
 
 def explain(error: Exception) -> str:
-    """One line: the known cause behind an error of torch.export and what to do, or its first line."""
+    """One line: the known cause behind an error of torch.export and what to do, or the error's own first line."""
     text = str(error)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    at = _user_line(error)
     for pattern, cause in _CAUSES:
         if re.search(pattern, text):
-            return f"cannot export the model: {cause} (torch.export: {first[:200]})"
-    return f"cannot export the model ({type(error).__name__}: {first[:300]}); torch.export must accept it first"
+            return f"cannot export the model: {cause}{at} (torch.export: {first[:200]})"
+    return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first[:300]}"
+
+
+def _user_line(error: Exception) -> str:
+    """Where in the model the error arose: the innermost frame that is neither torch's nor ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith((TORCH_FOLDER, _OWN_FOLDER, "<"))]
+    if not outside:
+        return ""
+    frame = outside[-1]
+    return f" (at {Path(frame.filename).name}:{frame.lineno}: {frame.line})"

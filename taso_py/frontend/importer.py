@@ -21,12 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from taso_py.backend.lowering import lower, materialize, variants
 from taso_py.backend.run import call_now
 from taso_py.backend.schema import bind, result_count
-from taso_py.backend.tensors import NO_TENSOR, tensor_type
+from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
 from taso_py.frontend.call import Call, NotInDialectError
-from taso_py.frontend.dialect import DIALECT
+from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
 from taso_py.frontend.opaque import opaque_call
-from taso_py.frontend.source import check_static, refuse, source_line
+from taso_py.frontend.source import check_static, refuse, source_line, type_of
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Weight
@@ -94,7 +94,7 @@ class Importer:
         ]
         if not result_count(overload):
             results = []
-        types = tuple(NO_TENSOR if result is None else tensor_type(result) for result in results)
+        types = tuple(NO_TENSOR if result is None else type_of(fx_node, result) for result in results)
         positional = fx.map_arg(fx_node.args, self.env.__getitem__)
         keywords = fx.map_arg(fx_node.kwargs, self.env.__getitem__)
         arguments = bind(overload, positional, keywords)
@@ -147,6 +147,8 @@ class Importer:
             self.layouts[value] = tensor
 
     def _opaque(self, fx_node: fx.Node, call: Call) -> Sequence[Value]:
+        if str(call.overload) in NEEDS_ROW:
+            refuse(fx_node, "reads memory by strides beyond its operand", "use slices and reshapes instead")
         op, inputs = opaque_call(fx_node, call, self.env.__getitem__)
         node = make(op, inputs) if op.pure else self.effect(op, inputs)
         for value, result in zip(node.outputs, call.results, strict=True):

@@ -23,7 +23,7 @@ from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, functionalize
 from taso_py.frontend.importer import Importer
 from taso_py.frontend.original import OriginalRun, run_original
-from taso_py.frontend.source import check_static
+from taso_py.frontend.source import check_static, type_of
 from taso_py.frontend.state import State, find_state
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
@@ -88,7 +88,7 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     return Program(
         graph=graph,
         weights={key: state.tensor(key) for key in state.tensors if key in keys},
-        parameters=state.parameters & keys,
+        parameters={key: flag for key, flag in state.parameters.items() if key in keys},
         signature=signature,
         contract=observe(returned, examples, state.tensors),
         example_inputs=tuple(examples.values()),
@@ -122,7 +122,7 @@ def _leaves(functional: ExportedProgram, state: State, importer: Importer) -> li
             raise ImportRefusal(f"input {spec.arg.name} is neither a tensor nor a plain value; pass tensors")
         node = placeholders[spec.arg.name]
         check_static(node)
-        type_ = tensor_type(node.meta["val"])
+        type_ = type_of(node, node.meta["val"])
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(importer.leaf(node, Input(spec.arg.name, type_)))
         else:

@@ -10,20 +10,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from taso_py.backend.tensors import TensorError, tensor_type
 from taso_py.frontend.errors import ImportRefusal
+from taso_py.ir.types import TensorType
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
-_TORCH = str(Path(torch.__file__).parent)
+TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 
 def source_line(node: fx.Node) -> str:
     """``file.py:12: y = self.conv(x)``: the innermost frame outside torch; or the module's path, or the node's name."""
     frames = [match for match in _FRAME.finditer(node.meta.get("stack_trace") or "") if match["file"][0] != "<"]
-    outside = [frame for frame in frames if not frame["file"].startswith(_TORCH)]
+    outside = [frame for frame in frames if not frame["file"].startswith(TORCH_FOLDER)]
     if frames:
         frame = (outside or frames)[-1]
         return f"{Path(frame['file']).name}:{frame['line']}: {frame['code'].strip()}"
@@ -42,6 +44,18 @@ def refuse(node: fx.Node, problem: str, advice: str) -> NoReturn:
     raise ImportRefusal(f"{operator_name(node)} {problem} (at {source_line(node)}); {advice}")
 
 
+def type_of(node: fx.Node, tensor: Tensor) -> TensorType:
+    """The type of one result of a node.
+
+    Raises:
+        ImportRefusal: the graph has no form for it.
+    """
+    try:
+        return tensor_type(tensor)
+    except TensorError as error:
+        raise ImportRefusal(f"{operator_name(node)} (at {source_line(node)}): {error}") from error
+
+
 def check_static(node: fx.Node) -> None:
     """Refuses a node whose result has a size that is not a number.
 
@@ -50,7 +64,7 @@ def check_static(node: fx.Node) -> None:
     """
     val: Any = node.meta.get("val")
     for item in val if isinstance(val, list | tuple) else [val]:
-        if not isinstance(item, torch.Tensor) or all(type(size) is int for size in item.shape):
+        if not isinstance(item, Tensor) or all(type(size) is int for size in item.shape):
             continue
         if free_unbacked_symbols(item):
             refuse(node, "has a result whose size depends on the data", "use masks or padding to a fixed size instead")

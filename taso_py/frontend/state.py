@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from taso_py.backend.schema import storage_of
 from taso_py.frontend.errors import ImportRefusal
@@ -24,8 +25,8 @@ class State:
     """By key, as the program has them."""
     keys: Mapping[str, str]
     """Name -> key."""
-    parameters: frozenset[str]
-    """The keys of parameters."""
+    parameters: Mapping[str, bool]
+    """The keys of parameters, and whether they require gradients."""
     written: frozenset[str]
     """The keys of buffers that the program writes to."""
 
@@ -45,18 +46,19 @@ def find_state(exported: ExportedProgram) -> State:
     tensors: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
     known: dict[object, str] = {}
-    parameters: set[str] = set()
+    parameters: dict[str, bool] = {}
     for spec in signature.input_specs:
         if spec.target is None or spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             continue
         tensor = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
-        if not isinstance(tensor, Tensor):
-            raise ImportRefusal(f"the program's state {spec.target} is not a tensor; export the model again")
+        if not isinstance(tensor, Tensor) or is_traceable_wrapper_subclass(tensor):
+            kind = type(tensor).__name__
+            raise ImportRefusal(f"the model's {spec.target} is a {kind}, not a plain tensor; convert it to one first")
         identity = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         key = keys[spec.target] = known.setdefault(identity, spec.target)
         tensors[key] = tensor
         if spec.kind is InputKind.PARAMETER:
-            parameters.add(key)
+            parameters[key] = tensor.requires_grad
     written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
     for key in written:
         sharing = [
@@ -66,4 +68,4 @@ def find_state(exported: ExportedProgram) -> State:
             raise ImportRefusal(
                 f"the model writes to buffer {key}, which shares memory with {sharing[0]}; clone one of them"
             )
-    return State(tensors, keys, frozenset(parameters), written)
+    return State(tensors, keys, parameters, written)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import Call, Result
-from taso_py.frontend.dialect import contraction, creation, elementwise, movement, normalization, pooling
+from taso_py.frontend.dialect import contraction, creation, elementwise, movement, normalization, pooling, strides
 
 DIALECT: Mapping[str, Callable[[Call], Result]] = {
     **elementwise.ROWS,
@@ -18,5 +18,8 @@ DIALECT: Mapping[str, Callable[[Call], Result]] = {
     **pooling.ROWS,
     **movement.ROWS,
     **creation.ROWS,
+    **strides.ROWS,
 }
 """Rows by the name of the overload, as ``aten.add.Tensor``."""
+
+NEEDS_ROW = strides.NEEDS_ROW

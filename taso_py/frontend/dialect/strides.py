@@ -1,0 +1,64 @@
+"""Import of calls whose result depends on how their operand lies in memory.
+
+Invariant: such a call gets its operand in the order in which it was written down here, whatever a rewrite of what comes
+before does to layouts: an opaque ``contiguous``, which no rule removes and which costs nothing where it is one already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from taso_py.backend.tensors import encode
+from taso_py.frontend.call import Call, Result, apply
+from taso_py.frontend.dialect.movement import permuted
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Ref
+from taso_py.ops.opaque import Opaque
+
+
+def _contiguous(x: Value) -> Value:
+    return apply(Opaque("aten.contiguous.default", (Ref(0),), (x.type,)), x)
+
+
+def _as_strided(call: Call) -> Result:
+    """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
+    x = call.value("self")
+    order = memory_order(call.layouts[x])
+    size, stride, offset = call["size"], call["stride"], call["storage_offset"] or 0
+    last = offset + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+    elements = 1
+    for extent in x.type.sizes:
+        elements *= extent
+    call.require(order is not None and (0 in size or last < elements))
+    rank = x.type.rank
+    dense = _contiguous(permuted(x, [axis - rank for axis in order or ()]))
+    arguments = (Ref(0), tuple(size), tuple(stride), offset)
+    return apply(Opaque("aten.as_strided.default", arguments, call.types), dense)
+
+
+def memory_order(tensor: Tensor) -> list[int] | None:
+    """The axes from the outermost in memory to the innermost; None unless the tensor fills its memory from the start."""
+    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis]))
+    dense = tensor.permute(order).is_contiguous() and tensor.storage_offset() == 0
+    return order if dense else None
+
+
+def _reinterpreted(call: Call) -> Result:
+    """Views of the bits as another type, which need the last axis dense."""
+    x = call.value("self")
+    call.require(call.layouts[x].is_contiguous())
+    others = [encode(value) for name, value in call.arguments.items() if name != "self"]
+    return apply(Opaque(str(call.overload), (Ref(0), *others), call.types), _contiguous(x))
+
+
+ROWS: Mapping[str, Callable[[Call], Result]] = {
+    "aten.as_strided.default": _as_strided,
+    "aten.view.dtype": _reinterpreted,
+    "aten.view_as_complex.default": _reinterpreted,
+}
+"""One row per ATen overload."""
+
+NEEDS_ROW = frozenset({"aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_copy.default"})
+"""Overloads that are wrong, not only slow, after a change of layout; they are refused where their row does not apply."""

@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Input
+from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Enlarge, Slice
+from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
 from taso_py.ops.pooling import AvgPool2d, MaxPool2d
-from taso_py.rules.substitution import Substitution
+from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context
 from verify.limits import Refused
 
@@ -159,13 +160,22 @@ def _axis(type_: TensorType, axis: int) -> Dim:
     return found
 
 
-def check_kinds(nodes: Iterable[Node]) -> None:
-    """Refuses arithmetic on elements that are not real numbers: a proof speaks of reals only.
+def check_kinds(nodes: Sequence[Node]) -> None:
+    """Refuses arithmetic on elements that are not real numbers, and numbers computed from what are not integers.
+
+    A proof speaks of reals only, and the matcher can compute with integers only.
 
     Raises:
         Refused: there is such a node.
     """
+    integers: set[str] = set()
     for node in nodes:
+        integers.update(*(type_.symbols for type_ in node.types))
+        integers |= set().union(*(attribute_symbols(v) for _, v in node.op.attributes)) - number_symbols(node.op)
+    for node in nodes:
+        for value in _numbers(node.op):
+            if isinstance(value, Poly) and value.terms != ((tuple(value.symbols), 1),) and value.symbols - integers:
+                raise Refused(f"{node.op.text}: a number is a symbol or computed from integers")
         if isinstance(node.op, Input) or not isinstance(node.op, TensorOperator) or node.op.name in _MOVES:
             continue
         operands = node.inputs[:3] if node.op.name == "attention" else node.inputs
@@ -174,3 +184,20 @@ def check_kinds(nodes: Iterable[Node]) -> None:
 
 
 _MOVES = frozenset(["concat", "slice", "permute", "reshape", "expand", "contiguous"])
+
+
+def number_symbols(op: Operator) -> set[str]:
+    """The symbols in attributes that are real numbers."""
+    return set().union(*map(attribute_symbols, _numbers(op)))
+
+
+def _numbers(op: Operator) -> Iterator[AttributeValue]:
+    match op:
+        case Constant(value):
+            yield value
+        case BatchNorm(eps) | LayerNorm(_, eps) | RmsNorm(_, eps):
+            yield eps
+        case Attention(scale):
+            yield scale
+        case _:
+            pass

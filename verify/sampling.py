@@ -12,14 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, Poly, evaluate
 from taso_py.ir.types import Group, TensorType
+from taso_py.ops.base import plain_axis
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Enlarge, Slice
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
 from taso_py.ops.pooling import AvgPool2d, MaxPool2d
 from taso_py.rules.substitution import Substitution, attribute_symbols
+from verify.hypotheses import number_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
 IMAGES = (1, 2, 5, 6, 7, 8, 9, 11)
@@ -62,7 +64,7 @@ class Sampler:
         self._roles = _roles(rule)
         self._types = [type_ for node in rule.source.nodes for type_ in node.types]
         self._groups = sorted({a.name for type_ in self._types for a in type_.shape if isinstance(a, Group)})
-        self._bounds = [b for side in (rule.source, rule.target) for node in side.nodes for b in _bounds(node.op)]
+        self._bounds = [b for side in (rule.source, rule.target) for node in side.nodes for b in _bounds(node)]
 
     def draw(self, random: Random, attempts: int) -> Sample | None:
         """A sample that the rule's preconditions and types allow; None if none is found."""
@@ -91,11 +93,11 @@ def _roles(rule: Substitution) -> dict[str, tuple[int, ...] | None]:
     roles: dict[str, tuple[int, ...] | None] = {}
     nodes = [n for side in (rule.source, rule.target) for n in side.nodes if not isinstance(n.op, Input)]
     for node in nodes:
-        roles.update((name, None) for name in _number_names(node.op))
+        roles.update((name, None) for name in number_symbols(node.op))
     for node in nodes:
         for attribute, value in node.op.attributes:
             choices = _CHOICES.get(attribute, _CHOICES["bound"])
-            names = attribute_symbols(value) - _number_names(node.op)
+            names = attribute_symbols(value) - number_symbols(node.op)
             roles.update(dict.fromkeys(sorted(names), choices))
     for variable in rule.variables:
         shape = variable.types[0].shape
@@ -112,30 +114,17 @@ def _roles(rule: Substitution) -> dict[str, tuple[int, ...] | None]:
     return roles
 
 
-def _number_names(op: Operator) -> set[str]:
-    match op:
-        case Constant(value):
-            found: AttributeValue = value
-        case BatchNorm(eps) | LayerNorm(_, eps) | RmsNorm(_, eps):
-            found = eps
-        case Attention(scale):
-            found = scale
-        case _:
-            found = None
-    return attribute_symbols(found)
-
-
-def _bounds(op: Operator) -> Iterator[Dim]:
+def _bounds(node: Node) -> Iterator[Dim]:
     """Integers that PyTorch or shape inference wants not to be negative, apart from dimensions."""
-    match op:
-        case Slice(_, start, stop):
-            yield from (start, stop - start)
+    match node.op:
+        case Slice(axis, start, stop):
+            yield from (start, stop - start, plain_axis(node.inputs[0].type, axis) - stop)
         case Conv2d(stride, padding, dilation):
             yield from (*(s - 1 for s in stride), *padding, *(d - 1 for d in dilation))
         case AvgPool2d(kernel, stride, padding) | MaxPool2d(kernel, stride, padding):
             yield from (*(k - 1 for k in kernel), *(s - 1 for s in stride), *padding)
             yield from (k - 2 * p for k, p in zip(kernel, padding, strict=True))
         case Enlarge(kernel):
-            yield from kernel
+            yield from (k - plain_axis(node.inputs[0].type, axis) for k, axis in zip(kernel, (-2, -1), strict=True))
         case _:
             pass

@@ -137,7 +137,10 @@ def _attribute(value: Any, sample: Sample) -> Any:
         return tuple(_attribute(item, sample) for item in value)
     if isinstance(value, Poly):
         number = sample.numbers.get(str(value))
-        return evaluate(value, sample.sizes) if number is None else number
+        try:
+            return evaluate(value, sample.sizes) if number is None else number
+        except KeyError as error:
+            raise Refused(f"{value} is not computed from integers") from error
     return value
 
 

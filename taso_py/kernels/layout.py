@@ -52,8 +52,11 @@ class Layouts:
         self._known: WeakKeyDictionary[Node, tuple[str, ...]] = WeakKeyDictionary()
 
     def signature(self, node: Node) -> str:
-        """The operands' types and strides as text: what, beside the operator, a latency depends on."""
-        return ", ".join(self._text(value) for value in node.inputs)
+        """The operands' types and strides, and which are weights: what, beside the operator, a latency depends on."""
+        return ", ".join(
+            ("weight " if v.node.is_static and not isinstance(v.node.op, Constant) else "") + self._text(v)
+            for v in node.inputs
+        )
 
     def _text(self, value: Value) -> str:
         op = value.node.op

@@ -31,6 +31,11 @@ def test_strides_are_part_of_what_a_latency_depends_on() -> None:
     assert layouts.signature(dense) == layouts.signature(sliced) != layouts.signature(narrow)
 
 
+def test_weights_are_told_apart() -> None:
+    node = _node("relu(e)")
+    assert Layouts().signature(node) == "weight f16[9,8]"
+
+
 def test_constants_stay_numbers_and_indices_are_valid() -> None:
     scaled = _node("mul(x, constant{value=2.5, dtype=f32})")
     assert [operand is None for operand in random_operands(scaled, CPU)].count(True) == 1
@@ -39,6 +44,11 @@ def test_constants_stay_numbers_and_indices_are_valid() -> None:
     )
     (rows,) = timed_call(ATEN, lookup, CPU)()
     assert (rows.shape, rows.dtype) == ((7, 8), torch.float16)
+
+
+def test_weights_that_are_expanded_can_be_timed() -> None:
+    node = _node("add(x, expand(sum(cast(e){dtype=f32}){axes=[-2,-1]}){shape=[3,4]})")
+    assert timed_call(ATEN, node, CPU)()[0].shape == (2, 3, 4)
 
 
 def test_a_timed_call_computes_the_operator() -> None:

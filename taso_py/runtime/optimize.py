@@ -1,0 +1,210 @@
+"""The main job: import, search, build, race, compare, save.
+
+Invariant: what is returned was timed end to end against the original in a fresh race and compared with it against
+float64; where nothing is surely faster, the original graph comes back and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from tqdm import tqdm
+
+from taso_py.backend import Program
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment, resolve_device
+from taso_py.cost.model import CostModel
+from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Input
+from taso_py.report.optimization import Report, Speedup
+from taso_py.rules.database import read_database
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.verdict import Numerics
+from taso_py.runtime.artifact import check_writable, save
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.runtimes import Runner, runtimes_to_try
+from taso_py.runtime.source import Source
+from taso_py.runtime.trial import Judgement, Trial
+from taso_py.search.backtracking import search
+from taso_py.search.greedy import greedy
+from taso_py.search.result import Limits, Progress, SearchResult
+from taso_py.search.trace import Trace, write_trace
+
+FINALISTS = 3
+"""How many of the search's best graphs are timed end to end, per runtime."""
+GROWTH_LIMIT = 1.25
+"""How many times the original's bytes of weights the result may hold."""
+SEARCHES = {"backtracking": search, "greedy": greedy}
+"""The strategies, by name."""
+
+
+class OptimizeError(TasoError):
+    """An optimization that cannot be carried out as asked."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to optimize; the defaults are those of the command line."""
+
+    device: str = "cpu"
+    runtime: str = "eager"
+    search: str = "backtracking"
+    alpha: float = 1.05
+    budget: int = 2000
+    time_limit: float = 60.0
+    """Seconds of search, measuring of new operators included."""
+    numerics: Numerics | None = None
+    """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
+    seed: int = 0
+    race_seconds: float = 20.0
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if self.search not in SEARCHES:
+            raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
+        self.limits()
+
+    def limits(self) -> Limits:
+        """The limits of the search; raises `TasoError` if they make no sense."""
+        return Limits(
+            alpha=self.alpha,
+            budget=self.budget,
+            seconds=self.time_limit,
+            growth=GROWTH_LIMIT,
+            numerics=self.numerics,
+            results=FINALISTS,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A result with its evidence."""
+
+    module: Runner
+    """Called like the original; for the eager runtime a ``torch.fx.GraphModule``."""
+    report: Report
+    trace: Trace
+
+
+def optimize(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Optimized:
+    """Optimizes a module for the shapes of its example inputs, on the device that they are on.
+
+    Args:
+        module: in evaluation mode; it is not changed. Or an exported program, which brings its own inputs.
+        example_inputs: positional inputs.
+        example_kwargs: keyword inputs.
+        options: the fields of :class:`Options`.
+
+    Raises:
+        TasoError: the module cannot be imported, or an option is wrong; the message is one line.
+    """
+    if isinstance(module, ExportedProgram) and not example_inputs and module.example_inputs is not None:
+        example_inputs, example_kwargs = module.example_inputs
+    name = type(module).__name__
+    source = Source(name, module, tuple(example_inputs), dict(example_kwargs or {}))
+    return optimize_source(source, Options(**options), read_database(None))
+
+
+def optimize_source(
+    source: Source, options: Options, rules: Sequence[Substitution], output: Path | None = None
+) -> Optimized:
+    """Optimizes what MODEL names; ``output`` is the folder to save to, if any."""
+    if output is not None:
+        check_writable(output)
+    with torch.no_grad():
+        return _Job(source, options, rules).run(output)
+
+
+@dataclass
+class _Job:
+    """One optimization under way."""
+
+    source: Source
+    options: Options
+    rules: Sequence[Substitution]
+
+    def run(self, output: Path | None) -> Optimized:
+        """All stages, in order."""
+        runtimes = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
+        program = import_source(self.source)
+        found = self._search(program)
+        with self._bar("time", 100) as bar:
+
+            def on_round(done: int, _total: int) -> None:
+                bar.update(done - bar.n)
+
+            trial = Trial(self.source, program, self.options.race_seconds, self.options.seed, on_round)
+            judgement = trial.hold(found, runtimes)
+        report = self._report(program, found, judgement, trial.notes)
+        trace = judgement.winner.candidate.trace
+        if output is not None:
+            report = replace(report, saved=str(output))
+            save(output, judgement.content, report, write_trace(trace))
+        return Optimized(judgement.winner.runner, report, trace)
+
+    def _search(self, program: Program) -> SearchResult:
+        with LatencyDatabase() as database:
+            cost = CostModel(program.device, database, progress=self.options.progress)
+            cost.warm(program.graph)
+            with self._bar("search", self.options.budget) as bar:
+
+                def report(progress: Progress) -> None:
+                    bar.update(progress.built - bar.n)
+                    bar.set_postfix_str(f"best {progress.best_seconds / progress.original_seconds:.3f} of the original")
+
+                strategy = SEARCHES[self.options.search]
+                return strategy(program.graph, self.rules, cost, self.options.limits(), report)
+
+    def _bar(self, what: str, total: int) -> Any:
+        return tqdm(total=total, desc=what, leave=False, disable=not self.options.progress)
+
+    def _report(self, program: Program, found: SearchResult, judgement: Judgement, notes: Sequence[str]) -> Report:
+        winner, speedup, rules = judgement.winner, judgement.speedup, judgement.rules_speedup
+        before, after = judgement.seconds
+        return Report(
+            model=self.source.name,
+            device=str(program.device),
+            runtime=winner.runtime,
+            original_ms=before * 1e3,
+            optimized_ms=after * 1e3,
+            speedup=speedup.median,
+            speedup_low=speedup.low,
+            speedup_high=speedup.high,
+            rules_speedup=Speedup(rules.median, rules.low, rules.high),
+            applied=winner.candidate.trace.applied,
+            error=judgement.comparison.error,
+            original_error=judgement.comparison.original_error,
+            comparison_passed=judgement.comparison.passed,
+            stop_reason=found.stop_reason.value,
+            search_seconds=found.seconds,
+            expansions=found.expansions,
+            candidates=found.built,
+            estimated_ms=(found.original.seconds * 1e3, winner.candidate.seconds * 1e3),
+            operators=(_running(program.graph), _running(winner.program.graph)),
+            weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
+            rounds=speedup.rounds,
+            timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
+            environment=Environment.current(self.options.device).as_dict(),
+            seed=self.options.seed,
+            notes=tuple(notes),
+        )
+
+
+def _running(graph: Graph) -> int:
+    """How many operators run each time: those that do not depend on weights and constants only."""
+    return sum(not node.is_static and not isinstance(node.op, Input) for node in graph.nodes)

@@ -1,0 +1,46 @@
+"""Deriving a result again from its trace, checking every step.
+
+Invariant: a replay that succeeds has matched each rule where the trace says, compared both sides in float64, and
+arrived at the graph that the trace names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch.export import ExportedProgram
+
+from taso_py.frontend import Program, import_module, import_program
+from taso_py.ir.errors import TasoError
+from taso_py.runtime.regions import check_regions
+from taso_py.runtime.source import Source
+from taso_py.search.trace import read_trace, replay_steps
+
+
+class ReplayError(TasoError):
+    """A trace that cannot be read, or a step whose two sides differ."""
+
+
+def import_source(source: Source) -> Program:
+    """The program of what MODEL names."""
+    if isinstance(source.module, ExportedProgram):
+        return import_program(source.module, source.args, source.kwargs)
+    return import_module(source.module, source.args, source.kwargs)
+
+
+def replay_trace(path: Path, source: Source, seed: int = 0) -> int:
+    """Replays a trace on the model it was made from; gives the number of steps.
+
+    Raises:
+        TasoError: the file cannot be read, the trace is of another model, or a step does not hold.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReplayError(f"cannot read {path}: {error}") from error
+    program = import_source(source)
+    matches = [match for match, _ in replay_steps(program.graph, read_trace(text))]
+    wrong = [region for region in check_regions(matches, seed, program.device) if not region.passed]
+    if wrong:
+        raise ReplayError(f"the two sides of {wrong[0].rule} differ by {wrong[0].error:.1e} where it was applied")
+    return len(matches)

@@ -1,0 +1,215 @@
+"""The trial of the search's best graphs: built, raced end to end, compared with the original, confirmed.
+
+Invariant: what wins, unless it is the original itself, was surely faster than the original in a race held after it had
+been picked, and its saved form, reloaded, agreed with the original; rules that win were surely faster than the
+unchanged graph in the same runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from statistics import median
+
+from torch import nn
+
+from taso_py.backend import Program, build, fold, retype
+from taso_py.backend.schema import stored_bytes
+from taso_py.ir.errors import TasoError
+from taso_py.runtime.artifact import deserialize, serialize
+from taso_py.runtime.compare import Comparison, compare, input_cases
+from taso_py.runtime.regions import RegionError, check_regions
+from taso_py.runtime.runtimes import Runner, RuntimeUnavailableError, prepare
+from taso_py.runtime.source import Source
+from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
+from taso_py.search.result import Candidate, SearchResult
+from taso_py.search.trace import replay_steps
+
+ORIGINAL = "original"
+EVEN = Ratio(1.0, 1.0, 1.0, 0, 1.0)
+"""What is compared with itself."""
+
+
+class TrialError(TasoError):
+    """A trial that has no acceptable outcome."""
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A graph, built for a runtime; or the original module."""
+
+    name: str
+    candidate: Candidate
+    program: Program
+    module: nn.Module
+    runtime: str
+    runner: Runner
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The winner with its evidence."""
+
+    winner: Finalist
+    content: bytes
+    """Its ``.pt2`` file."""
+    comparison: Comparison
+    speedup: Ratio
+    """Over the original."""
+    rules_speedup: Ratio
+    """Over the unchanged graph in the same runtime."""
+    seconds: tuple[float, float]
+    """Medians of original and winner in the confirming race."""
+    first: Race
+    """The race of all."""
+
+
+@dataclass
+class Trial:
+    """A trial of one model's finalists; ``notes`` collects what the user should know."""
+
+    source: Source
+    program: Program
+    seconds: float
+    """Of the race of all; confirming races take half of it each."""
+    seed: int
+    on_round: Progress | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+    def hold(self, found: SearchResult, runtimes: Sequence[str]) -> Judgement:
+        """Builds the search's results for the runtimes and finds the winner.
+
+        Raises:
+            TrialError: not even the original agrees with itself.
+        """
+        finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
+        first = race(
+            {name: self._call(finalist.runner) for name, finalist in finalists.items()},
+            device=self.program.device,
+            seconds=self.seconds,
+            seed=self.seed,
+            on_round=self.on_round,
+        )
+        raced = [name for name in finalists if first.times[name]]
+        ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
+        for name in ranking[: ranking.index(ORIGINAL)]:
+            judgement = self._judge(finalists[name], finalists, first)
+            if judgement is not None:
+                return judgement
+        return self._original_wins(finalists[ORIGINAL], first)
+
+    def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
+        module = self.source.callable()
+        unchanged = build(self.program)
+        yield Finalist(ORIGINAL, found.original, self.program, unchanged, "eager", module)
+        taken: set[str] = {ORIGINAL}
+        for candidate in [found.original, *(c for c in found.candidates if c.trace.steps)]:
+            program, module = self.program, unchanged
+            if candidate.trace.steps:
+                program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
+                module = build(program)
+            for runtime in runtimes:
+                runner = self._prepare(module, runtime)
+                if runner is not None:
+                    name = _unique(f"{_describe(candidate)}, {runtime}", taken)
+                    yield Finalist(name, candidate, program, module, runtime, runner)
+
+    def _growth(self, candidate: Candidate) -> float:
+        """How many times the weights the candidate stores, which the search has held to the limit."""
+        return max(1.0, candidate.static_bytes / max(1, stored_bytes(self.program.weights.values()))) + 1e-6
+
+    def _prepare(self, module: nn.Module, runtime: str) -> Runner | None:
+        try:
+            return prepare(module, runtime, self.source.args, self.source.kwargs)
+        except RuntimeUnavailableError as error:
+            self._note(str(error))
+            return None
+
+    def _judge(self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> Judgement | None:
+        """The finalist as winner, or None, with a note, if it is not acceptable."""
+        content, comparison = self._compare(finalist)
+        matches = (match for match, _ in replay_steps(self.program.graph, finalist.candidate.trace))
+        wrong = [region for region in check_regions(matches, self.seed, self.program.device) if not region.passed]
+        if wrong or not comparison.passed:
+            self._note(f"refused {finalist.name}: {_why(comparison, wrong)}")
+            return None
+        final = self._confirm(finalists[ORIGINAL], finalist)
+        total = final.ratio("winner")
+        rules = EVEN
+        if finalist.candidate.trace.steps:
+            unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
+            rules = self._confirm(unchanged, finalist).ratio("winner")
+        if not total.faster or not (rules.faster or rules is EVEN):
+            self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
+            return None
+        seconds = (median(final.times["baseline"]), median(final.times["winner"]))
+        return Judgement(finalist, content, comparison, total, rules, seconds, first)
+
+    def _original_wins(self, original: Finalist, first: Race) -> Judgement:
+        content, comparison = self._compare(original)
+        if not comparison.passed:
+            raise TrialError(f"the unchanged graph disagrees with the model, please report it: {_why(comparison, [])}")
+        self._note("nothing was surely faster than the original, which is kept as it is")
+        times = median(first.times[ORIGINAL])
+        return Judgement(original, content, comparison, EVEN, EVEN, (times, times), first)
+
+    def _compare(self, finalist: Finalist) -> tuple[bytes, Comparison]:
+        """The finalist's saved form, and how it compares when loaded again."""
+        content = serialize(finalist.module, self.source.args, self.source.kwargs)
+        cases = input_cases(self.source.args, self.source.kwargs, self.seed)
+        reference = build(retype(self.program))
+        return content, compare(self.source.callable(), deserialize(content), reference, cases)
+
+    def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
+        return confirm(
+            self._call(baseline.runner),
+            self._call(winner.runner),
+            device=self.program.device,
+            seconds=self.seconds / 2,
+            seed=self.seed + 1,
+            on_round=self.on_round,
+        )
+
+    def _call(self, runner: Runner) -> Callable[[], object]:
+        args, kwargs = self.source.args, self.source.kwargs
+        return lambda: runner(*args, **kwargs)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _describe(candidate: Candidate) -> str:
+    steps = len(candidate.trace.steps)
+    return f"{steps} rule{'s' if steps > 1 else ''} applied" if steps else "unchanged graph"
+
+
+def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
+    """Whether ``one`` is the unchanged graph in the runtime of ``other``."""
+    return one.name != ORIGINAL and not one.candidate.trace.steps and one.runtime == other.runtime
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, numbered if it is taken; it is taken from now on."""
+    names = (name if number == 1 else f"{name} ({number})" for number in count(1))
+    free = next(name for name in names if name not in taken)
+    taken.add(free)
+    return free
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.median:.3f}x, {ratio.low:.3f} to {ratio.high:.3f}"
+
+
+def _why(comparison: Comparison, regions: Sequence[RegionError]) -> str:
+    if regions:
+        return f"the two sides of {regions[0].rule} differ by {regions[0].error:.1e} where it was applied"
+    worst = comparison.worst
+    if worst is None:
+        return "it has no outputs"
+    if worst.problem:
+        return f"output {worst.output} on {worst.inputs} inputs: {worst.problem}"
+    return (
+        f"output {worst.output} on {worst.inputs} inputs is off by {worst.error:.1e}, allowed are {worst.allowed:.1e}"
+    )

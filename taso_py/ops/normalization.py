@@ -14,7 +14,7 @@ from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, plain_axis, require
-from taso_py.ops.scalar import Apply, Index, Operand, Scalar, SizeOf, number, reciprocal, total
+from taso_py.ops.scalar import Apply, Condition, Index, Operand, Scalar, SizeOf, number, reciprocal, total
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,11 @@ class Attention(TensorOperator):
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         q, k, v = operands[:3]
         lead, row = out[:-2], out[-2]
-        keys: Dim = row + 1 if self.causal else plain_axis(k.type, -2)
-        head = plain_axis(q.type, -1)
+        keys, head = plain_axis(k.type, -2), plain_axis(q.type, -1)
         scale = number(self.scale) if self.scale is not None else Apply("rsqrt", SizeOf(head))
+
+        def seen(key: Dim) -> tuple[Condition, ...]:
+            return (Condition(row - key),) if self.causal else ()
 
         def weight(key: Dim) -> Scalar:
             score = total([head], lambda e: q(*lead, row, e) * k(*lead, key, e)) * scale
@@ -183,4 +185,5 @@ class Attention(TensorOperator):
                 return Apply("exp", score) * masked
             return Apply("exp", score + masked)
 
-        return total([keys], lambda s: weight(s) * v(*lead, s, out[-1])) * reciprocal(total([keys], weight))
+        weighted = total([keys], lambda s: weight(s) * v(*lead, s, out[-1]), seen)
+        return weighted * reciprocal(total([keys], weight, seen))

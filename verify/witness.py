@@ -178,7 +178,7 @@ def _slice(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 def _permute(op: Any, x: Sequence[Tensor], _at: _At) -> Tensor:
     rank, count = x[0].dim(), len(op.order)
-    return x[0].permute(*range(rank - count), *(rank + axis for axis in op.order))
+    return x[0].permute([*range(rank - count), *(rank + axis for axis in op.order)])
 
 
 def _pad(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:

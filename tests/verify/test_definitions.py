@@ -1,0 +1,242 @@
+"""Each operator's definition, computed with numpy, is what PyTorch computes; and inference gives PyTorch's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+import torch
+
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.evaluate import Domain, evaluate
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.table import DEFINED
+from verify.witness import compute
+
+Shapes: TypeAlias = list[tuple[int, ...]]
+Case: TypeAlias = tuple[TensorOperator, Shapes]
+Make: TypeAlias = Callable[[Random], Case]
+TRIALS = 12
+
+
+def few(random: Random) -> int:
+    return random.choice((1, 2, 3, 5))
+
+
+def shape(random: Random, least: int = 0) -> tuple[int, ...]:
+    return tuple(few(random) for _ in range(random.randint(least, 4)))
+
+
+def pair(random: Random, low: int, high: int) -> tuple[int, int]:
+    return random.randint(low, high), random.randint(low, high)
+
+
+def image(random: Random) -> tuple[int, ...]:
+    return few(random), few(random), *pair(random, 5, 9)
+
+
+def unary(op: TensorOperator) -> Make:
+    return lambda random: (op, [shape(random)])
+
+
+def binary(op: TensorOperator) -> Make:
+    def case(random: Random) -> Case:
+        full = shape(random)
+        other = tuple(size if random.random() < 0.7 else 1 for size in full[random.randint(0, len(full)) :])
+        shapes = [full, other]
+        random.shuffle(shapes)
+        return op, shapes
+
+    return case
+
+
+def matmul(random: Random) -> Case:
+    lead, (m, k, n) = shape(random)[:2], [few(random) for _ in range(3)]
+    left = tuple(size if random.random() < 0.7 else 1 for size in lead)
+    return Matmul(), [(*left, m, k), (*lead, k, n)] if random.random() < 0.7 else [(*lead, m, k), (k, n)]
+
+
+def linear(random: Random) -> Case:
+    features, length = few(random), few(random)
+    shapes: Shapes = [(*shape(random), length), (features, length)]
+    return Linear(), shapes + [(features,)] * random.randint(0, 1)
+
+
+def conv2d(random: Random) -> Case:
+    groups, channels, features = random.choice((1, 1, 2, 3)), few(random), few(random)
+    op = Conv2d(pair(random, 1, 3), pair(random, 0, 2), pair(random, 1, 2), groups)
+    x = (few(random), groups * channels, *pair(random, 5, 9))
+    shapes: Shapes = [x, (groups * features, channels, *pair(random, 1, 3))]
+    return op, shapes + [(groups * features,)] * random.randint(0, 1)
+
+
+def pool(kind: type[AvgPool2d] | type[MaxPool2d]) -> Make:
+    def case(random: Random) -> Case:
+        kernel = pair(random, 1, 4)
+        padding = (random.randint(0, kernel[0] // 2), random.randint(0, kernel[1] // 2))
+        strides = pair(random, 1, 3)
+        if kind is AvgPool2d:
+            return AvgPool2d(kernel, strides, padding, random.random() < 0.5), [image(random)]
+        dilation = (1, 1) if padding != (0, 0) else (random.randint(1, 2), 1)
+        return MaxPool2d(kernel, strides, padding, dilation), [image(random)]
+
+    return case
+
+
+def adaptive(random: Random) -> Case:
+    return AdaptiveAvgPool2d(random.choice(((1, 1), pair(random, 1, 6)))), [image(random)]
+
+
+def batch_norm(random: Random) -> Case:
+    x = shape(random, 2)
+    return BatchNorm(random.choice((1e-5, 0.5))), [x, *[x[1:2]] * 4]
+
+
+def norm(kind: type[LayerNorm] | type[RmsNorm], most: int) -> Make:
+    def case(random: Random) -> Case:
+        x = shape(random, 2)
+        axes = random.randint(1, 2)
+        return kind(axes, random.choice((1e-5, 0.5))), [x, *[x[-axes:]] * random.randint(0, most)]
+
+    return case
+
+
+def attention(random: Random) -> Case:
+    lead = (few(random), few(random))
+    causal = random.random() < 0.3
+    rows, keys, head, width = (few(random) for _ in range(4))
+    shapes: Shapes = [(*lead, rows, head), (*lead, keys, head), (*lead, keys, width)]
+    if not causal and random.random() < 0.5:
+        shapes.append((rows, keys))
+    return Attention(random.choice((None, 0.5)), causal), shapes
+
+
+def axis_of(random: Random, rank: int) -> int:
+    return random.randrange(-rank, 0)
+
+
+def concat(random: Random) -> Case:
+    first = shape(random, 1)
+    axis = axis_of(random, len(first))
+    at = len(first) + axis
+    return Concat(axis), [(*first[:at], few(random), *first[at + 1 :]) for _ in range(random.randint(1, 4))]
+
+
+def slice_(random: Random) -> Case:
+    x = shape(random, 1)
+    axis = axis_of(random, len(x))
+    start = random.randint(0, x[axis] - 1)
+    return Slice(axis, start, random.randint(start + 1, x[axis]), random.randint(1, 3)), [x]
+
+
+def permute(random: Random) -> Case:
+    x = shape(random)
+    order = list(range(-random.randint(0, len(x)), 0))
+    random.shuffle(order)
+    return Permute(tuple(order)), [x]
+
+
+def reshape(random: Random) -> Case:
+    a, b, c = (few(random) for _ in range(3))
+    shapes = [(a, b, c), (a * b, c), (a, b * c), (a * b * c,), (a, 1, b, c), (c, b, a), (b, a, c), (a * c, b)]
+    before, after = random.sample(shapes, 2)
+    return Reshape(after), [before]
+
+
+def expand(random: Random) -> Case:
+    full = shape(random)
+    given = full[random.randint(0, len(full)) :]
+    return Expand(full), [tuple(size if random.random() < 0.5 else 1 for size in given)]
+
+
+def pad(random: Random) -> Case:
+    x = shape(random, 1)
+    widths = tuple(pair(random, 0, 2) for _ in range(random.randint(1, len(x))))
+    return Pad(widths, random.choice((0.0, 1.5))), [x]
+
+
+def enlarge(random: Random) -> Case:
+    x = (few(random), few(random), *pair(random, 1, 3))
+    return Enlarge((x[2] + 2 * random.randint(0, 2), x[3] + 2 * random.randint(0, 2))), [x]
+
+
+def reduction(kind: type[Sum] | type[Mean] | type[Max]) -> Make:
+    def case(random: Random) -> Case:
+        x = shape(random, 1)
+        axes = tuple(sorted(random.sample(range(-len(x), 0), random.randint(1, len(x)))))
+        return kind(axes, random.random() < 0.5), [x]
+
+    return case
+
+
+def softmax(random: Random) -> Case:
+    x = shape(random, 1)
+    return Softmax(axis_of(random, len(x))), [x]
+
+
+CASES: dict[str, Make] = {
+    **{op.name: binary(op) for op in (Add(), Mul(), Sub(), Div())},
+    **{op.name: unary(op) for op in (Relu(), Sigmoid(), Tanh(), Exp(), Rsqrt(), Silu(), Contiguous(), Cast(DType.F32))},
+    "gelu": lambda random: (Gelu(random.choice(("none", "tanh"))), [shape(random)]),
+    "matmul": matmul,
+    "linear": linear,
+    "conv2d": conv2d,
+    "avg_pool2d": pool(AvgPool2d),
+    "max_pool2d": pool(MaxPool2d),
+    "adaptive_avg_pool2d": adaptive,
+    "batch_norm": batch_norm,
+    "layer_norm": norm(LayerNorm, 2),
+    "rms_norm": norm(RmsNorm, 1),
+    "softmax": softmax,
+    "attention": attention,
+    "concat": concat,
+    "slice": slice_,
+    "permute": permute,
+    "reshape": reshape,
+    "expand": expand,
+    "pad": pad,
+    "enlarge": enlarge,
+    **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},
+}
+
+
+def examples(name: str) -> Iterator[Case]:
+    random = Random(name)
+    for _ in range(TRIALS):
+        yield CASES[name](random)
+
+
+@pytest.mark.parametrize("name", sorted(DEFINED))
+def test_the_definition_is_what_torch_computes(name: str) -> None:
+    generator = torch.Generator().manual_seed(len(name))
+    positive = name in ("rsqrt", "batch_norm")
+    for op, shapes in examples(name):
+        drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+        tensors = [tensor.abs() + 0.1 for tensor in drawn] if positive else drawn
+        types = [TensorType(DType.F64, s) for s in shapes]
+        expected = compute(op, tensors)
+        assert op.infer(types)[0].sizes == tuple(expected.shape), (op, shapes)
+        found = evaluate(op, [tensor.numpy() for tensor in tensors], types, Domain.REAL)
+        np.testing.assert_allclose(found, expected.double().numpy(), rtol=1e-6, atol=1e-9, err_msg=f"{op} {shapes}")
+
+
+def test_a_boolean_mask_removes_keys() -> None:
+    mask = torch.tensor([[True, False, True], [True, True, False]])
+    tensors = [torch.randn(s, dtype=torch.float64) for s in ((2, 4), (3, 4), (3, 5))]
+    types = [TensorType(DType.F64, tuple(t.shape)) for t in tensors]
+    found = evaluate(
+        Attention(),
+        [*(t.numpy() for t in tensors), mask.double().numpy()],
+        [*types, TensorType(DType.BOOL, (2, 3))],
+        Domain.REAL,
+    )
+    np.testing.assert_allclose(found, compute(Attention(), [*tensors, mask]).numpy(), rtol=1e-9)

@@ -1,0 +1,150 @@
+"""The normal form, computed by brute force at concrete sizes, is what PyTorch computes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.size import Dim, evaluate
+from taso_py.ir.types import Group, Shape
+from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.scalar import Irrational, Read, SizeOf
+from taso_py.rules.substitution import Substitution, key
+from verify import witness
+from verify.hypotheses import assumptions, output_index, solved
+from verify.laws import Level
+from verify.limits import Budget, Limits
+from verify.normalize import Normalizer
+from verify.sampling import Sample, Sampler
+from verify.solver import Solver
+from verify.terms import Call, Factor, Sum, Term, close
+
+RANGE = range(-3, 12)
+"""All bound indices lie here: the sizes are small."""
+SCALARS = {
+    "relu": lambda x: max(x, 0.0),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "tanh": math.tanh,
+    "exp": math.exp,
+    "rsqrt": lambda x: x**-0.5,
+    "reciprocal": lambda x: 1 / x,
+    "normal_cdf": lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "sum": lambda x: x,
+    "value": lambda x: x,
+    "cast_float_f16": lambda x: float(np.float16(x)),
+}
+
+
+class Interpreter:
+    """Evaluates sums; elements outside of a variable are not a number, so that reading one is seen."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[np.float64]], numbers: Mapping[str, float]) -> None:
+        self._arrays = arrays
+        self._numbers = numbers
+
+    def total(self, sum_: Sum, env: Mapping[str, int]) -> float:
+        return sum(value for term in sum_ for value in self._values(term, env))
+
+    def _values(self, term: Term, env: Mapping[str, int]) -> list[float]:
+        values: list[float] = []
+        for inner in _places(term, dict(env), list(term.bound)):
+            value = float(term.coefficient)
+            for factor in term.factors:
+                value *= self._factor(factor, inner)
+            values.append(value)
+        return values
+
+    def _factor(self, factor: Factor, env: Mapping[str, int]) -> float:
+        match factor:
+            case Read(variable, index):
+                place = tuple(evaluate(i, env) for i in index)
+                array = self._arrays[variable]
+                inside = all(0 <= i < extent for i, extent in zip(place, array.shape, strict=True))
+                return float(array[place]) if inside else math.nan
+            case SizeOf(value):
+                return self._numbers[str(value)] if str(value) in self._numbers else evaluate(value, env)
+            case Irrational(name):
+                return IRRATIONALS[name]
+            case Call("max", (branches,)):
+                return max(value for branch in branches for value in self._values(branch, env))
+            case Call(function, (argument,)):
+                return SCALARS[function](self.total(argument, env))
+            case _:
+                raise AssertionError(factor)
+
+
+def _places(term: Term, env: dict[str, int], bound: Sequence[str]) -> list[dict[str, int]]:
+    """All values of the bound indices at which the guards hold; each guard is looked at as soon as it can be."""
+
+    def holds(guard: Dim, known: Mapping[str, int]) -> bool:
+        try:
+            return evaluate(guard, known) >= 0
+        except KeyError:
+            return True
+
+    if not all(holds(guard, env) for guard in term.guards):
+        return []
+    if not bound:
+        return [env]
+    return list(itertools.chain.from_iterable(_places(term, {**env, bound[0]: i}, bound[1:]) for i in RANGE))
+
+
+@pytest.mark.parametrize("level", [Level.TERMS, Level.ALGEBRA])
+def test_both_sides_are_what_torch_computes(true_rule: Substitution, level: Level) -> None:
+    rule = solved(true_rule)
+    random = Random(zlib.crc32(rule.statement.encode()))
+    sample = _small_sample(rule, random)
+    tensors = witness._values(rule, sample, random.randrange(1000), 1)
+    arrays = {
+        key(variable): tensors[key(variable)].numpy().reshape(_flat(sample, variable.types[0].shape))
+        for variable in rule.variables
+    }
+    for side in (rule.source, rule.target):
+        for number, expected in enumerate(witness._run(side, tensors, sample)):
+            flat = expected.numpy().reshape(_flat(sample, side.outputs[number].type.shape))
+            _compare(rule, side, number, flat, Interpreter(arrays, sample.numbers), sample, level, random)
+
+
+def _small_sample(rule: Substitution, random: Random) -> Sample:
+    sampler = Sampler(rule)
+    samples = [sample for _ in range(60) if (sample := sampler.draw(random, 500)) is not None]
+    return min(
+        samples, key=lambda sample: math.prod(size + 1 for size in sample.sizes.values()) // random.randint(1, 9)
+    )
+
+
+def _flat(sample: Sample, shape: Shape) -> tuple[int, ...]:
+    """The shape with each axis group as one axis."""
+    return tuple(
+        math.prod(sample.groups[axis.name]) if isinstance(axis, Group) else evaluate(axis, sample.sizes)
+        for axis in shape
+    )
+
+
+def _compare(
+    rule: Substitution,
+    side: Graph,
+    number: int,
+    expected: NDArray[np.float64],
+    interpreter: Interpreter,
+    sample: Sample,
+    level: Level,
+    random: Random,
+) -> None:
+    facts = assumptions(rule)
+    index, context = output_index(side.outputs[number].type, facts)
+    budget = Budget(Limits())
+    sum_ = close(Normalizer(context, budget, Solver(context, budget), level).element(side.outputs[number], index))
+    sizes = {**sample.sizes, **{f"..{name}": math.prod(axes) for name, axes in sample.groups.items()}}
+    for _ in range(3):
+        place = tuple(random.randrange(extent) for extent in expected.shape)
+        env = {**sizes, **{f"@{axis}": i for axis, i in enumerate(place)}}
+        assert interpreter.total(sum_, env) == pytest.approx(expected[place], rel=1e-9, abs=1e-9), (place, sizes)

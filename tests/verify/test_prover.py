@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from taso_py.rules.substitution import Substitution, canonical
+from taso_py.rules.text import read_rules
+from taso_py.rules.verdict import Outcome
+from verify import Limits, check, prove
+
+
+def rule_of(text: str) -> Substitution:
+    return read_rules(text)[0]
+
+
+def test_a_true_rule_is_proved_in_its_class(true_rule: Substitution) -> None:
+    verdict = check(true_rule)
+    assert verdict.outcome is Outcome.PROVED, verdict.reason
+    assert verdict.numerics is true_rule.numerics, verdict.reason
+
+
+def test_a_false_rule_is_not_proved(false_rule: Substitution) -> None:
+    assert prove(false_rule).outcome is Outcome.UNKNOWN
+    verdict = check(false_rule)
+    rounds = any(node.op.name == "cast" for node in false_rule.source.nodes)  # not seen within its tolerance
+    assert verdict.outcome is (Outcome.UNKNOWN if rounds else Outcome.REFUTED), verdict.reason
+    assert rounds == (verdict.counterexample is None)
+
+
+def test_names_do_not_matter(true_rule: Substitution) -> None:
+    verdict = prove(canonical(true_rule))
+    assert (verdict.outcome, verdict.numerics) == (Outcome.PROVED, true_rule.numerics), verdict.reason
+
+
+def test_a_verdict_depends_on_nothing_but_the_rule(true_rules: dict[str, Substitution]) -> None:
+    rules = [true_rules[name] for name in ("a smaller kernel is enlarged to be merged, padding symbolic", "relu twice")]
+    assert [prove(rule) for rule in rules] == [prove(rule) for rule in rules]
+
+
+def test_a_side_equals_itself_exactly(true_rule: Substitution) -> None:
+    verdict = prove(replace(true_rule, target=true_rule.source))
+    assert (verdict.outcome, verdict.reason) == (Outcome.PROVED, "index, movement")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "rule x: i64[M,N]\n source add(x, x)\n target add(x, x)",
+            "add of elements that are not floating-point numbers",
+        ),
+        (
+            "rule x: float[k1,N]\n source sum(x){axes=[-1]}\n target sum(x){axes=[-1]}",
+            "rename the size k1: bound indices have such names",
+        ),
+        (
+            "rule x: float[M,N]\n source relu(x)\n target relu(x)\n where M-2 >= 0, 1-M >= 0",
+            "no sizes satisfy the preconditions",
+        ),
+        (
+            "rule x: float[N,C,H,W], w: float[O,C,K,L]\n"
+            " source conv2d(pad(x){widths=[[A,A],[B,B]]}, w)\n target conv2d(x, w){padding=[A,B]}\n where A >= 0",
+            "the target needs B >= 0",
+        ),
+        (
+            "rule x: float[M,N]\n source add(x, constant{value=inf, dtype=float})\n"
+            " target add(x, constant{value=inf, dtype=float})",
+            "a definition cannot be read at symbolic sizes: cannot convert Infinity to integer ratio",
+        ),
+    ],
+)
+def test_what_cannot_be_treated_is_unknown_with_a_reason(text: str, reason: str) -> None:
+    verdict = prove(rule_of(text))
+    assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, reason)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(nodes=3), "more than 3 operators"),
+        (Limits(steps=5), "more than 5 steps"),
+        (Limits(cells=2), "more than 2 cases"),
+        (Limits(queries=0), "more than 0 questions to the solver"),
+    ],
+)
+def test_limits_are_counts(limits: Limits, reason: str) -> None:
+    rule = rule_of(
+        "rule x: float[N,C,H,W]\n"
+        " source relu(max_pool2d(pad(x){widths=[[A,B],[D,E]]}){kernel=[K,L], stride=[S,T], padding=[P,Q]})\n"
+        " target max_pool2d(relu(pad(x){widths=[[A,B],[D,E]]})){kernel=[K,L], stride=[S,T], padding=[P,Q]}"
+    )
+    verdict = prove(rule, limits)
+    assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, reason)

@@ -1,1 +1,39 @@
-"""taso-py: a superoptimizer for PyTorch models."""
+"""taso-py: a superoptimizer for PyTorch models.
+
+``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result. The rest of
+the public names are the types of what goes in and comes out.
+
+Invariant: importing this package imports nothing heavy; names are looked up when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taso_py.ir.errors import TasoError
+    from taso_py.report.optimization import Report
+    from taso_py.rules.database import read_database
+    from taso_py.rules.verdict import Numerics
+    from taso_py.runtime.artifact import load
+    from taso_py.runtime.optimize import Optimized, Options, optimize
+
+__all__ = ["Numerics", "Optimized", "Options", "Report", "TasoError", "load", "optimize", "read_database"]
+
+_HOMES = {
+    "Numerics": "taso_py.rules.verdict",
+    "Optimized": "taso_py.runtime.optimize",
+    "Options": "taso_py.runtime.optimize",
+    "Report": "taso_py.report.optimization",
+    "TasoError": "taso_py.ir.errors",
+    "load": "taso_py.runtime.artifact",
+    "optimize": "taso_py.runtime.optimize",
+    "read_database": "taso_py.rules.database",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

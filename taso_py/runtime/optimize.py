@@ -34,8 +34,7 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import Judgement, Trial
-from taso_py.search.backtracking import search
-from taso_py.search.greedy import greedy
+from taso_py.search import backtracking, greedy
 from taso_py.search.result import Limits, Progress, SearchResult
 from taso_py.search.trace import Trace, write_trace
 
@@ -43,7 +42,7 @@ FINALISTS = 3
 """How many of the search's best graphs are timed end to end, per runtime."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
-SEARCHES = {"backtracking": search, "greedy": greedy}
+SEARCHES = {"backtracking": backtracking.search, "greedy": greedy.search}
 """The strategies, by name."""
 
 

@@ -9,6 +9,7 @@ Invariant: this shares nothing with the prover but the text of the rule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -68,20 +69,27 @@ def _input(name: str, type_: TensorType, dtype: DType) -> Value:
 def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> float:
     """The greatest difference between two graphs over the same inputs, relative to the source's greatest magnitude.
 
-    The operands are random, mostly positive, so that a variance or a divisor that is among them is a valid one. They
-    and the results have the element types of the graphs; NaN on either side counts as infinitely far apart.
+    Operands are drawn twice: of both signs, where both sides may be NaN at the same places (an operand may be a
+    variance), and all positive, where neither may. A NaN that is not allowed counts as infinitely far apart.
     """
     generator = torch.Generator().manual_seed(seed)
-    operands = [_random(node.types[0], generator).to(device) for node in source.inputs]
+    return max(_deviation(source, target, lowest, generator, device) for lowest in (-1.0, 0.25))
+
+
+def _deviation(source: Graph, target: Graph, lowest: float, generator: torch.Generator, device: torch.device) -> float:
+    operands = [_random(node.types[0], lowest, generator).to(device) for node in source.inputs]
     worst = 0.0
     for before, after in zip(run_graph(source, operands), run_graph(target, operands), strict=True):
-        if before.numel():
-            scale = float(before.double().abs().max()) or 1.0
-            apart = float((before.double() - after.double()).abs().max()) / scale
-            worst = max(worst, apart if apart == apart else float("inf"))
+        before, after = before.double(), after.double()
+        excused = before.isnan() & after.isnan() if lowest < 0 else torch.zeros_like(before, dtype=torch.bool)
+        apart = (before - after).abs().masked_fill(excused, 0.0)
+        if apart.numel():
+            scale = float(before.masked_fill(excused, 0.0).abs().max()) or 1.0
+            relative = float(apart.max()) / scale
+            worst = max(worst, relative if math.isfinite(relative) else math.inf)
     return worst
 
 
-def _random(type_: TensorType, generator: torch.Generator) -> Tensor:
-    values = torch.rand(type_.sizes, generator=generator, dtype=torch.float64) * 1.5 - 0.25
+def _random(type_: TensorType, lowest: float, generator: torch.Generator) -> Tensor:
+    values = torch.rand(type_.sizes, generator=generator, dtype=torch.float64) * (1.25 - lowest) + lowest
     return values.to(TORCH_DTYPES[type_.dtype])

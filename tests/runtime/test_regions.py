@@ -31,8 +31,18 @@ CPU = torch.device("cpu")
             "source batch_norm(x, g, b, m, v){eps=E} "
             "target add(mul(sub(x, m), mul(g, rsqrt(add(v, constant{value=E, dtype=float})))), b)",
             "graph(x: f32[2,3], g: f32[3], b: f32[3], m: f32[3], v: f32[3]) "
-            "{ return batch_norm(x, g, b, m, v){eps=0.75} }",
+            "{ return batch_norm(x, g, b, m, v){eps=0.001} }",
             True,
+        ),
+        (
+            "rule x: float[N] source relu(x) target x",
+            "graph(x: f32[9]) { return relu(x) }",
+            False,
+        ),
+        (
+            "rule x: float[N] source rsqrt(mul(x, x)) target mul(rsqrt(x), rsqrt(x))",
+            "graph(x: f32[9]) { return rsqrt(mul(x, x)) }",
+            False,
         ),
     ],
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol
@@ -23,7 +24,7 @@ from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Enlarge, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
-from taso_py.ops.pooling import AvgPool2d, MaxPool2d
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context
 from verify.limits import Refused
@@ -46,6 +47,11 @@ def solved(rule: Substitution) -> Substitution:
             raise Refused(f"a precondition contradicts the shapes: {error}") from error
 
 
+def reached(side: Graph) -> tuple[Node, ...]:
+    """The nodes that a side computes with: a match says nothing of a variable that is only declared."""
+    return Graph((), side.outputs).nodes
+
+
 def assumptions(rule: Substitution) -> Context:
     """The facts about the symbols of a rule.
 
@@ -56,12 +62,12 @@ def assumptions(rule: Substitution) -> Context:
     lower: dict[str, int] = {}
     for condition in rule.preconditions:
         facts += [condition.value, -1 * condition.value] if condition.is_equality else [condition.value]
-    for node in rule.source.nodes:
+    for node in reached(rule.source):
         for type_ in node.types:
             facts += _at_least_one(type_, lower)
         facts += _legal(node)
         facts += _inside(node)
-    for node in rule.target.nodes:
+    for node in reached(rule.target):
         facts += _inside(node)
     context = Context(lower, facts)
     if context.is_contradictory:
@@ -71,7 +77,7 @@ def assumptions(rule: Substitution) -> Context:
 
 def obligations(rule: Substitution) -> list[Dim]:
     """The integers that must not be negative if the target's attributes are to be legal."""
-    return [statement for node in rule.target.nodes for statement in _legal_attributes(node)]
+    return [statement for node in reached(rule.target) for statement in _legal_attributes(node)]
 
 
 def output_index(type_: TensorType, context: Context) -> tuple[tuple[Dim, ...], Context]:
@@ -121,6 +127,10 @@ def _legal_attributes(node: Node) -> Iterator[Dim]:
         case MaxPool2d(kernel, stride, padding, dilation):
             yield from _at_least(1, (*kernel, *stride, *dilation))
             yield from padding
+        case AdaptiveAvgPool2d(size):
+            yield from _at_least(1, size)
+        case Slice(step=step):
+            yield step - 1
         case _:
             pass
 

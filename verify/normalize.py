@@ -39,7 +39,7 @@ from verify.laws import Laws, Level
 from verify.limits import Budget, Refused
 from verify.maximum import Maxima, as_maximum
 from verify.solver import Solver
-from verify.terms import Call, Term, close, constant, product_of, rename_bound
+from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_of, rename_bound
 
 _OPEN = frozenset(
     [
@@ -82,6 +82,8 @@ class Normalizer:
         self._level = level
         self._fresh = (f"~{number:04d}" for number in itertools.count())
         self._laws = Laws(context, level)
+        self.adds_coefficients = False
+        """Whether like terms were added up: that is more than a sum in another order."""
         self._maxima = Maxima(self.cells, self._laws, solver, self._fresh)
 
     def element(self, value: Value, index: Sequence[Dim], known: Sequence[Dim] = ()) -> list[Term]:
@@ -155,6 +157,12 @@ class Normalizer:
             case _:
                 raise Refused(f"the definition language has no {type(scalar).__name__}")
 
+    def close(self, terms_: Sequence[Term]) -> Sum:
+        """The closed sum; takes note of coefficients that are added up."""
+        if self._level is Level.TERMS and len(terms_) > 1:
+            self.adds_coefficients |= has_like_terms(terms_)
+        return close(terms_)
+
     def _dim(self, value: Dim, env: _Env, known: Sequence[Dim]) -> Dim:
         return self._context.settle(substitute(value, env), known)
 
@@ -199,7 +207,7 @@ class Normalizer:
         """The sum as a choice between single products, so that multiplying needs no distributivity."""
         result: list[Term] = []
         for guards, (part,) in self.cells.split([sum_], known):
-            closed = close(part)
+            closed = self.close(part)
             single = len(closed) <= 1 and not any(term.bound for term in closed)
             result += with_guards(closed if single else product_of(Call("sum", (closed,))), guards)
         return result
@@ -207,7 +215,7 @@ class Normalizer:
     def _applied(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         result: list[Term] = []
         for guards, (part,) in self.cells.split([argument], known):
-            closed = close(part)
+            closed = self.close(part)
             branches = as_maximum(closed) if function == "relu" else None
             moved = self._maxima.relu(branches, [*known, *guards]) if branches is not None else None
             value = moved if moved is not None else self._laws.apply(function, closed)

@@ -71,8 +71,11 @@ def _difference(rule: Substitution, facts: Context, level: Level, budget: Budget
         index, context = output_index(left.type, facts)
         solver = Solver(context, budget)
         normalizer = Normalizer(context, budget, solver, level)
-        difference = close([*normalizer.element(left, index), *negative(normalizer.element(right, index))])
-        remainder = Equality(solver).remainder(difference)
+        source = normalizer.close(normalizer.element(left, index))
+        target = normalizer.close(normalizer.element(right, index))
+        if normalizer.adds_coefficients:
+            return f"output {number}: like terms are added up"
+        remainder = Equality(solver).remainder(close([*source, *negative(target)]))
         if remainder is not None:
             return f"output {number}: not shown to cancel: {term_key(remainder)[:_SHOWN]}"
     return ""

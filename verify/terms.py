@@ -189,6 +189,12 @@ def close(terms_: Iterable[Term]) -> Sum:
     return tuple(sorted((term for term in total.values() if term.coefficient), key=term_key))
 
 
+def has_like_terms(terms_: Iterable[Term]) -> bool:
+    """Whether closing the sum adds up coefficients."""
+    places = [(product_key(term), term.guards) for term in map(canonical, terms_) if term is not None]
+    return len(set(places)) < len(places)
+
+
 def close_branches(branches: Iterable[Term]) -> Sum:
     """The canonical form of the branches of a maximum: as a sum's, but what occurs twice counts once."""
     tidied = (canonical(branch) for branch in branches)

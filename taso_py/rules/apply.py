@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import ShapeError, TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Operator
@@ -36,7 +36,7 @@ def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
     """The outputs of one side of the match's rule, made of the values, sizes and element type that the match holds.
 
     Raises:
-        TasoError, ValueError, ZeroDivisionError: an operator does not accept them.
+        TasoError, ValueError, ZeroDivisionError: an operator does not accept them, or would give an empty tensor.
     """
     built: dict[Node, Node] = {}
 
@@ -47,6 +47,8 @@ def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
     for node in side.nodes:
         if not isinstance(node.op, Input):
             built[node] = make(_concrete(node.op, match), [moved(value) for value in node.inputs])
+            if any(0 in type_.shape for type_ in built[node].types):
+                raise ShapeError(f"{node.op.name} gives an empty tensor")
     return tuple(moved(value) for value in side.outputs)
 
 

@@ -19,7 +19,8 @@ class GraphIndex:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.place: Mapping[Node, int] = {node: place for place, node in enumerate(graph.nodes)}
-        self.users = graph.users
+        self.users: Mapping[Node, Sequence[Node]] = _users(graph.nodes)
+        """The distinct nodes that read a node, in the order of the graph."""
 
     @cached_property
     def by_operator(self) -> Mapping[type[Operator], Sequence[Node]]:
@@ -29,20 +30,27 @@ class GraphIndex:
             found.setdefault(type(node.op), []).append(node)
         return found
 
-    @cached_property
-    def _ancestors(self) -> list[int]:
-        """For each node the set of nodes that it is computed from, itself included, as the bits of a number."""
-        sets: list[int] = []
-        for place, node in enumerate(self.graph.nodes):
-            bits = 1 << place
-            for operand, _ in node.inputs:
-                bits |= sets[self.place[operand]]
-            sets.append(bits)
-        return sets
-
     def depends(self, nodes: Iterable[Node], on: Iterable[Node]) -> bool:
         """Whether any of some nodes is, or is computed from, any of some others; all are in the graph."""
-        mask = 0
-        for node in on:
-            mask |= 1 << self.place[node]
-        return any(self._ancestors[self.place[node]] & mask for node in nodes)
+        targets = set(on)
+        first = min((self.place[node] for node in targets), default=len(self.place))
+        stack, seen = list(nodes), set[Node]()
+        while stack:
+            node = stack.pop()
+            if node in targets:
+                return True
+            # What comes before all targets is computed from none of them.
+            if node not in seen and self.place[node] > first:
+                seen.add(node)
+                stack.extend(operand for operand, _ in node.inputs)
+        return False
+
+
+def _users(nodes: Sequence[Node]) -> Mapping[Node, Sequence[Node]]:
+    users: dict[Node, list[Node]] = {node: [] for node in nodes}
+    for node in nodes:
+        for operand, _ in node.inputs:
+            readers = users[operand]
+            if not readers or readers[-1] is not node:
+                readers.append(node)
+    return users

@@ -27,7 +27,7 @@ from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, symmetries
 
 Identity: TypeAlias = tuple[int, ...]
-"""The number of a rule and the places of what its operators and variables are matched to."""
+"""The number of a rule, then what tells apart what its variables and operators are matched to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,10 @@ class Match:
 class Matcher:
     """A set of rules, prepared; finds their matches in graphs."""
 
-    def __init__(self, rules: Iterable[Substitution]) -> None:
-        self._searches = {rule.id: _Search(compile_pattern(rule), place) for place, rule in enumerate(rules)}
+    def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
+        """Prepare rules; of the matches that a symmetry of a rule carries into each other one is found, or all."""
+        patterns = map(compile_pattern, rules)
+        self._searches = {p.rule.id: _Search(p, number, keep_symmetric) for number, p in enumerate(patterns)}
         self._roots: dict[type[Operator], list[_Anchors]] = {}
         self._anywhere: dict[type[Operator], list[_Anchors]] = {}
         for search in self._searches.values():
@@ -133,14 +135,14 @@ def _file(table: dict[type[Operator], list[_Anchors]], search: _Search, place: i
 class _Search:
     """The search for one rule."""
 
-    def __init__(self, pattern: Pattern, number: int) -> None:
+    def __init__(self, pattern: Pattern, number: int, keep_symmetric: bool) -> None:
         self.pattern = pattern
-        self._number = number
+        self._number, self._keep_symmetric = number, keep_symmetric
         self._keys = [key(variable) for variable in pattern.variables]
 
     @cached_property
     def _symmetries(self) -> Sequence[Symmetry]:
-        return symmetries(self.pattern)
+        return () if self._keep_symmetric else symmetries(self.pattern)
 
     def matches(self, index: GraphIndex, node: Node, place: int) -> Iterator[Match]:
         """The matches in which operator number ``place`` is matched to ``node``, symmetric ones included."""
@@ -159,14 +161,23 @@ class _Search:
     def identities(self, match: Match, index: GraphIndex) -> list[Identity]:
         """The match's own identity, then those of its images under the symmetries of the rule."""
         nodes = [index.place[node] for node in match.nodes]
-        values = [(index.place[node], output) for node, output in match.values.values()]
+        values = [(_order(node, index), output) for node, output in match.values.values()]
         found = [self._identity(nodes, values)]
         for move in self._symmetries:
             found.append(self._identity([nodes[i] for i in move.operators], [values[i] for i in move.variables]))
         return found
 
     def _identity(self, nodes: Iterable[int], values: Iterable[tuple[int, int]]) -> Identity:
-        return (self._number, *nodes, *(number for value in values for number in value))
+        return (self._number, *(number for value in values for number in value), *nodes)
+
+
+def _order(node: Node, index: GraphIndex) -> int:
+    """A number that tells nodes apart; for what depends on weights only, the same in all graphs.
+
+    Hence of symmetric matches the same is chosen wherever a model uses the same weights, and what is concatenated of
+    them is stored once.
+    """
+    return int(node.digest[:16], 16) if node.is_static else index.place[node]
 
 
 def _holds(condition: Condition, sizes: Mapping[str, Dim]) -> bool:

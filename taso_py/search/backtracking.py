@@ -1,0 +1,220 @@
+"""Cost-guided backtracking search (Jia et al., SOSP 2019, section 5, algorithm 2), made to scale.
+
+As there, the most promising step is taken first, and graphs are followed as long as they cost at most alpha times the
+best. A step is only estimated when it enters the queue; its graph is built when it leaves it. What is added here keeps
+the orders of steps that commute from being explored one by one:
+
+- A *base* is a state that is cheaper than all before it on its path. What could be done at the base before, and can
+  still be done, is done at the new base only: it *supersedes* the old one for those steps, and only steps that conflict
+  with the improvement remain as alternatives.
+- Between bases lies an *excursion*: steps that do not pay yet. Its steps touch what earlier steps of the same excursion
+  changed, since steps elsewhere gain the same without it. An excursion that ended in nothing is not made again from a
+  later base, unless something changed where it began.
+- Of graphs that differ only in which weight is where (see :mod:`taso_py.search.skeleton`) one is followed.
+
+A choice that pays at once may cost more later, at many places of a model alike, and by the time this shows the other
+choice is far outside the slack. So the search makes several *descents*: the first with all rules, the next ones each
+without one of the rules that the best so far uses. Then all are carried on together.
+
+Invariant: the result depends on graph, rules, costs, limits and seed alone, as long as time does not run out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from taso_py.ir.graph import Graph
+from taso_py.rules.match import Matcher
+from taso_py.rules.substitution import Substitution
+from taso_py.search.cost import Cost
+from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.result import Limits, Report, SearchResult, StopReason
+from taso_py.search.skeleton import Skeleton
+from taso_py.search.space import Option, State
+
+
+def search(
+    graph: Graph,
+    rules: Iterable[Substitution] | Matcher,
+    cost: Cost,
+    limits: Limits | None = None,
+    report: Report | None = None,
+) -> SearchResult:
+    """Looks for graphs that compute the same and cost less; an interrupt from the keyboard ends it with what is known.
+
+    Args:
+        graph: where to start.
+        rules: what may be applied; a matcher that has them prepared may be used for several searches.
+        cost: says what graphs cost.
+        limits: how far to go.
+        report: told about progress after every graph that is built.
+    """
+    return Backtracking(graph, rules, cost, limits or Limits(), report).run()
+
+
+DESCENTS = 12
+"""How many descents there are at most."""
+
+
+class _Base:
+    """A state that is cheaper than all before it on its path, and the steps that can be taken there."""
+
+    def __init__(self, state: State, is_valid: bool) -> None:
+        self.state, self.is_valid = state, is_valid
+        self.tickets: dict[Option, _Ticket] = {}
+
+
+class _Ticket:
+    """A step that may be taken."""
+
+    __slots__ = ("base", "first", "open", "option", "state", "superseded", "tried")
+
+    def __init__(self, base: _Base, state: State, option: Option, first: _Ticket | None = None) -> None:
+        self.base, self.state, self.option = base, state, option
+        self.first = first or self
+        """The first step of the excursion that this step continues."""
+        self.open = 0
+        """Of a first step: how many further steps of its excursion are in the queue."""
+        self.tried = False
+        self.superseded = False
+        """Of a first step: whether the same can be done at a base that improves on this one."""
+
+    @property
+    def estimate(self) -> float:
+        """What the graph after the step is expected to cost."""
+        return self.state.seconds + self.option.difference.seconds
+
+
+_Entry: TypeAlias = tuple[int, int, float, int, _Ticket]
+
+
+class _Descent:
+    """A search without some of the rules: its queue, and what it has found."""
+
+    def __init__(self, banned: frozenset[str], original: State) -> None:
+        self.banned = banned
+        self.best = self.lowest = original
+        """The cheapest graph that may be a result, and the cheapest of all."""
+        self.queue: list[_Entry] = []
+        self.seen = set[Skeleton]()
+
+    def next(self, bound: float) -> _Ticket | None:
+        """The most promising ticket, after those that are not worth taking any more are dropped."""
+        while self.queue:
+            ticket = self.queue[0][-1]
+            if not ticket.first.superseded and ticket.estimate <= bound:
+                return ticket
+            self.drop()
+        return None
+
+    def drop(self) -> None:
+        """Removes the most promising ticket."""
+        ticket = heappop(self.queue)[-1]
+        ticket.first.open -= ticket is not ticket.first
+
+
+class Backtracking(Engine):
+    """The strategy; :func:`search` runs it."""
+
+    def explore(self, original: State) -> StopReason:
+        self._pushed = 0
+        self._random = random.Random(self.limits.seed)
+        self._least = PRECISION * self.original.seconds
+        self._descending = True
+        descents: list[_Descent] = []
+        waiting = [frozenset[str]()]
+        while waiting and len(descents) < DESCENTS:
+            descent = _Descent(waiting.pop(0), original)
+            descents.append(descent)
+            self._open(descent, original, None)
+            self._descend(descent)
+            if descent is descents[0] or self.best is descent.best:
+                used = sorted({path.match.rule.id for path in descent.lowest.steps})
+                waiting += [banned for rule in used if (banned := descent.banned | {rule}) not in waiting]
+        return self._carry_on(descents)
+
+    def _descend(self, descent: _Descent) -> None:
+        """Takes the steps of a descent as long as one is expected to give the cheapest graph that it has found."""
+        while not self.is_spent:
+            ticket = descent.next(self.limits.alpha * descent.best.seconds)
+            if ticket is None or ticket.estimate > descent.lowest.seconds - self._least:
+                return
+            self._take(descent, ticket)
+
+    def _carry_on(self, descents: Sequence[_Descent]) -> StopReason:
+        """Takes the most promising steps of all descents until nothing is left within the slack."""
+        self._descending = False
+        for descent in descents:
+            descent.queue = [(self._rank(entry[-1]), *entry[1:]) for entry in descent.queue]
+            heapify(descent.queue)
+        while not self.is_spent:
+            bound = self.limits.alpha * self.best.seconds
+            open_ = [descent for descent in descents if descent.next(bound) is not None]
+            if not open_:
+                return StopReason.EXHAUSTED
+            descent = min(open_, key=lambda descent: descent.queue[0][:-1])
+            self._take(descent, descent.queue[0][-1])
+        return StopReason.BUDGET
+
+    def _take(self, descent: _Descent, ticket: _Ticket) -> None:
+        """Builds the graph of a step, and queues what can be done next if it is worth following."""
+        descent.drop()
+        ticket.tried = True
+        built = self.build(ticket.state, ticket.option, descent.seen)
+        if built is None or built[1] > self.limits.alpha * descent.best.seconds:
+            return
+        improves = built[1] < ticket.base.state.seconds - self._least
+        state = self.expand(*built, ends_excursion=improves)
+        if state.seconds < descent.lowest.seconds:
+            descent.lowest = state
+        if state.seconds < descent.best.seconds and self.is_valid(state.static_bytes):
+            descent.best = state
+        if improves:
+            self._open(descent, state, ticket.base)
+        else:
+            self._continue(descent, state, ticket)
+
+    def _open(self, descent: _Descent, state: State, before: _Base | None) -> None:
+        """Queues all steps of a new base; those that the base before had too are superseded there."""
+        base = _Base(state, self.is_valid(state.static_bytes))
+        for option in reversed(state.options):
+            ticket = base.tickets[option] = _Ticket(base, state, option)
+            old = before.tickets.get(option.root) if before is not None else None
+            if old is not None:
+                # Nothing changed where an excursion began that led nowhere: it would lead nowhere again.
+                ticket.tried = old.tried and not old.open and old.option.difference is option.difference
+                old.superseded |= base.is_valid or not old.base.is_valid
+            option.origin = None
+            if not ticket.tried:
+                self._push(descent, ticket)
+
+    def _continue(self, descent: _Descent, state: State, ticket: _Ticket) -> None:
+        """Queues the steps that touch what the excursion changed."""
+        for option in reversed(state.options):
+            operands = (value.node for value in option.match.values.values())
+            if not (state.zone.isdisjoint(option.match.nodes) and state.zone.isdisjoint(operands)):
+                self._push(descent, _Ticket(ticket.base, state, option, ticket.first))
+
+    def _push(self, descent: _Descent, ticket: _Ticket) -> None:
+        is_outside = ticket.estimate > self.limits.alpha * descent.best.seconds
+        if is_outside or ticket.option.match.rule.id in descent.banned:
+            return
+        ticket.first.open += ticket is not ticket.first
+        self._pushed += 1
+        tie = self._random.random() if self.limits.seed else 0.0
+        # Among equals what was found last comes first: an excursion is carried on before the next one begins.
+        entry = (self._rank(ticket), ticket.option.difference.static_bytes, tie, -self._pushed, ticket)
+        heappush(descent.queue, entry)
+
+    def _rank(self, ticket: _Ticket) -> int:
+        """The place of a ticket in the queue: by its estimate, more if its graph stores too much to be a result."""
+        estimate, difference = ticket.estimate, ticket.option.difference
+        stored = ticket.state.static_bytes + difference.static_bytes
+        # Weights that are shared are merged at one place after the other and stored twice until the last, which pays at
+        # every step. Any other way through graphs that store too much waits until there is nothing better to do.
+        if not self.is_valid(stored) and not (self._descending and difference.seconds < 0):
+            estimate *= stored / max(self.original.static_bytes, 1)
+        return round(estimate / self._least)

@@ -1,0 +1,97 @@
+"""What the search asks of a cost, and what a substitution changes about it.
+
+Invariant: a difference is computed from the nodes that come and go, never from whole graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.rules.index import GraphIndex
+
+
+class Cost(Protocol):
+    """Latencies of graphs and of the nodes in them, in seconds, and the memory that their weights take."""
+
+    def graph_cost(self, graph: Graph) -> float:
+        """The latency of a graph."""
+        ...
+
+    def node_cost(self, node: Node) -> float:
+        """What a node adds to the latency of a graph; 0 for leaves and for what is computed at build time."""
+        ...
+
+    def value_bytes(self, value: Value) -> int:
+        """The memory that a value takes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What replacing values changes about a graph."""
+
+    seconds: float
+    """Estimated latency after, less the latency before."""
+    static_bytes: int
+    """What is stored for static values after, less what is stored before."""
+
+
+def created_nodes(index: GraphIndex, replaced: Mapping[Value, Value]) -> list[Node]:
+    """The nodes of the replacing values that are not in the graph."""
+    stack, created = [value.node for value in replaced.values()], dict[Node, None]()
+    while stack:
+        node = stack.pop()
+        if node not in index.place and node not in created:
+            created[node] = None
+            stack.extend(operand for operand, _ in node.inputs)
+    return list(created)
+
+
+def difference(cost: Cost, index: GraphIndex, outputs: frozenset[Value], replaced: Mapping[Value, Value]) -> Difference:
+    """What replacing values changes; nodes downstream keep their types and so their costs.
+
+    Args:
+        cost: says what nodes cost.
+        index: the graph.
+        outputs: the outputs of the graph.
+        replaced: what each replaced value becomes.
+    """
+    created = created_nodes(index, replaced)
+    read = {operand for node in created for operand, _ in node.inputs} | {value.node for value in replaced.values()}
+    dead = _dead_nodes(index, outputs, replaced, read)
+    seconds = sum(map(cost.node_cost, created)) - sum(map(cost.node_cost, dead))
+    return Difference(seconds, _stored(cost, created, index, dead) - _stored(cost, dead, index, dead))
+
+
+def _dead_nodes(
+    index: GraphIndex, outputs: frozenset[Value], replaced: Mapping[Value, Value], read: set[Node]
+) -> dict[Node, None]:
+    """The nodes that nothing reads any more once the values are replaced and ``read`` is read by what replaces them."""
+    dead: dict[Node, None] = {}
+    stack = [value.node for value in replaced]
+    roots = set(stack)
+    while stack:
+        node = stack.pop()
+        if node in dead or node in read or any(value in outputs and value not in replaced for value in node.outputs):
+            continue
+        if node in roots or all(user in dead for user in index.users[node]):
+            dead[node] = None
+            stack.extend(operand for operand, _ in node.inputs)
+    return dead
+
+
+def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[Node, None]) -> int:
+    """The memory of those static operands of nodes that no living node of the graph reads at run time."""
+    operands = {value for node in nodes if not node.is_static for value in node.inputs if value.node.is_static}
+    alone = (v for v in operands if all(user.is_static or user in dead for user in index.users.get(v.node, ())))
+    return sum(map(cost.value_bytes, alone))
+
+
+def static_bytes(cost: Cost, graph: Graph) -> int:
+    """What a graph stores: the static values that nodes which run read, or that are outputs, each once."""
+    read = {value for node in graph.nodes if not node.is_static for value in node.inputs}
+    return sum(cost.value_bytes(value) for value in read.union(graph.outputs) if value.node.is_static)

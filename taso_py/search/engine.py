@@ -1,0 +1,156 @@
+"""What all strategies have in common: a space, a clock, what was seen, the best so far, and the result.
+
+Invariant: a graph is built and kept only once up to its skeleton, and only graphs within the growth limit are results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable
+
+from taso_py.ir.graph import Graph
+from taso_py.rules.match import Matcher
+from taso_py.rules.substitution import Substitution
+from taso_py.search.cost import Cost
+from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
+from taso_py.search.skeleton import Skeleton, Skeletons
+from taso_py.search.space import Option, Space, State, Step
+from taso_py.search.trace import make_trace
+
+PRECISION = 1e-6
+"""Costs that differ by less than this share of the original's are equal."""
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+class Engine(ABC):
+    """One search; a strategy says in which order the space is explored."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        rules: Iterable[Substitution] | Matcher,
+        cost: Cost,
+        limits: Limits,
+        report: Report | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare a search.
+
+        Args:
+            graph: where to start.
+            rules: what may be applied; a matcher that has them prepared may be used for several searches.
+            cost: says what graphs cost.
+            limits: how far to go.
+            report: told about progress after every graph that is built.
+            now: the time in seconds.
+        """
+        self.limits = limits
+        self._graph, self._cost, self._report, self._now = graph, cost, report, now
+        matcher = rules if isinstance(rules, Matcher) else Matcher(rules)
+        self.space = Space(matcher, cost, limits.allows, self._pause)
+        self._skeletons = Skeletons()
+        self._pool: dict[frozenset[str], State] = {}
+        self._expansions = self._built = 0
+
+    def run(self) -> SearchResult:
+        """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
+        self._started = self._now()
+        with _collector_paused():
+            self.original = self.best = self.space.start(self._graph)
+            self._keep(self.original)
+            try:
+                stop = self.explore(self.space.with_options(self.original))
+            except _OutOfTime:
+                stop = StopReason.TIME
+            except KeyboardInterrupt:
+                stop = StopReason.INTERRUPTED
+        return self._result(stop)
+
+    @abstractmethod
+    def explore(self, original: State) -> StopReason:
+        """Explores the space from a state until there is a reason to stop."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is used up."""
+        return self._built >= self.limits.budget
+
+    def is_valid(self, static_bytes: int) -> bool:
+        """Whether a graph that stores so much may be a result."""
+        return static_bytes <= self.limits.growth * self.original.static_bytes
+
+    def build(self, state: State, option: Option, seen: set[Skeleton]) -> tuple[Step, float] | None:
+        """The step that an option is, and what its graph costs; None if it is impossible or leads to nothing new.
+
+        Args:
+            state: where the step begins.
+            option: one of its options.
+            seen: the skeletons that are nothing new; the graph's is added.
+        """
+        self._pause()
+        step = self.space.step(state, option)
+        skeleton = self._skeletons.of(step.graph) if step is not None else None
+        if step is None or skeleton is None or skeleton in seen:
+            return None
+        seen.add(skeleton)
+        self._built += 1
+        if self._report is not None:
+            self._report(self._progress())
+        return step, self._cost.graph_cost(step.graph)
+
+    def expand(self, step: Step, seconds: float, ends_excursion: bool) -> State:
+        """The state that a step leads to."""
+        state = self.space.finish(step, seconds, ends_excursion)
+        self._expansions += 1
+        self._keep(state)
+        return state
+
+    def _keep(self, state: State) -> None:
+        """Remembers a state if it is the best, or the best of those that use the same rules."""
+        if self.is_valid(state.static_bytes):
+            used = frozenset(path.match.rule.id for path in state.steps)
+            if used not in self._pool or state.seconds < self._pool[used].seconds:
+                self._pool[used] = state
+            if state.seconds < self.best.seconds:
+                self.best = state
+
+    def _pause(self) -> None:
+        if self._now() - self._started > self.limits.seconds:
+            raise _OutOfTime
+
+    def _progress(self) -> Progress:
+        spent = self._now() - self._started
+        return Progress(self._built, self._expansions, self.original.seconds, self.best.seconds, spent)
+
+    def _result(self, stop: StopReason) -> SearchResult:
+        best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
+        return SearchResult(
+            self._candidate(self.original),
+            tuple(map(self._candidate, best[: self.limits.results])),
+            stop,
+            self._expansions,
+            self._built,
+            self._now() - self._started,
+        )
+
+    def _candidate(self, state: State) -> Candidate:
+        trace = make_trace(self._graph, [(path.match, path.after) for path in state.steps])
+        return Candidate(state.graph, state.seconds, state.static_bytes, trace)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Generator[None]:
+    """Keeps the garbage collector from going through all the states of a search, a third of the time otherwise."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

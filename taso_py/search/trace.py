@@ -1,0 +1,174 @@
+"""Traces: which substitutions led from a graph to its result, and where each was applied.
+
+    trace 0f3a... {
+      step r3f2a91c0d4e5(x=61d0...88, a=0b7c...12.0) at [9a41..., 77fe...] -> 5c1d...
+    }
+    rule r3f2a91c0d4e5 ...
+
+Nodes are named by their digests. The rules follow in the grammar of :mod:`taso_py.rules.text`, so that a trace can be
+replayed where no database is at hand.
+
+Invariant: ``read_trace(write_trace(trace)) == trace``. A replay that returns has applied every step where the trace
+says, and has found after each the graph that the trace names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value
+from taso_py.rules.apply import apply
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.match import Match, Matcher
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules, write_rules
+
+
+class TraceError(TasoError):
+    """A trace that cannot be read, or that does not lead from the graph to the result."""
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One application of a rule."""
+
+    rule: str
+    """The identifier."""
+    values: tuple[tuple[str, str], ...]
+    """What each variable stood for, by name: a node's digest, a point, and the number of the output."""
+    nodes: tuple[str, ...]
+    """The digests of the nodes that the operators of the source were matched to."""
+    result: str
+    """The digest of the graph after the step."""
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.values)
+        return f"step {self.rule}({values}) at [{', '.join(self.nodes)}] -> {self.result}"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The steps from an original graph to a result."""
+
+    original: str
+    """The digest of the original graph."""
+    steps: tuple[TraceStep, ...]
+    rules: tuple[Substitution, ...]
+    """The rules that occur, sorted by identifier."""
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """The identifiers of the rules in the order of application."""
+        return tuple(step.rule for step in self.steps)
+
+
+def digest(graph: Graph) -> str:
+    """What names a graph in a trace: 32 hexadecimal digits of its content."""
+    return hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
+
+
+def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]]) -> Trace:
+    """The trace of matches that were applied one after the other, each given with the graph after it."""
+    taken = list(steps)
+    rules = {match.rule.id: match.rule for match, _ in taken}
+    return Trace(
+        digest(original),
+        tuple(_step(match, digest(after)) for match, after in taken),
+        tuple(rules[id_] for id_ in sorted(rules)),
+    )
+
+
+def _step(match: Match, result: str) -> TraceStep:
+    values = tuple((name, _name(value)) for name, value in match.values.items())
+    return TraceStep(match.rule.id, values, tuple(node.digest for node in match.nodes), result)
+
+
+def _name(value: Value) -> str:
+    return f"{value.node.digest}.{value.output}"
+
+
+def write_trace(trace: Trace) -> str:
+    """A trace as text."""
+    lines = [f"trace {trace.original} {{", *(f"  {step}" for step in trace.steps), "}"]
+    return "\n".join(lines) + "\n" + ("\n" + write_rules(trace.rules) if trace.rules else "")
+
+
+_HEAD = re.compile(r"trace ([0-9a-f]{32}) \{\n((?:  step .*\n)*)\}\n\n?")
+_STEP = re.compile(r"  step (r[0-9a-f]{12})\(([^()]*)\) at \[([0-9a-f, ]*)\] -> ([0-9a-f]{32})")
+_VALUE = re.compile(r"(\w+)=([0-9a-f]{32}\.\d+)")
+
+
+def read_trace(text: str) -> Trace:
+    """Reads a trace.
+
+    Raises:
+        TraceError: the text is no trace, or lacks a rule that a step names.
+        GraphTextError: one of its rules cannot be read.
+    """
+    head = _HEAD.match(text)
+    if head is None:
+        raise TraceError("this is no trace; pass the trace.rules file that optimize wrote")
+    steps = tuple(map(_read_step, head[2].splitlines()))
+    rules = tuple(read_rules(text[head.end() :]))
+    missing = {step.rule for step in steps} - {rule.id for rule in rules}
+    if missing:
+        raise TraceError(f"the trace lacks the rule {min(missing)}; write it again with optimize --output")
+    return Trace(head[1], steps, rules)
+
+
+def _read_step(line: str) -> TraceStep:
+    found = _STEP.fullmatch(line)
+    if found is None:
+        raise TraceError(f"the trace has a step that cannot be read: {line.strip()}")
+    values = tuple((name, value) for name, value in _VALUE.findall(found[2]))
+    return TraceStep(found[1], values, tuple(found[3].split(", ")), found[4])
+
+
+def replay(graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None) -> Graph:
+    """The result that a trace leads to, derived again.
+
+    Args:
+        graph: the original graph.
+        trace: what was done.
+        rules: where rules are taken from; the trace's own if not given.
+
+    Raises:
+        TraceError: the trace is of another graph, or a step does not apply or gives another graph than it did.
+    """
+    result = graph
+    for _, result in replay_steps(graph, trace, rules):  # noqa: B007 (what is left of the loop is the result)
+        pass
+    return result
+
+
+def replay_steps(
+    graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None
+) -> Iterator[tuple[Match, Graph]]:
+    """The steps of a trace as :func:`replay` takes them: each match, and the graph after it."""
+    if digest(graph) != trace.original:
+        raise TraceError("the trace is of another graph; replay it on the model, inputs and version it was made with")
+    known = {rule.id: rule for rule in (trace.rules if rules is None else rules)}
+    for number, step in enumerate(trace.steps, start=1):
+        if step.rule not in known:
+            raise TraceError(f"step {number}: the database has no rule {step.rule}")
+        match = _find(graph, step, known[step.rule])
+        if match is None:
+            raise TraceError(f"step {number}: rule {step.rule} does not match where the trace says")
+        after = apply(graph, match)
+        if after is None or digest(after) != step.result:
+            raise TraceError(f"step {number}: rule {step.rule} gives another graph than the trace says")
+        graph = after
+        yield match, graph
+
+
+def _find(graph: Graph, step: TraceStep, rule: Substitution) -> Match | None:
+    """The match that a step describes; its symmetric images describe other results, so they do not count."""
+    index = GraphIndex(graph)
+    anchors = [node for node in graph.nodes if node.digest in step.nodes]
+    found: Sequence[Match] = Matcher([rule], keep_symmetric=True).around(index, anchors)
+    return next((match for match in found if _step(match, step.result) == step), None)

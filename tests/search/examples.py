@@ -1,0 +1,90 @@
+"""What tests of the search share: a cost without measurements, rules, and graphs of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ops.table import parse_graph
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules
+
+RULES = {
+    "merge": """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
+      source matmul(x, a), matmul(x, b)
+      target t = matmul(x, concat(a, b){axis=-1});
+        slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}
+      numerics REORDER""",
+    "slices": """rule x: float[..G,N]
+      source slice(slice(x){axis=-1, start=A, stop=B}){axis=-1, start=C, stop=D}
+      target slice(x){axis=-1, start=A+C, stop=A+D}""",
+    "join": """rule x: float[M,K], y: float[M,L], a: float[K,N], b: float[L,N]
+      source add(matmul(x, a), matmul(y, b))
+      target matmul(concat(x, y){axis=-1}, concat(a, b){axis=-2})
+      numerics REASSOCIATE""",
+    "stack": """rule x: float[M,K], y: float[N,K], a: float[K,P]
+      source matmul(x, a), matmul(y, a)
+      target t = matmul(concat(x, y){axis=-2}, a);
+        slice(t){axis=-2, start=0, stop=M}, slice(t){axis=-2, start=M, stop=M+N}
+      numerics REORDER""",
+    "factor": """rule a: float[..B], b: float[..B], c: float[..B]
+      source add(mul(a, b), mul(a, c)) target mul(a, add(b, c))
+      numerics REASSOCIATE""",
+    "expand": """rule a: float[..B], b: float[..B], c: float[..B]
+      source mul(a, add(b, c)) target add(mul(a, b), mul(a, c))
+      numerics REASSOCIATE""",
+    "associate": """rule a: float[..B], b: float[..B], c: float[..B]
+      source add(add(a, b), c) target add(a, add(b, c))
+      numerics REASSOCIATE""",
+    "idempotent": "rule a: float[..B] source relu(relu(a)) target relu(a)",
+}
+
+
+def read(*names: str) -> list[Substitution]:
+    """Some of the rules above."""
+    return [read_rules(RULES[name])[0] for name in names]
+
+
+class FakeCost:
+    """A cost by hand: so much a call, and for products so much more a multiplication."""
+
+    def __init__(self, calls: Mapping[str, float] | None = None) -> None:
+        """Costs of a call by operator; 2 for all others."""
+        self._calls = calls or {"matmul": 8.0, "slice": 1.0, "concat": 3.0}
+
+    def graph_cost(self, graph: Graph) -> float:
+        return sum(map(self.node_cost, graph.nodes))
+
+    def node_cost(self, node: Node) -> float:
+        if node.is_static or not node.inputs:
+            return 0.0
+        work = prod(node.inputs[0].type.sizes) * node.types[0].sizes[-1] / 1e4 if node.op.name == "matmul" else 0.0
+        return self._calls.get(node.op.name, 2.0) + work
+
+    def value_bytes(self, value: Value) -> int:
+        return 4 * prod(value.type.sizes)
+
+
+def products(count: int) -> Graph:
+    """Matrix products on one input."""
+    lines = [f'w{i} = weight{{key="w{i}", type=f32[16,8]}} v{i} = relu(matmul(x, w{i}))' for i in range(count)]
+    results = ", ".join(f"v{i}" for i in range(count))
+    return parse_graph(f"graph(x: f32[1,16]) {{ {' '.join(lines)} return {results} }}")
+
+
+def recurrent(steps: int, leaves: int = 4, size: int = 16) -> Graph:
+    """A recurrent cell that adds products of an input and of the state, as NasRNN does, unrolled."""
+    weights = [
+        f'{letter}{i} = weight{{key="{letter}{i}", type=f32[{size},{size}]}}' for letter in "wu" for i in range(leaves)
+    ]
+    cells: list[str] = []
+    for t in range(steps):
+        cells += [f"l{i} = add(matmul(x{t}, w{i}), matmul(h, u{i}))" for i in range(leaves)]
+        functions = ("relu", "sigmoid", "tanh", "exp")
+        cells += [f"f{i} = {functions[i % 4]}(l{i})" for i in range(leaves)]
+        cells += ["h = mul(f0, f1)", *(f"h = {'mul' if i % 2 else 'add'}(h, f{i})" for i in range(2, leaves))]
+    inputs = ", ".join(f"x{t}: f32[1,{size}]" for t in range(steps))
+    body = "\n".join([*weights, *cells])
+    return parse_graph(f"graph({inputs}, h: f32[1,{size}]) {{ {body} return h }}")

@@ -1,0 +1,179 @@
+"""Backtracking: what it finds, and where it stops."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules
+from taso_py.rules.verdict import Numerics
+from taso_py.search import greedy
+from taso_py.search.backtracking import Backtracking, search
+from taso_py.search.result import Limits, Progress, StopReason
+from tests.search.examples import RULES, FakeCost, products, read, recurrent
+
+COST = FakeCost()
+
+DETOUR = read_rules(
+    """rule a: float[N] source relu(a) target tanh(exp(a))
+    rule a: float[N] source tanh(exp(a)) target sigmoid(a)"""
+)
+"""Not true, which is nothing to the search: a step that costs a little, and one after it that gains much."""
+DETOUR_COST = FakeCost({"relu": 10.0, "tanh": 5.2, "exp": 5.2, "sigmoid": 1.0})
+
+
+def operators(graph: Graph) -> Counter[str]:
+    """How often each operator runs."""
+    return Counter(node.op.name for node in graph.nodes if node.inputs and not node.is_static)
+
+
+def test_products_on_one_input_become_one() -> None:
+    result = search(products(6), read("merge", "slices"), COST)
+    assert operators(result.best.graph) == {"matmul": 1, "slice": 6, "relu": 6}
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.best.seconds == pytest.approx(COST.graph_cost(result.best.graph))
+    assert result.original.trace.applied == ()
+
+
+def test_slices_of_slices_do_not_remain() -> None:
+    result = search(products(9), read("merge", "slices"), COST)
+    slices = [node for node in result.best.graph.nodes if node.op.name == "slice"]
+    assert len(slices) == 9
+    assert all(node.inputs[0].node.op.name == "matmul" for node in slices)
+
+
+def test_eighty_products_become_one_within_a_few_hundred_graphs() -> None:
+    result = search(products(80), read("merge", "slices"), COST, Limits(budget=100))
+    assert operators(result.best.graph)["matmul"] == 1
+
+
+def test_weights_that_are_shared_are_stored_once_in_the_end() -> None:
+    result = search(recurrent(3), read("merge", "slices"), COST)
+    assert operators(result.best.graph)["matmul"] == 6
+    assert result.best.static_bytes == result.original.static_bytes
+
+
+def test_a_choice_that_pays_at_once_is_revised_when_another_pays_more() -> None:
+    # Not true either: tanh gains most at first, exp less, but then silu gains much more, at each of twenty places.
+    rules = read_rules(
+        """rule a: float[N] source relu(a) target tanh(a)
+        rule a: float[N] source relu(a) target exp(a)
+        rule a: float[N] source sigmoid(exp(a)) target silu(a)"""
+    )
+    cost = FakeCost({"relu": 10.0, "tanh": 7.0, "exp": 8.0, "sigmoid": 5.0, "silu": 1.0})
+    inputs = ", ".join(f"x{i}: f32[4]" for i in range(20))
+    graph = parse_graph(f"graph({inputs}) {{ return {', '.join(f'sigmoid(relu(x{i}))' for i in range(20))} }}")
+    assert operators(greedy.search(graph, rules, cost).best.graph) == {"sigmoid": 20, "tanh": 20}
+    assert operators(search(graph, rules, cost, Limits(budget=100)).best.graph) == {"silu": 20}
+
+
+@pytest.mark.parametrize(("alpha", "found"), [(1.0, "relu"), (1.03, "relu"), (1.05, "sigmoid")])
+def test_a_step_that_costs_is_taken_within_the_slack(alpha: float, found: str) -> None:
+    graph = parse_graph("graph(a: f32[4]) { return relu(a) }")
+    assert set(operators(search(graph, DETOUR, DETOUR_COST, Limits(alpha=alpha)).best.graph)) == {found}
+
+
+def test_a_step_without_gain_may_lead_to_one_with_gain() -> None:
+    graph = parse_graph(
+        "graph(a: f32[4], b: f32[4], c: f32[4], d: f32[4]) { return add(add(mul(a, b), c), mul(a, d)) }"
+    )
+    best = search(graph, read("associate", "factor"), COST, Limits(alpha=1.0)).best
+    assert operators(best.graph) == {"mul": 1, "add": 2}
+    assert len(best.trace.steps) == 2
+
+
+def test_results_differ_in_the_rules_that_they_use_and_are_sorted() -> None:
+    result = search(recurrent(2), read(*RULES), COST, Limits(results=4))
+    used = [frozenset(candidate.trace.applied) for candidate in result.candidates]
+    assert len(set(used)) == len(used) == 4
+    costs = [candidate.seconds for candidate in result.candidates]
+    assert costs == sorted(costs)
+
+
+def test_a_result_does_not_store_more_than_the_limit() -> None:
+    # Of the products with w one has another operand, so that merging the others stores w twice.
+    graph = parse_graph(
+        """graph(x: f32[1,16], y: f32[2,16]) {
+          w = weight{key="w", type=f32[16,8]}
+          u = weight{key="u", type=f32[16,8]}
+          return matmul(x, w), matmul(x, u), matmul(y, w)
+        }"""
+    )
+    for growth, merged in ((1.25, False), (1.5, True)):
+        best = search(graph, read("merge"), COST, Limits(growth=growth)).best
+        assert (operators(best.graph)["matmul"] == 2) == merged
+        assert best.static_bytes <= growth * 4 * 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cap", "applies"),
+    [
+        ("f32", None, True),
+        ("f16", None, False),
+        ("bf16", Numerics.RANGE, True),
+        ("f32", Numerics.REASSOCIATE, False),
+    ],
+)
+def test_the_numerics_class_is_capped(dtype: str, cap: Numerics | None, applies: bool) -> None:
+    rules = read_rules(RULES["idempotent"] + "\n numerics RANGE")
+    graph = parse_graph(f"graph(a: {dtype}[4]) {{ return relu(relu(a)) }}")
+    assert bool(search(graph, rules, COST, Limits(numerics=cap)).best.trace.steps) == applies
+
+
+def outcome(rules: Sequence[Substitution], limits: Limits) -> tuple[object, ...]:
+    """All that a search says but the time it took."""
+    result = search(recurrent(2), rules, COST, limits)
+    return result.candidates, result.stop_reason, result.expansions, result.built
+
+
+def test_a_search_is_deterministic_under_a_seed() -> None:
+    rules = read(*RULES)
+    for seed in (0, 1, 7):
+        limits = Limits(budget=150, seed=seed)
+        assert outcome(rules, limits) == outcome(rules, limits)
+
+
+def test_the_budget_is_kept() -> None:
+    result = search(recurrent(3), read(*RULES), COST, Limits(budget=10))
+    assert (result.built, result.stop_reason) == (10, StopReason.BUDGET)
+    assert result.best.seconds < result.original.seconds
+
+
+def test_time_ends_a_search_with_what_is_known() -> None:
+    times = iter(range(10_000))
+    limits = Limits(seconds=200.0)
+    result = Backtracking(recurrent(3), read(*RULES), COST, limits, now=lambda: float(next(times))).run()
+    assert result.stop_reason is StopReason.TIME
+    assert 0 < result.built < 200
+    assert result.best.seconds < result.original.seconds
+
+
+def test_an_interrupt_ends_a_search_with_what_is_known() -> None:
+    seen: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.built == 5:
+            raise KeyboardInterrupt
+
+    result = search(products(10), read("merge", "slices"), COST, report=interrupt)
+    assert result.stop_reason is StopReason.INTERRUPTED
+    assert [progress.built for progress in seen] == [1, 2, 3, 4, 5]
+    assert operators(result.best.graph)["matmul"] == 6
+    assert seen[-1].best_seconds == result.best.seconds
+
+
+def test_a_graph_without_matches_is_its_own_result() -> None:
+    graph = parse_graph("graph(x: f32[4], y: i64[2]) { return tanh(x), y }")
+    result = search(graph, read(*RULES), COST)
+    assert (result.best.graph, result.candidates, result.built) == (graph, (result.original,), 0)
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 0.9}, {"budget": 0}, {"seconds": 0.0}, {"growth": 0.5}, {"results": 0}])
+def test_limits_without_meaning_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(TasoError):
+        Limits(**wrong)  # pyright: ignore[reportArgumentType]

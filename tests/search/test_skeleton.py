@@ -1,0 +1,31 @@
+"""Skeletons: which graphs count as the same."""
+
+import pytest
+
+from taso_py.ops.table import parse_graph
+from taso_py.search.skeleton import Skeletons
+
+HEAD = """graph(x: f32[2,4], y: f32[2,4]) {
+  w = weight{key="w", type=f32[4,4]} u = weight{key="u", type=f32[4,4]} v = weight{key="v", type=f32[4,8]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("matmul(x, w)", "matmul(x, u)", True),
+        ("matmul(x, w)", "matmul(y, w)", False),
+        ("matmul(x, v)", "matmul(x, concat(w, u){axis=-1})", True),
+        ("slice(x){axis=-1, start=0, stop=2}", "slice(x){axis=-1, start=2, stop=4}", True),
+        ("slice(x){axis=-1, start=0, stop=2}", "slice(x){axis=-1, start=0, stop=3}", False),
+        ("concat(x, y){axis=-1}", "concat(y, x){axis=-1}", True),
+        ("concat(x, y){axis=-1}", "concat(x, y){axis=-2}", False),
+        ("sub(x, y)", "sub(y, x)", False),
+        ("relu(x), y", "y, relu(x)", False),
+        ("pad(x){widths=[[1,2]]}", "pad(x){widths=[[2,1]]}", False),
+    ],
+)
+def test_graphs_with_the_same_skeleton(one: str, other: str, same: bool) -> None:
+    skeletons = Skeletons()
+    first, second = (skeletons.of(parse_graph(f"{HEAD} return {outputs} }}")) for outputs in (one, other))
+    assert (first == second) == same

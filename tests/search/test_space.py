@@ -1,0 +1,88 @@
+"""The space: what is remembered across steps is what a search from scratch would find."""
+
+import random
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.match import Matcher
+from taso_py.search.cost import static_bytes
+from taso_py.search.space import Space, State
+from tests.search.examples import RULES, FakeCost, products, read, recurrent
+
+COST = FakeCost()
+
+
+def space(*names: str) -> Space:
+    return Space(Matcher(read(*names)), COST, lambda match: True, lambda: None)
+
+
+def walk(space: Space, graph: Graph, seed: int, length: int) -> list[State]:
+    """The states of a walk at random, the first one included."""
+    chance = random.Random(seed)
+    states = [space.with_options(space.start(graph))]
+    while len(states) <= length and states[-1].options:
+        step = space.step(states[-1], chance.choice(states[-1].options))
+        assert step is not None
+        assert step.graph == states[-1].graph.replace(dict(step.replaced))
+        states.append(space.finish(step, space.start(step.graph).seconds, ends_excursion=chance.random() < 0.5))
+    return states
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_options_are_the_matches_of_a_search_from_scratch(seed: int) -> None:
+    matcher = Matcher(read(*RULES))
+    whole = space(*RULES)
+    for state in walk(whole, recurrent(2), seed, 12):
+        fresh = whole.with_options(whole.start(state.graph))
+        carried, found = (
+            {matcher.identity(o.match, state.index): o.difference.seconds for o in s.options} for s in (state, fresh)
+        )
+        assert carried == pytest.approx(found)
+        assert len(carried) == len(state.options)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_estimate_is_the_difference_of_the_costs(seed: int) -> None:
+    rules = space("merge", "slices", "factor", "idempotent")
+    states = walk(rules, recurrent(2), seed, 10)
+    for state in states:
+        for option in state.options:
+            step = rules.step(state, option)
+            assert step is not None
+            assert COST.graph_cost(step.graph) == pytest.approx(state.seconds + option.difference.seconds)
+            stored = static_bytes(COST, step.graph)
+            assert stored == state.static_bytes + option.difference.static_bytes
+
+
+def test_what_is_computed_at_build_time_is_not_rewritten() -> None:
+    graph = parse_graph(
+        """graph(x: f32[1,16]) {
+          w = weight{key="w", type=f32[16,16]}
+          return matmul(x, relu(relu(w))), relu(relu(x))
+        }"""
+    )
+    (option,) = space("idempotent").with_options(space("idempotent").start(graph)).options
+    assert option.match.values["a"].node is graph.inputs[0]
+
+
+def test_weights_count_once_as_what_is_read_at_run_time() -> None:
+    graph = parse_graph(
+        """graph(x: f32[1,16]) {
+          w = weight{key="w", type=f32[16,8]}
+          u = weight{key="u", type=f32[16,8]}
+          b = weight{key="b", type=f32[8]}
+          both = concat(w, u){axis=-1}
+          return matmul(x, both), matmul(relu(x), both), add(matmul(x, w), b), b
+        }"""
+    )
+    assert static_bytes(COST, graph) == 4 * (16 * 16 + 16 * 8 + 8)
+
+
+def test_the_cost_of_a_step_does_not_depend_on_how_many_graphs_were_seen() -> None:
+    rules = space("merge", "slices")
+    first = rules.with_options(rules.start(products(5)))
+    assert [option.difference for option in first.options] == [
+        option.difference for option in rules.with_options(rules.start(products(5))).options
+    ]

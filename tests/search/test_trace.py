@@ -1,0 +1,72 @@
+"""Traces: a round trip, and replays that notice what was changed."""
+
+from dataclasses import replace
+
+import pytest
+
+from taso_py.rules.substitution import Substitution
+from taso_py.search.backtracking import search
+from taso_py.search.trace import Trace, TraceError, digest, read_trace, replay, replay_steps, write_trace
+from tests.search.examples import RULES, FakeCost, products, read, recurrent
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return search(recurrent(2), read(*RULES), FakeCost()).best.trace
+
+
+def test_a_trace_survives_a_round_trip(trace: Trace) -> None:
+    assert len(trace.steps) > 5
+    assert read_trace(write_trace(trace)) == trace
+    empty = replace(trace, steps=(), rules=())
+    assert read_trace(write_trace(empty)) == empty
+
+
+def test_a_replay_derives_every_result(trace: Trace) -> None:
+    result = search(recurrent(2), read(*RULES), FakeCost())
+    for candidate in result.candidates:
+        assert replay(recurrent(2), candidate.trace) == candidate.graph
+    steps = list(replay_steps(recurrent(2), trace))
+    assert [match.rule.id for match, _ in steps] == list(trace.applied)
+    assert digest(steps[-1][1]) == trace.steps[-1].result
+
+
+def test_a_replay_with_a_database_needs_its_rules(trace: Trace) -> None:
+    assert replay(recurrent(2), trace, read(*RULES)) == replay(recurrent(2), trace)
+    rules: list[Substitution] = [rule for rule in read(*RULES) if rule.id != trace.applied[0]]
+    with pytest.raises(TraceError, match=f"step 1: the database has no rule {trace.applied[0]}"):
+        replay(recurrent(2), trace, rules)
+
+
+def test_a_replay_on_another_graph_is_refused(trace: Trace) -> None:
+    with pytest.raises(TraceError, match="of another graph"):
+        replay(products(3), trace)
+
+
+def test_a_step_that_was_changed_is_noticed(trace: Trace) -> None:
+    first = trace.steps[0]
+    moved = replace(first, nodes=tuple("0" * 32 for _ in first.nodes))
+    other = replace(first, result="0" * 32)
+    names, values = zip(*first.values, strict=True)
+    swapped = replace(first, values=tuple(zip(names, values[::-1], strict=True)))
+    for step, reason in ((moved, "does not match"), (swapped, "does not match"), (other, "gives another graph")):
+        with pytest.raises(TraceError, match=f"step 1: .* {reason}"):
+            replay(recurrent(2), replace(trace, steps=(step, *trace.steps[1:])))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("trace ", "track ", "this is no trace"),
+        ("  step r", "  step q", "cannot be read"),
+        ("rule r", "rule q", "identifier"),
+    ],
+)
+def test_text_that_is_no_trace_is_refused(trace: Trace, old: str, new: str, reason: str) -> None:
+    with pytest.raises(Exception, match=reason):
+        read_trace(write_trace(trace).replace(old, new, 1))
+
+
+def test_a_trace_without_its_rules_is_refused(trace: Trace) -> None:
+    with pytest.raises(TraceError, match="lacks the rule"):
+        read_trace(write_trace(replace(trace, rules=())))

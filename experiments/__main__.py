@@ -13,12 +13,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments import end_to_end, on_device
+from experiments import end_to_end, round_trip
 from experiments.harness import Experiment, Settings, conduct
 from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
 
-EXPERIMENTS: Mapping[str, Experiment] = {e.name: e for e in (on_device.EXPERIMENT, end_to_end.EXPERIMENT)}
+EXPERIMENTS: Mapping[str, Experiment] = {e.name: e for e in (round_trip.EXPERIMENT, end_to_end.EXPERIMENT)}
 
 
 def main() -> int:

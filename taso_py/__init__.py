@@ -1,7 +1,7 @@
 """taso-py: a superoptimizer for PyTorch models.
 
-``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result. The rest of
-the public names are the types of what goes in and comes out.
+``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result. The other
+public names are the types of what goes in and comes out.
 
 Invariant: importing this package imports nothing heavy; names are looked up when they are first used.
 """

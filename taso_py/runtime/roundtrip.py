@@ -44,7 +44,7 @@ class RoundTrip:
         return f"{self.name:32} {verdict}  {counts}  {kinds}".rstrip()
 
 
-def round_trip(entry: ZooEntry, *, small: bool = False) -> RoundTrip:
+def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> RoundTrip:
     """Imports and builds a model, and compares the outputs on its example inputs.
 
     torch.export never takes the fused path that multi-head attention has outside of it, so the original does not here.
@@ -53,6 +53,7 @@ def round_trip(entry: ZooEntry, *, small: bool = False) -> RoundTrip:
         TasoError: the model cannot be made or imported.
     """
     module, args = entry.make(small=small)
+    module, args = module.to(device), tuple(tensor.to(device) for tensor in args)
     with torch.no_grad():
         expected = pytree.tree_leaves(without_fused_attention(module, args))
         start = time.perf_counter()

@@ -1,0 +1,78 @@
+"""The database: a round trip, and files that were changed by hand are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from taso_py.ir.errors import TasoError
+from taso_py.rules.database import MANIFEST, DatabaseError, Section, read_database, write_database
+from taso_py.rules.substitution import Substitution, canonical
+from taso_py.rules.text import read_rules
+
+TEXT = """rule x: float[N] source relu(relu(x)) target relu(x)
+rule x: float[N], y: float[N] source sub(add(x, y), y) target x numerics REASSOCIATE
+rule x: float[M,N] source permute(permute(x){order=[-1,-2]}){order=[-1,-2]} target x
+"""
+RULES = tuple(canonical(rule) for rule in read_rules(TEXT))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    write_database(tmp_path, [Section("one", RULES[:2], {"seed": 0}), Section("two", RULES[2:], {"seed": 0})])
+    return tmp_path
+
+
+def _ids(rules: tuple[Substitution, ...]) -> set[str]:
+    return {rule.id for rule in rules}
+
+
+def test_what_is_written_is_read(database: Path) -> None:
+    assert _ids(read_database(database)) == _ids(RULES)
+    assert _ids(read_database(database / "two.rules")) == _ids(RULES[2:])
+
+
+def test_writing_is_reproducible_and_removes_old_files(database: Path) -> None:
+    before = {path.name: path.read_bytes() for path in database.iterdir()}
+    write_database(database, [Section("two", RULES[2:], {"seed": 0}), Section("one", RULES[1::-1], {"seed": 0})])
+    assert {path.name: path.read_bytes() for path in database.iterdir()} == before
+    write_database(database, [Section("two", RULES[2:], {})])
+    assert {path.name for path in database.iterdir()} == {"two.rules", MANIFEST}
+
+
+def test_a_file_that_was_edited_is_refused(database: Path) -> None:
+    path = database / "one.rules"
+    path.write_text(path.read_text().replace("source relu(relu(a))", "source tanh(relu(a))"))
+    with pytest.raises(DatabaseError, match="changed after its rules were proved"):
+        read_database(database)
+    with pytest.raises(TasoError, match="changed after it was proved"):
+        read_database(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (MANIFEST, "{", "is damaged"),
+        (MANIFEST, '{"files": []}', "is damaged"),
+        ("three.rules", "", "three.rules is not in the manifest"),
+    ],
+)
+def test_damage_is_one_line(database: Path, file: str, content: str, message: str) -> None:
+    (database / file).write_text(content)
+    with pytest.raises(DatabaseError) as caught:
+        read_database(database)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_there_is_said(database: Path, tmp_path: Path) -> None:
+    (database / "two.rules").unlink()
+    with pytest.raises(DatabaseError, match=r"two\.rules is missing"):
+        read_database(database)
+    with pytest.raises(DatabaseError, match="there is no rule file or folder"):
+        read_database(tmp_path / "absent")
+
+
+def test_the_shipped_database_is_whole() -> None:
+    rules = read_database()
+    assert rules
+    assert all(rule.proof for rule in rules)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +19,7 @@ from tqdm import tqdm
 
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency, measure
-from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -27,8 +28,16 @@ from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Tile, tiles_for, timed_call
 
-BUDGET_S = 0.03
-"""Longest time to measure one tile for."""
+BUDGET_S = 0.01
+"""Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+MORE_S = 0.06
+"""Longest time for another attempt."""
+ATTEMPTS = 3
+SAMPLES = 4
+WIDTH = 0.25
+"""A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
+WARM_UP = 2
+"""Calls before anything is measured: the first ones start threads and choose algorithms."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
 
 _log = logging.getLogger(__name__)
@@ -44,6 +53,7 @@ class CostModel:
         self._progress = progress
         self._layouts = Layouts()
         self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
+        self._latencies: dict[Key, float] = {}
         self.measured = 0
         """How many tiles were measured, not found in the database."""
 
@@ -69,25 +79,51 @@ class CostModel:
             self.node_cost(node)
 
     def _best(self, node: Node) -> float:
-        return min(self._latency(tile, node).median_s for tile in tiles_for(node, self._device))
+        return min(self._latency(tile, node) for tile in tiles_for(node, self._device))
 
-    def _latency(self, tile: Tile, node: Node) -> Latency:
-        kernel, signature = f"{tile.name}:{node.op.text}", self._layouts.signature(node)
-        found = self._database.get(self._environment, kernel, signature)
-        if found is None:
-            found = self._measure(tile, node)
-            self._database.put(self._environment, kernel, signature, found)
-            self.measured += 1
-        return found
+    def _latency(self, tile: Tile, node: Node) -> float:
+        key = self._key(tile, node)
+        known = self._latencies.get(key)
+        if known is None:
+            found = self._database.get(self._environment, *key)
+            if found is None:
+                found = self._measure(tile, node)
+                self._database.put(self._environment, *key, found)
+                self.measured += 1
+            known = self._latencies[key] = found.median_s
+        return known
+
+    def _key(self, tile: Tile, node: Node) -> Key:
+        """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
+        if self._layouts.is_view(node):
+            return f"{tile.name}:{node.op.name}", f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
+        return f"{tile.name}:{node.op.text}", self._layouts.signature(node)
 
     def _measure(self, tile: Tile, node: Node) -> Latency:
         try:
             with torch.no_grad():
-                return measure(timed_call(tile, node, self._device), device=self._device, budget_s=BUDGET_S)
+                return self._repeat(timed_call(tile, node, self._device))
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
             _log.warning("%s cannot be measured alone and counts as free: %s", node.op.name, first_line(error))
             return _NOTHING
+
+    def _repeat(self, call: Callable[[], object]) -> Latency:
+        """The least of a few measurements, of one if it is good: what disturbs a measurement makes it longer."""
+        for _ in range(WARM_UP):
+            call()
+        attempts: list[Latency] = []
+        while len(attempts) < ATTEMPTS:
+            budget = MORE_S if attempts else BUDGET_S
+            attempts.append(measure(call, device=self._device, budget_s=budget))
+            if attempts[-1].samples >= SAMPLES and _spread(attempts[-1]) <= WIDTH:
+                break
+        return min(attempts, key=lambda latency: latency.median_s)
+
+
+def _spread(latency: Latency) -> float:
+    """The width of the median's interval as a share of the median."""
+    return (latency.high_s - latency.low_s) / latency.median_s if latency.median_s else 0.0
 
 
 def _is_free(node: Node) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.lowering import lower
+from taso_py.backend.schema import storage_of
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
@@ -57,6 +58,16 @@ class Layouts:
             ("weight " if v.node.is_static and not isinstance(v.node.op, Constant) else "") + self._text(v)
             for v in node.inputs
         )
+
+    def is_view(self, node: Node) -> bool:
+        """Whether a node moves nothing: its result shares memory with its operand."""
+        if not isinstance(node.op, VIEWS) or isinstance(node.inputs[0].node.op, Constant):
+            return False
+        if not isinstance(node.op, Reshape):
+            return True
+        tensor = operand(node.inputs[0], _meta)
+        (result,) = lower(run, node, [tensor], _META)
+        return storage_of(result) == storage_of(tensor)
 
     def _text(self, value: Value) -> str:
         op = value.node.op

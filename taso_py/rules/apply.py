@@ -72,8 +72,10 @@ def _is_circular(match: Match, index: GraphIndex) -> bool:
     Only rules with several outputs can come to this: merging two products of which one feeds the other. Nodes being
     immutable, no cycle would arise, but the value that was to be replaced would stay alive.
     """
-    used = Graph((), match.rule.target.outputs).nodes
-    operands = [match.values[key(node)].node for node in used if isinstance(node.op, Input)]
+    target = match.rule.target
+    returned = {node for node, _ in target.outputs}
+    used = [n for n, readers in target.users.items() if isinstance(n.op, Input) and (readers or n in returned)]
+    operands = [match.values[key(node)].node for node in used]
     return index.depends(operands, [node for node, _ in match.outputs])
 
 

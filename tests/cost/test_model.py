@@ -50,6 +50,34 @@ def test_a_second_model_measures_nothing(measured: list[object]) -> None:
         assert (second.measured, len(measured)) == (0, count)
 
 
+def test_views_are_measured_once_whatever_they_show(measured: list[object]) -> None:
+    graph = parse_graph(
+        """graph(x: f32[6,4], y: f32[8,2]) {
+          return slice(x){axis=-1, start=0, stop=2}, slice(y){axis=-2, start=3, stop=4},
+            reshape(x){shape=[24]}, reshape(y){shape=[16]}, reshape(permute(x){order=[-1,-2]}){shape=[24]}
+        }"""
+    )
+    with LatencyDatabase(":memory:") as database:
+        CostModel(CPU, database).warm(graph)
+        kernels = [(row.kernel, row.signature) for row in database.rows()]
+    assert kernels == [
+        ("aten:permute", "view of rank 2 as 2"),
+        ("aten:reshape", "view of rank 2 as 1"),
+        ("aten:reshape{shape=[24]}", "f32[4,6]:1x4"),
+        ("aten:slice", "view of rank 2 as 2"),
+    ]
+    assert len(measured) == 4
+
+
+def test_a_poor_measurement_is_made_again_and_the_least_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Latency(5e-3, 5e-3, 5e-3, 1, 0), Latency(3e-3, 1e-3, 4e-3, 9, 0), Latency(2e-3, 2e-3, 2e-3, 9, 0)]
+    waiting = iter(answers)
+    monkeypatch.setattr(model, "measure", lambda *_args, **_keywords: next(waiting))
+    with LatencyDatabase(":memory:") as database:
+        assert CostModel(CPU, database).graph_cost(parse_graph("graph(x: f32[3]) { return relu(x) }")) == 2e-3
+    assert next(waiting, None) is None
+
+
 def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFixture) -> None:
     graph = parse_graph(
         'graph(x: f32[3]) { return opaque(x){target="aten.cumsum.default", arguments=[$0,7], types=[f32[3]]} }'

@@ -86,24 +86,31 @@ def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | No
     """An opaque node in the type, which its schema may need told."""
     if new.target in _BITS:
         raise TensorError(f"{new.target} reads the bits of numbers, so the model cannot be computed in {dtype}")
-    known = defaults(overload_named(new.target))
+    overload = overload_named(new.target)
+    known = defaults(overload)
     if "half_to_float" in known:
         # There are no halves any more; it is the last argument.
         new = replace(new, arguments=(*new.arguments[:-1], False))
-    reads_float = any(value.type.dtype is dtype for value in inputs)
+    reads_float = any(value.type.dtype.is_floating or value.type.dtype is DType.C128 for value in inputs)
     if reads_float or not any(type_.dtype is dtype for type_ in new.types):
         return make(new, inputs, token)
     # Without a floating-point operand, the type is the one given, or torch's default.
     if "dtype" in known:
-        given = dict(cast(Sequence[tuple[str, AttributeValue]], new.keywords))
-        position = list(known).index("dtype")
-        if position < len(new.arguments):
-            arguments = (*new.arguments[:position], dtype, *new.arguments[position + 1 :])
-            return make(replace(new, arguments=arguments), inputs, token)
-        return make(replace(new, keywords=tuple({**given, "dtype": dtype}.items())), inputs, token)
+        return make(_with_dtype(new, list(known).index("dtype"), dtype), inputs, token)
+    if torch.Tag.pointwise in overload.tags and any(value.type.dtype is not DType.BOOL for value in inputs):
+        wide = [v if v.type.dtype is DType.BOOL else make(Cast(dtype), [v]).value for v in inputs]
+        return make(new, wide, token)
     if len(old.types) != 1:
         raise TensorError(f"{new.target} decides the type of its results, so the model cannot be computed in {dtype}")
     return make(Cast(dtype), [make(old, inputs, token).value])
+
+
+def _with_dtype(op: Opaque, position: int, dtype: DType) -> Opaque:
+    """An operator with its argument ``dtype``, which may be given by position or by name, set."""
+    if position < len(op.arguments):
+        return replace(op, arguments=(*op.arguments[:position], dtype, *op.arguments[position + 1 :]))
+    given = dict(cast(Sequence[tuple[str, AttributeValue]], op.keywords))
+    return replace(op, keywords=tuple({**given, "dtype": dtype}.items()))
 
 
 def _mapped(

@@ -38,6 +38,10 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return _guarded(lambda: torch.export.export(module, tuple(args), dict(kwargs)))
 
 
+_EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)
+"""Composite operators that are taken apart, because what they are made of is in the table; all others stay whole."""
+
+
 def functionalize(exported: ExportedProgram) -> ExportedProgram:
     """The program without writes, its high-level operators kept.
 
@@ -45,7 +49,9 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
-    functional = _guarded(lambda: exported.run_decompositions({}))
+    known = torch.export.default_decompositions()
+    table: dict[Any, Any] = {overload: known[overload] for overload in _EXPOSED}
+    functional = _guarded(lambda: exported.run_decompositions(table))
     before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
@@ -82,9 +88,7 @@ def _guarded(action: Callable[[], _T]) -> _T:
     try:
         with quiet():
             return action()
-    except (
-        Exception
-    ) as error:  # torch.export raises errors of dozens of types, RuntimeError and AssertionError included
+    except Exception as error:  # torch.export raises errors of dozens of types
         raise ImportRefusal(explain(error)) from error
 
 
@@ -93,6 +97,10 @@ _CAUSES: Sequence[tuple[str, str]] = (
         r"DynamicCache|use_cache|past_key_values|Cache\b",
         "the model handles a key-value cache, which cannot be exported; pass use_cache=False, or wrap the model with "
         "taso_py.runtime.huggingface.adapt",
+    ),
+    (
+        r"expected compiled_fn to be GraphModule",
+        "a buffer that the model writes to overlaps in memory with another tensor; clone one of them",
     ),
     (
         r"[Dd]ata.dependent|[Uu]nbacked|control.?flow",

@@ -20,11 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taso_py.backend.lowering import lower, materialize, variants
 from taso_py.backend.run import call_now
-from taso_py.backend.schema import bind, result_count
+from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
 from taso_py.frontend.call import Call, NotInDialectError
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
+from taso_py.frontend.dialect.strides import fixed_layout
 from taso_py.frontend.opaque import opaque_call
 from taso_py.frontend.source import check_static, refuse, source_line, type_of
 from taso_py.ir.errors import ShapeError
@@ -89,11 +90,10 @@ class Importer:
 
     def _bind(self, fx_node: fx.Node, overload: OpOverload) -> Call:
         val: Any = fx_node.meta.get("val")
-        results = [
-            item if isinstance(item, Tensor) else None for item in (val if isinstance(val, list | tuple) else [val])
-        ]
-        if not result_count(overload):
-            results = []
+        items: Sequence[Any] = val if isinstance(val, list | tuple) else [val] if result_count(overload) else []
+        results = [item if isinstance(item, Tensor) else None for item in items]
+        if items and not any(isinstance(item, Tensor) for item in items):
+            refuse(fx_node, "returns a number that depends on the data", "keep the computation in tensors")
         types = tuple(NO_TENSOR if result is None else type_of(fx_node, result) for result in results)
         positional = fx.map_arg(fx_node.args, self.env.__getitem__)
         keywords = fx.map_arg(fx_node.kwargs, self.env.__getitem__)
@@ -109,7 +109,7 @@ class Importer:
             found = [result] if isinstance(result, Value) else list(result)
             with self.mode, torch.no_grad():
                 agrees = all(self._agrees(found[index], call.results[index]) for index in sorted(call.read))
-        except (NotInDialectError, ShapeError, ValueError):
+        except (NotInDialectError, ShapeError, ValueError, RuntimeError):
             return None
         return found if agrees else None
 
@@ -117,15 +117,18 @@ class Importer:
         """Whether the value, lowered, has the original's type, strides and device."""
         if value is None or original is None:
             return False
-        new = self._new_nodes(value.node)
-        for node in new:
+        if value in self.layouts:
+            return _alike(self.layouts[value], original)
+        *below, root = self._new_nodes(value.node)
+        for node in below:
             self._propagate(node, 0)
-        if value.node in new:
-            for variant in variants(value.node)[1:]:
-                if _alike(self.layouts[value], original):
-                    break
-                self._propagate(value.node, variant)
-        return _alike(self.layouts[value], original)
+        for variant in variants(root):
+            self._propagate(root, variant)
+            if _alike(self.layouts[value], original):
+                return True
+        self.layouts.pop(value)
+        self.variants.pop(root.digest, None)
+        return False
 
     def _new_nodes(self, root: Node) -> list[Node]:
         """The nodes without a layout that ``root`` reaches, operands first; few, so that recursion is safe."""
@@ -150,11 +153,21 @@ class Importer:
         if str(call.overload) in NEEDS_ROW:
             refuse(fx_node, "reads memory by strides beyond its operand", "use slices and reshapes instead")
         op, inputs = opaque_call(fx_node, call, self.env.__getitem__)
+        if not is_trusted(call.overload):
+            inputs = [self._as_it_lies(value) for value in inputs]
         node = make(op, inputs) if op.pure else self.effect(op, inputs)
         for value, result in zip(node.outputs, call.results, strict=True):
             if result is not None:
                 self.layouts[value] = result
         return node.outputs
+
+    def _as_it_lies(self, value: Value) -> Value:
+        """The value in the layout that it has in the original, whatever is rewritten before it."""
+        guarded = fixed_layout(value, self.layouts[value])
+        with self.mode, torch.no_grad():
+            for node in self._new_nodes(guarded.node):
+                self._propagate(node, 0)
+        return guarded
 
     def _record_source(self, fx_node: fx.Node, found: Sequence[Value | None]) -> None:
         """Notes the source line for what the call became, as far as no earlier call became the same."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.contract import random_state_kept
@@ -64,7 +65,9 @@ def run_original(
 def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with tensors copied, strides and sharing of storage included."""
     detached = pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs)))
-    return copy.deepcopy(detached)
+    # Fake tensors hold nothing that could be written to, and their copies would belong to another mode.
+    is_fake = any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(detached))
+    return detached if is_fake else copy.deepcopy(detached)
 
 
 @contextmanager

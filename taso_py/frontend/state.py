@@ -40,7 +40,7 @@ def find_state(exported: ExportedProgram) -> State:
     """Finds the state of a program.
 
     Raises:
-        ImportRefusal: it writes to a buffer that shares memory with another tensor of the state.
+        ImportRefusal: something in it is not a plain tensor.
     """
     signature = exported.graph_signature
     tensors: dict[str, Tensor] = {}
@@ -60,12 +60,4 @@ def find_state(exported: ExportedProgram) -> State:
         if spec.kind is InputKind.PARAMETER:
             parameters[key] = tensor.requires_grad
     written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
-    for key in written:
-        sharing = [
-            other for other in tensors if other != key and storage_of(tensors[other]) == storage_of(tensors[key])
-        ]
-        if sharing:
-            raise ImportRefusal(
-                f"the model writes to buffer {key}, which shares memory with {sharing[0]}; clone one of them"
-            )
     return State(tensors, keys, parameters, written)

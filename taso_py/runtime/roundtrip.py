@@ -103,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", metavar="NAME", nargs="*", help="models of the zoo; all by default")
     parser.add_argument("--small", action="store_true", help="the small variants")
     options = parser.parse_args(arguments)
-    torch.use_deterministic_algorithms(True, warn_only=True)
     failed = False
     for name in options.names or zoo.names():
         try:
@@ -119,4 +118,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True, warn_only=True)
     sys.exit(main())

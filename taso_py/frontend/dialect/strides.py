@@ -18,6 +18,16 @@ from taso_py.ir.operator import Ref
 from taso_py.ops.opaque import Opaque
 
 
+def fixed_layout(x: Value, layout: Tensor) -> Value:
+    """The value laid out as a given tensor, which must be dense; otherwise the value as it comes."""
+    order = memory_order(layout)
+    if order is None:
+        return x
+    rank = len(order)
+    dense = _contiguous(permuted(x, [axis - rank for axis in order]))
+    return permuted(dense, [order.index(axis) - rank for axis in range(rank)])
+
+
 def _contiguous(x: Value) -> Value:
     return apply(Opaque("aten.contiguous.default", (Ref(0),), (x.type,)), x)
 
@@ -26,6 +36,7 @@ def _as_strided(call: Call) -> Result:
     """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
     x = call.value("self")
     order = memory_order(call.layouts[x])
+    call.require(call.layouts[x].storage_offset() == 0)
     size, stride, offset = call["size"], call["stride"], call["storage_offset"] or 0
     last = offset + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     elements = 1
@@ -39,10 +50,9 @@ def _as_strided(call: Call) -> Result:
 
 
 def memory_order(tensor: Tensor) -> list[int] | None:
-    """The axes from the outermost in memory to the innermost; None unless the tensor fills its memory from the start."""
+    """The axes from the outermost in memory inwards; None unless the elements fill a piece of memory."""
     order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis]))
-    dense = tensor.permute(order).is_contiguous() and tensor.storage_offset() == 0
-    return order if dense else None
+    return order if tensor.permute(order).is_contiguous() else None
 
 
 def _reinterpreted(call: Call) -> Result:
@@ -61,4 +71,4 @@ ROWS: Mapping[str, Callable[[Call], Result]] = {
 """One row per ATen overload."""
 
 NEEDS_ROW = frozenset({"aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_copy.default"})
-"""Overloads that are wrong, not only slow, after a change of layout; they are refused where their row does not apply."""
+"""Overloads that are wrong, not only slow, after a change of layout; refused where their row does not apply."""

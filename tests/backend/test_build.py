@@ -1,0 +1,136 @@
+"""Built modules: callable as the original was, guarded, with the original's contract, on real and on fake tensors."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from taso_py.backend import build, fold
+from taso_py.backend.guard import ArgumentError
+from taso_py.backend.weights import assemble
+from taso_py.frontend import Program, import_module
+from taso_py.ir.errors import InvariantError
+from taso_py.ops.table import parse_graph
+from tests.round_trips import Model, round_trip, sharing
+
+X = torch.arange(6.0).view(2, 3)
+
+
+def rewritten(program: Program, text: str, **weights: Tensor) -> Program:
+    return replace(program, graph=parse_graph(text), weights=weights)
+
+
+def test_two_equal_outputs_do_not_share_memory() -> None:
+    """They are one value of the graph, but were two tensors."""
+    round_trip(Model(lambda s, x: (x + 1, x + 1)), X)
+    round_trip(Model(lambda s, x: ((x + 1).expand(4, 2, 3), (x + 1).expand(4, 2, 3))), X)
+    round_trip(Model(lambda s, x: ((x + 1).t(), (x + 1).t())), X)
+
+
+def test_one_output_twice_shares_memory() -> None:
+    module = build(import_module(Model(lambda s, x: ((y := x + 1), y)), (X,)))
+    first, second = module(X)
+    assert first.data_ptr() == second.data_ptr()
+
+
+def test_copies_of_inputs_and_weights_stay_copies() -> None:
+    round_trip(Model(lambda s, x: (x.clone(), x, s.w.clone(), s.w, x.t().clone()), w=torch.ones(3)), X)
+
+
+def test_strides_are_restored_after_a_rewrite() -> None:
+    program = import_module(Model(lambda s, x: (x + 1).t()), (X,))
+    graph = (
+        "graph(args_0: f32[2,3]) { c = constant{value=1.0, dtype=f32} return add(permute(args_0){order=[-1,-2]}, c) }"
+    )
+    found = build(rewritten(program, graph))(X)
+    assert found.stride() == (1, 3)
+    assert torch.equal(found, (X + 1).t())
+    dense = """
+        graph(args_0: f32[2,3]) {
+          return contiguous(permute(add(args_0, constant{value=1.0, dtype=f32})){order=[-1,-2]})
+        }"""
+    found = build(rewritten(program, dense))(X)
+    assert found.stride() == (1, 3)
+    assert torch.equal(found, (X + 1).t())
+
+
+def test_sharing_is_broken_after_a_rewrite() -> None:
+    """A rewrite that proves an output equal to an input may not hand out the input."""
+    program = import_module(Model(lambda s, x: x * 1.0), (X,))
+    module = build(rewritten(program, "graph(args_0: f32[2,3]) { return args_0 }"))
+    found = module(X)
+    assert torch.equal(found, X)
+    assert sharing((X,), {}, found) == frozenset()
+
+
+def test_result_that_shows_a_write_is_kept_from_it() -> None:
+    model = Model(lambda s, x: ((old := s.n.clone()), s.n.add_(1), old.view(-1), x + 1)[2:], n=torch.zeros(3))
+    round_trip(model, X)
+
+
+def test_arguments_are_checked() -> None:
+    module = build(import_module(Model(lambda s, x, flag: x + torch.arange(3)), (X, True)))
+    with pytest.raises(ArgumentError, match=r"args_0 of type torch\.float32 and shape \[2, 3\], not .* \[2, 1\]"):
+        module(X[:, :1], True)
+    with pytest.raises(ArgumentError, match=r"not torch\.float64"):
+        module(X.double(), True)
+    with pytest.raises(ArgumentError, match="built for the argument True, not False"):
+        module(X, False)
+    assert torch.equal(module(X, True), X + torch.arange(3))
+
+
+def test_fx_nodes_name_their_graph_node() -> None:
+    program = import_module(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), (X,))
+    digests = {node.meta["digest"] for node in build(program).graph.nodes if "digest" in node.meta}
+    assert digests == {node.digest for node in program.graph.nodes if node.op.name in ("linear", "relu")}
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies its own deprecated class
+def test_modules_can_be_copied() -> None:
+    module = build(import_module(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), (X,)))
+    assert torch.equal(copy.deepcopy(module)(X), module(X))
+    assert set(module.state_dict()) == {"0.weight", "0.bias"}
+
+
+def test_meta_and_fake_tensors() -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 5)).eval()
+
+    with torch.device("meta"):
+        module, image = net(), torch.randn(2, 3, 6, 6)
+    assert build(fold(import_module(module, (image,))))(image).shape == (2, 5)
+    with FakeTensorMode():
+        module, image = net(), torch.randn(2, 3, 6, 6)
+        assert build(fold(import_module(module, (image,))))(image).shape == (2, 5)
+
+
+def test_constants_as_outputs() -> None:
+    program = import_module(Model(lambda s, x: x.sum()), (X,))
+    module = build(rewritten(program, "graph(args_0: f32[2,3]) { return constant{value=2.5, dtype=f32} }"))
+    assert module(X).item() == 2.5
+    assert module(X).dtype is torch.float32
+
+
+def test_names_that_a_graph_module_cannot_have() -> None:
+    graph = parse_graph("""
+        graph() {
+          return weight{key="graph", type=f32[1]}, weight{key="a", type=f32[1]}, weight{key="a.b", type=f32[1]},
+                 weight{key="a..c", type=f32[1]}, weight{key="training", type=f32[1]}, weight{key="d.e", type=f32[1]}
+        }""")
+    keys = ["graph", "a", "a.b", "a..c", "training", "d.e"]
+    root, places = assemble(graph, {key: torch.ones(1) for key in keys}, {})
+    assert {key: places[key] for key in ("a", "d.e")} == {"a": "a", "d.e": "d.e"}
+    assert sorted(places.values()) == sorted(dict(root.named_buffers()))
+    assert len(set(places.values())) == len(keys)
+
+
+def test_missing_weight_is_named() -> None:
+    program = import_module(Model(lambda s, x: x + 1), (X,))
+    graph = 'graph(args_0: f32[2,3]) { return add(args_0, weight{key="w", type=f32[3]}) }'
+    with pytest.raises(InvariantError, match="names weight w of type"):
+        build(rewritten(program, graph))

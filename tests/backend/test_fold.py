@@ -1,0 +1,133 @@
+"""Folding computes what is static once, precisely, within its limit, and shares what it only moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from taso_py.backend import Program, build, fold
+from taso_py.backend.schema import stored_bytes
+from taso_py.frontend import import_module
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Constant, Weight
+from taso_py.ops.table import parse_graph
+from tests.round_trips import Model, operator_names
+
+X = torch.arange(6.0).view(2, 3)
+
+
+def folded(model: nn.Module, growth_limit: float = 1.25) -> tuple[Program, Program]:
+    before = import_module(model, (X,))
+    return before, fold(before, growth_limit)
+
+
+def run(program: Program) -> list[Tensor]:
+    result = build(program)(X)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def test_arithmetic_is_rounded_once() -> None:
+    """In float32 alone, 1 + 1e-8 - 1 is 0."""
+    model = Model(lambda s, x: x + ((s.w + 1e-8) - 1), w=torch.ones(3))
+    before, after = folded(model)
+    assert operator_names(before) == ["add", "sub", "add"]
+    assert operator_names(after) == ["add"]
+    (weight,) = after.weights.values()
+    assert weight.dtype is torch.float32
+    assert weight.tolist() == torch.full((3,), 1e-8).tolist()
+
+
+def test_casts_in_a_static_part_still_round() -> None:
+    model = Model(lambda s, x: x + (s.w * 3).half().float(), w=torch.full((3,), 0.1))
+    _, after = folded(model)
+    (weight,) = after.weights.values()
+    assert torch.equal(weight, torch.full((3,), 0.3, dtype=torch.float64).half().float())
+
+
+def test_operators_outside_the_table_run_as_they_are() -> None:
+    model = Model(lambda s, x: x + torch.cumsum(s.w, 0), w=torch.full((3,), 0.1))
+    before, after = folded(model)
+    assert operator_names(after) == ["add"]
+    assert torch.equal(*run(before), *run(after))
+
+
+def test_what_is_only_moved_shares_storage() -> None:
+    model = Model(lambda s, x: (x @ s.w.t(), x[:, :2] @ s.w[:2, :2]), w=nn.Parameter(torch.randn(4, 3)))
+    before, after = folded(model)
+    assert operator_names(after) == ["matmul", "slice", "matmul"]
+    assert stored_bytes(after.weights.values()) == stored_bytes(before.weights.values())
+    assert all(map(torch.equal, run(before), run(after)))
+
+
+def test_weights_that_nothing_reads_any_more_are_dropped() -> None:
+    model = Model(lambda s, x: x @ torch.cat([s.a, s.b], 1), a=torch.randn(3, 2), b=torch.randn(3, 2))
+    _, after = folded(model)
+    assert len(after.weights) == 1
+    assert after.parameters == {}
+
+
+def test_growth_is_limited() -> None:
+    """A large result is not folded where it would break the limit; what it is made of is."""
+    weight = torch.randn(512, 600)
+
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        small = s.get_buffer("w") * 2
+        return x.sum() + torch.cat([small, small, small], 1).sum(1)
+
+    model = Model(forward, w=weight)
+    before = import_module(model, (X,))
+    half = replace(before, graph=_without_last(before.graph))
+    assert [fold(half, limit).graph.nodes[-1].op.name for limit in (1.25, 4.0)] == ["concat", "weight"]
+    tight, loose = fold(half, 1.25), fold(half, 4.0)
+    assert stored_bytes(tight.weights.values()) == stored_bytes([weight])
+    assert stored_bytes(loose.weights.values()) == 3 * stored_bytes([weight])
+
+
+def _without_last(graph: Graph) -> Graph:
+    """The graph that returns the concatenation itself."""
+    concat = next(node for node in graph.nodes if node.op.name == "concat")
+    return Graph(graph.inputs, (concat.value,))
+
+
+def test_masks_of_models_without_weights_are_folded() -> None:
+    model = Model(lambda s, x: x.masked_fill(torch.ones(3, 3).tril()[:2] == 0, -1.0))
+    before, after = folded(model)
+    assert len(after.graph.nodes) < len(before.graph.nodes)
+    assert torch.equal(*run(before), *run(after))
+
+
+def test_shape_readers_are_static() -> None:
+    """What takes an input only for its shape does not depend on it."""
+    before, after = folded(Model(lambda s, x: x + torch.ones_like(x).cumsum(0) + x.new_full((3,), 2.0)))
+    assert operator_names(after) == ["add", "add"]
+    assert torch.equal(*run(before), *run(after))
+
+
+def test_written_buffers_are_not_folded() -> None:
+    model = Model(lambda s, x: (s.n.add_(1), x + s.n * 2)[1], n=torch.zeros(3))
+    before, after = folded(model)
+    assert after.graph == before.graph
+
+
+def test_numbers_become_numbers() -> None:
+    before = import_module(Model(lambda s, x: x + 1), (X,))
+    graph = parse_graph("""
+        graph(args_0: f32[2,3]) {
+          a = constant{value=0.1, dtype=f32}
+          b = constant{value=0.2, dtype=f32}
+          return mul(args_0, mul(a, b))
+        }""")
+    after = fold(replace(before, graph=graph)).graph
+    assert [node.op.value for node in after.nodes if isinstance(node.op, Constant)] == [0.1 * 0.2]
+
+
+def test_static_output_is_a_weight_that_callers_may_write_to() -> None:
+    before, after = folded(Model(lambda s, x: (x, s.w * 2), w=torch.ones(3)))
+    module = build(after)
+    module(X)[1].zero_()
+    assert module(X)[1].tolist() == [2, 2, 2]
+    assert [node.op.name for node in after.graph.nodes] == ["input", "weight"]
+    assert not any(isinstance(node.op, Weight) and node.op.key == "w" for node in after.graph.nodes)
+    assert torch.equal(run(before)[1], run(after)[1])

@@ -1,0 +1,107 @@
+"""Every operator of the table has a lowering, and it computes what the definition says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taso_py.backend.lowering import LOWERED, lower, variants
+from taso_py.backend.run import call_now, run_graph
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.node import make
+from taso_py.ir.operator import Input
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.evaluate import Domain, evaluate_graph
+from taso_py.ops.movement import Reshape, Slice
+from taso_py.ops.table import DEFINED, parse_graph
+
+
+def test_every_operator_has_a_lowering() -> None:
+    assert set(DEFINED.values()) <= LOWERED
+
+
+def test_operator_without_lowering_is_named() -> None:
+    class Unknown(TensorOperator):
+        name = "unknown"
+
+        def infer(self, inputs: object, unifier: object = None) -> tuple[TensorType, ...]:
+            return (TensorType(DType.F32, ()),)
+
+    with pytest.raises(InvariantError, match="operator unknown has no lowering"):
+        lower(call_now, make(Unknown()), [], torch.device("cpu"))
+
+
+CASES = [
+    "graph(x: f64[2,3], y: f64[3]) { return add(x, y), sub(y, x), mul(x, y), div(x, y) }",
+    "graph(x: f64[2,3]) { c = constant{value=2.5, dtype=f64} return add(c, x), sub(c, x), sub(x, c), mul(c, x) }",
+    "graph(x: f64[2,3]) { c = constant{value=2.5, dtype=f64} return div(c, x), div(x, c), add(c, c), mul(c, x) }",
+    "graph(x: f64[3]) { a = constant{value=1.0, dtype=f64} b = constant{value=-1.0, dtype=f64}"
+    " return div(a, x), mul(b, x) }",
+    'graph(x: f64[2,3]) { return relu(x), sigmoid(x), tanh(x), exp(x), silu(x), gelu(x), gelu(x){approximate="tanh"} }',
+    "graph(x: f64[2,3]) { return rsqrt(exp(x)), cast(cast(x){dtype=f32}){dtype=f64} }",
+    "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
+    "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",
+    "graph(a: f64[5,1,2,3], b: f64[4,3,2]) { return matmul(a, b) }",
+    "graph(x: f64[2,2,3], w: f64[4,3], b: f64[4]) { return linear(x, w), linear(x, w, b) }",
+    "graph(x: f64[1,4,6,5], w: f64[6,2,3,1], b: f64[6]) {"
+    " return conv2d(x, w, b){stride=[2,1], padding=[1,0], dilation=[1,2], groups=2}, conv2d(x, w){groups=2} }",
+    "graph(x: f64[1,2,7,6]) { return avg_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,0]},"
+    " avg_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,1], count_include_pad=false} }",
+    "graph(x: f64[1,2,7,6]) { return max_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,0], dilation=[1,2]},"
+    " adaptive_avg_pool2d(x){size=[3,4]}, adaptive_avg_pool2d(x){size=[1,1]} }",
+    "graph(x: f64[2,3,4], w: f64[3], b: f64[3], m: f64[3], v: f64[3]) {"
+    " return batch_norm(x, w, b, m, exp(v)){eps=1e-5} }",
+    "graph(x: f64[2,3,4], w: f64[3,4], b: f64[3,4]) { return layer_norm(x){axes=2, eps=1e-3},"
+    " layer_norm(x, w){axes=2, eps=1e-3}, layer_norm(x, w, b){axes=2, eps=1e-3}, rms_norm(x){axes=1, eps=1e-3},"
+    " rms_norm(x, w){axes=2, eps=1e-3} }",
+    "graph(x: f64[2,3,4]) { return softmax(x), softmax(x){axis=-2} }",
+    "graph(q: f64[2,3,4], k: f64[2,5,4], v: f64[2,5,6], m: f64[3,5]) {"
+    " return attention(q, k, v), attention(q, k, v, m){scale=0.3} }",
+    "graph(q: f64[2,3,4]) { return attention(q, q, q){causal=true} }",
+    "graph(x: f64[2,3,4]) { return sum(x){axes=[-2]}, mean(x){axes=[-3,-1], keepdim=true}, max(x){axes=[-3,-2,-1]} }",
+    "graph(x: f64[2,3], y: f64[2,1]) { return concat(x, y){axis=-1}, slice(x){axis=-1, start=1, stop=3},"
+    " slice(x){axis=-1, start=0, stop=3, step=2} }",
+    "graph(x: f64[2,3,4]) { return permute(x){order=[-1,-2]}, permute(x){order=[-1,-3,-2]}, reshape(x){shape=[6,4]} }",
+    "graph(x: f64[2,1,3,1]) { return reshape(x){shape=[2,3]}, reshape(x){shape=[2,1,3]}, reshape(x){shape=[2,1,1,3,1]},"
+    " expand(x){shape=[4,2,5,3,2]}, contiguous(x) }",
+    "graph(x: f64[2,3,2,1]) { return pad(x){widths=[[1,0],[0,2]], value=3.0}, pad(x){widths=[[0,1]]},"
+    " enlarge(x){kernel=[4,5]} }",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_agrees_with_the_definition(text: str) -> None:
+    graph = parse_graph(text)
+    generator = np.random.default_rng(0)
+    arrays = {
+        node.op.key: generator.normal(size=node.types[0].sizes) for node in graph.inputs if isinstance(node.op, Input)
+    }
+    expected = evaluate_graph(graph, arrays, Domain.REAL)
+    found = run_graph(graph, [torch.from_numpy(array) for array in arrays.values()])
+    for left, right in zip(expected, found, strict=True):
+        np.testing.assert_allclose(right.numpy(), left, rtol=1e-9, atol=1e-12)
+
+
+def test_all_operators_are_among_the_cases() -> None:
+    used = {node.op.name for text in CASES for node in parse_graph(text).nodes}
+    assert set(DEFINED) <= used
+
+
+def test_variants_differ_in_layout_only() -> None:
+    x = make(Input("x", TensorType(DType.F32, (1, 3, 1, 4)))).value
+    node = make(Reshape((1, 3, 4)), [x])
+    tensor = torch.arange(12.0).view(1, 3, 1, 4)
+    results = [lower(call_now, node, [tensor], torch.device("cpu"), variant)[0] for variant in variants(node)]
+    assert len(results) == 2
+    assert all(torch.equal(result, tensor.view(1, 3, 4)) for result in results)
+
+
+def test_selection_drops_the_axis_that_was_cut() -> None:
+    """Of two axes of size 1, the strides of the one that stays are kept."""
+    x = make(Input("x", TensorType(DType.F32, (1, 3, 4)))).value
+    cut = make(Slice(-2, 0, 1), [x])
+    node = make(Reshape((1, 4)), [cut.value])
+    (result,) = lower(call_now, node, [torch.ones(1, 3, 4)[:, 0:1]], torch.device("cpu"))
+    assert result.stride() == (12, 1)

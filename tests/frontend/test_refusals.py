@@ -1,0 +1,91 @@
+"""What cannot be imported faithfully is refused in one line that says where and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from taso_py.frontend import ImportRefusal, import_module, import_program
+from tests.round_trips import Model
+
+X = torch.arange(6.0).view(2, 3) - 2
+
+
+class Selecting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0] * 2  # the line that the refusal names
+
+
+def _branch(s: Any, x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+def _beyond(s: Any, x: Tensor) -> Tensor:
+    return torch.as_strided((x + 1)[1], (5,), (1,), 0)
+
+
+CASES: dict[str, tuple[Callable[..., Any], str]] = {
+    "size from data": (lambda s, x: x.nonzero().sum(), "size depends on the data .* use masks or padding"),
+    "size from an input": (lambda s, x: x[: x[0, 0].long().item()], "depends on the data"),
+    "python branch": (lambda s, x: x + 1 if x.sum() > 0 else x, "depends on the data; use torch.where"),
+    "conditional": (_branch, "cond is control flow .* write it with tensor operators"),
+    "number as an operand": (lambda s, x: x * x[0, 0].item(), r"mul.* depends on a number read from a tensor"),
+    "number as an output": (lambda s, x: x.sum().item(), "is a number read from a tensor; return the tensor"),
+    "number from a comparison": (lambda s, x: x + 1 if torch.equal(x, x) else x, "depends on the data"),
+    "written input": (lambda s, x: x.add_(1), r"writes to its input \w+; clone the input"),
+    "written view of an input": (lambda s, x: (x.view(-1).mul_(2), x)[1], r"writes to its input \w+; clone the input"),
+    "memory beyond the operand": (_beyond, "as_strided.* reads memory by strides beyond its operand"),
+    "wrong shape": (lambda s, x: x @ x, "the model fails on the example inputs .* check their shapes"),
+    "unknown output": (lambda s, x: re, "cannot export the model"),
+    "key-value cache": (lambda s, x: s.fail(), "pass use_cache=False"),
+}
+
+
+class Failing(Model):
+    def fail(self) -> None:
+        if torch.compiler.is_exporting():
+            raise RuntimeError("Found <class 'transformers.cache_utils.DynamicCache'> in output\nand more")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refusal(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    function, message = CASES[name]
+    with pytest.raises(ImportRefusal, match=message) as caught:
+        import_module(Failing(function), (X.clone(),))
+    assert "\n" not in str(caught.value)
+    # What torch.export prints on its way is not for users.
+    assert capfd.readouterr() == ("", "")
+
+
+def test_refusal_names_the_source_line() -> None:
+    with pytest.raises(ImportRefusal, match=r"test_refusals\.py:\d+: return x\[x > 0\] \* 2"):
+        import_module(Selecting(), (X,))
+
+
+def test_dynamic_dimension_is_refused() -> None:
+    dynamic = {"x": {0: torch.export.Dim("batch")}}
+    exported = torch.export.export(Named(), (torch.ones(4, 3),), dynamic_shapes=dynamic)
+    with pytest.raises(ImportRefusal, match=r"has dynamic dimensions .* export with static sizes"):
+        import_program(exported)
+
+
+class Named(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def test_sparse_input_is_refused() -> None:
+    with pytest.raises(ImportRefusal, match=r"layout torch\.sparse_coo are not supported"):
+        import_module(Model(lambda s, x: x.to_dense()), (X.to_sparse(),))
+
+
+def test_inputs_are_not_touched_by_a_refused_import() -> None:
+    x = X.clone()
+    with pytest.raises(ImportRefusal):
+        import_module(Model(lambda s, x: x.add_(1)), (x,))
+    assert torch.equal(x, X)

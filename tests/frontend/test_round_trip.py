@@ -1,0 +1,251 @@
+"""Small modules, one per form that an export may have, go to graphs and back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from taso_py.backend import build
+from taso_py.runtime import zoo
+from taso_py.runtime.roundtrip import round_trip as zoo_round_trip
+from tests.round_trips import Model, opaque_targets, operator_names, round_trip
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+IMAGE = randn(2, 4, 7, 7)
+SPECIAL = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, 1e38, 3.0])
+
+# Everything here is in the table, with nothing left opaque.
+IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "in-place operators": (lambda s, x: (x + 1).relu_().add_(2).mul_(3), (randn(3, 4),)),
+    "special values": (
+        lambda s, x: (x**2, x**3, -x, 1 / x, x.square(), x * 0.1, x / 0.1, 3 - x, 2 / x, x - 2, x.rsqrt()),
+        (SPECIAL,),
+    ),
+    "activations": (
+        lambda s, x: (x.sigmoid(), x.tanh(), x.exp(), F.silu(x), F.gelu(x), F.gelu(x, approximate="tanh"), x.relu()),
+        (randn(3, 4),),
+    ),
+    "casts": (lambda s, x: (x.half(), x.half().float() * 2, x.int(), x.double(), x.to(x.dtype)), (randn(3, 4) * 9,)),
+    "integers": (lambda s, x: (x + 1, x * 2, x - x, x / 3, x + 1.5, x.float().mean()), (torch.arange(6).view(2, 3),)),
+    "products": (
+        lambda s, x, y: (x @ y, x[0] @ y, x @ y[0], x[0] @ y[0], torch.einsum("bij,bjk->bik", x, y)),
+        (randn(3, 4, 5), randn(3, 5, 6)),
+    ),
+    "slices": (
+        lambda s, x: (x[1:4:2], x[-2:], x[..., 1], x.narrow(1, -3, 2), x[:, 9:], *x.split(2), *x.chunk(3, 1)),
+        (randn(5, 6),),
+    ),
+    "pieces": (lambda s, x: (*x.unbind(0), *x.split([1, 4]), *torch.tensor_split(x, 3)), (randn(5, 6),)),
+    "views": (
+        lambda s, x: (x.view(-1), x.flatten(1), x.unflatten(2, (2, 2)), x.squeeze(), x[None], x.mT, x.movedim(0, 2)),
+        (randn(2, 3, 4),),
+    ),
+    "sizes of one": (
+        lambda s, x: (x[:, 0], x[0], x.permute(2, 0, 1).unbind(0), x.squeeze(0), x.squeeze(), x.view(3, 1)),
+        (randn(1, 1, 3),),
+    ),
+    "reshape that copies": (lambda s, x: x.transpose(0, 1).reshape(-1) * 2, (randn(3, 4),)),
+    "expanded": (lambda s, x: (x.expand(4, 3), x[:, None].expand(3, 2) + 1), (randn(3),)),
+    "concatenation": (lambda s, x: (torch.cat([x, x * 2], 1), torch.stack([x, x], -1)), (randn(3, 4),)),
+    "padding": (lambda s, x: (F.pad(x, (1, 2)), F.pad(x, (-1, 2, 0, -1), value=3.0), F.pad(x, (-1, -1))), (IMAGE,)),
+    "pooling": (
+        lambda s, x: (
+            F.max_pool2d(x, 3, 2, 1),
+            F.max_pool2d(x, 2, 1, 1, 2),
+            F.avg_pool2d(x, (3, 2), 2, 1, count_include_pad=False),
+            F.adaptive_avg_pool2d(x, (3, 2)),
+            F.adaptive_avg_pool2d(x, 1),
+        ),
+        (IMAGE,),
+    ),
+    "reductions": (
+        lambda s, x: (x.sum(), x.mean(), x.amax(), x.mean((0, 2)), x.sum(1, keepdim=True), x.amax(-1)),
+        (randn(3, 4, 5),),
+    ),
+    "softmax in another type": (lambda s, x: (x.softmax(-1), x.half().softmax(0, dtype=torch.float32)), (randn(3, 4),)),
+    "attention": (
+        lambda s, q, mask: (
+            F.scaled_dot_product_attention(q, q + 1, q * 2),
+            F.scaled_dot_product_attention(q, q, q, is_causal=True, scale=0.3),
+            F.scaled_dot_product_attention(q, q, q, mask),
+        ),
+        (randn(2, 4, 5, 8), randn(5, 5)),
+    ),
+    "channels-last inside": (
+        lambda s, x: (F.relu(x + x.transpose(1, 3)), (x.transpose(1, 3) + 2 * x).mean(1)),
+        (randn(2, 4, 4, 4),),
+    ),
+    "empty tensors": (lambda s, x: (x + 1, x.sum(), x.reshape(0, 2, 2)), (randn(0, 4),)),
+    "inputs returned": (lambda s, x: (x, x[0], x), (randn(3, 4),)),
+}
+
+
+@pytest.mark.parametrize("name", IN_TABLE)
+def test_forms_of_the_table(name: str) -> None:
+    function, inputs = IN_TABLE[name]
+    assert opaque_targets(round_trip(Model(function), *inputs)) == []
+
+
+# What the table does not know, or only in other forms, is carried through; the names are those of the opaque operators.
+CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
+    "fused multiply-add": (lambda s, x: (torch.add(x, x, alpha=2), x.sub(x, alpha=3)), (randn(4),), ["add", "sub"]),
+    "booleans": (lambda s, x: (x & x, x + x, ~x), (randn(4) > 0,), ["__and__", "add", "bitwise_not"]),
+    "powers": (lambda s, x: (x**0.5, x**-1.5), (SPECIAL,), ["pow", "pow"]),
+    "windows over the edge": (
+        lambda s, x: (F.max_pool2d(x, 2, ceil_mode=True), F.avg_pool2d(x, 2, divisor_override=3)),
+        (IMAGE,),
+        ["max_pool2d", "avg_pool2d"],
+    ),
+    "infinite padding": (lambda s, x: F.pad(x, (1, 1), value=-float("inf")), (IMAGE,), ["pad"]),
+    "several results": (
+        lambda s, x: (x.topk(2), x.max(1), F.max_pool2d(x[None, None], 2, return_indices=True)),
+        (randn(4, 4),),
+        ["topk", "max", "max_pool2d_with_indices"],
+    ),
+    "one result of several": (lambda s, x: x.sort(0)[1], (randn(4, 4),), ["sort"]),
+    "lookups": (
+        lambda s, x: (x[x[0].argsort()], torch.where(x > 0, x, 0.0), x.masked_fill(x > 0, -1)),
+        (randn(4, 4),),
+        ["argsort", "index", "gt", "where", "masked_fill"],
+    ),
+    "complex numbers": (
+        lambda s, x: (torch.fft.fft(x).abs(), torch.view_as_complex(x.view(-1, 2)).real),
+        (randn(4, 4),),
+        ["fft_fft", "abs", "contiguous", "view_as_complex", "view_as_real"],
+    ),
+    "grouped queries": (
+        lambda s, q: F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], enable_gqa=True),
+        (randn(2, 4, 5, 8),),
+        ["scaled_dot_product_attention"],
+    ),
+    "memory formats": (
+        lambda s, x: x.contiguous(memory_format=torch.channels_last) * 2,
+        (IMAGE,),
+        ["clone"],
+    ),
+    "statistics": (lambda s, x: (x.var(1), F.group_norm(x, 2)), (IMAGE,), ["var", "group_norm"]),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_forms_outside_the_table(name: str) -> None:
+    function, inputs, expected = CARRIED[name]
+    assert opaque_targets(round_trip(Model(function), *inputs)) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_scalars_keep_their_value(dtype: torch.dtype) -> None:
+    """A Python number is not rounded to half precision first; a tensor of rank 0 is, one of rank 1 promotes."""
+    x, y = (randn(64) * 3).to(dtype), randn(64).to(dtype)
+    program = round_trip(
+        Model(lambda s, x, y: (x * 0.1, x + 1e-3, 1 - x, x / 3, x * y + 0.5, x * torch.tensor([0.1]), y / x)), x, y
+    )
+    assert opaque_targets(program) == []
+    program = round_trip(Model(lambda s, x: (x * torch.tensor(0.1), x**3)), x)
+    assert opaque_targets(program) == ["mul", "pow"]
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], list[str]]] = {
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 3)),
+        (randn(2, 3),),
+        ["linear", "linear"],
+    ),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(4, 2, 3, stride=2, padding=1), nn.BatchNorm2d(2), nn.ReLU(inplace=True)),
+        (IMAGE,),
+        ["conv2d", "batch_norm", "relu"],
+    ),
+    "same padding": (lambda: nn.Conv2d(4, 4, 3, padding="same", groups=2), (IMAGE,), ["conv2d"]),
+    "normalisations": (
+        lambda: nn.Sequential(nn.LayerNorm(4), nn.LayerNorm([3, 4], bias=False), nn.RMSNorm(4), nn.RMSNorm(4, 1e-5)),
+        (randn(2, 3, 4),),
+        ["layer_norm", "layer_norm", "rms_norm", "rms_norm"],
+    ),
+    "linear layers on any rank": (lambda: nn.Linear(4, 2), (randn(2, 3, 4).transpose(0, 1),), ["linear"]),
+    "addmm": (
+        lambda: Model(lambda s, x: torch.addmm(s.b, x, s.w), b=nn.Parameter(randn(6)), w=nn.Parameter(randn(5, 6))),
+        (randn(4, 5),),
+        ["permute", "linear"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_layers(name: str) -> None:
+    make, inputs, expected = MODULES[name]
+    program = round_trip(make().eval(), *inputs)
+    assert operator_names(program) == expected
+
+
+@pytest.fixture
+def written_out_attention() -> Generator[None]:
+    """Keeps multi-head attention off its fused path, which torch.export never takes."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.LSTM(4, 5, 2, batch_first=True),
+        lambda: nn.GRU(4, 5, bidirectional=True),
+        lambda: Model(lambda s, x: s.attention(x, x, x), attention=nn.MultiheadAttention(4, 2)),
+        lambda: nn.Sequential(nn.Conv1d(3, 3, 2), nn.ConvTranspose1d(3, 2, 2)),
+    ],
+)
+def test_modules_from_everywhere(make: Callable[[], nn.Module], written_out_attention: None) -> None:
+    round_trip(make().eval(), randn(2, 3, 4))
+
+
+def test_channels_last_input() -> None:
+    image = IMAGE.to(memory_format=torch.channels_last)
+    program = round_trip(nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), image)
+    assert program.contract.strides == ((100, 1, 20, 4),)
+
+
+def test_order_of_operands_decides_the_layout_and_is_kept() -> None:
+    last = randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
+    round_trip(Model(lambda s, x, y: x + y), randn(2, 4, 3, 3), last)
+    round_trip(Model(lambda s, x, y: y + x), randn(2, 4, 3, 3), last)
+    # Both orders at once are one node, so one of them has to stay opaque.
+    program = round_trip(Model(lambda s, x, y: (x + y, y + x)), randn(2, 4, 3, 3), last)
+    assert opaque_targets(program) == ["add"]
+
+
+def test_autocast_and_gradient_modes_are_taken_in() -> None:
+    def forward(s: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+        with torch.no_grad():
+            z = y.float() * 2
+        with torch.enable_grad():
+            return z + 1
+
+    assert operator_names(round_trip(Model(forward), randn(3, 3))) == ["cast", "matmul", "cast", "mul", "add"]
+
+
+def test_trees_keywords_and_plain_values() -> None:
+    def forward(s: Any, x: Tensor, *, d: dict[str, Tensor], flag: bool) -> Any:
+        return {"a": [x + 1, None, 3, "s", 2.5], "b": ({"c": x + d["k"]},), "flag": flag}
+
+    d = {"k": randn(3)}
+    program = round_trip(Model(forward), randn(3), flag=False, d=d)
+    found = build(program)(randn(3), d=d, flag=False)
+    assert torch.equal(found["b"][0]["c"], randn(3) + d["k"])
+
+
+@pytest.mark.parametrize("name", ["nasrnn", "squeezenet1_1", "bert_base", "llama", "t5_eager_attention"])
+def test_small_models_of_the_zoo(name: str, zoo_libraries: None) -> None:
+    assert zoo_round_trip(zoo.get(name), small=True).identical

@@ -93,7 +93,23 @@ class Laws:
             else:
                 factors.append(factor)
         guards = tuple(dict.fromkeys((*left.guards, *right.guards)))
-        return Term(left.coefficient * right.coefficient, left.bound + right.bound, guards, tuple(factors))
+        product = Term(left.coefficient * right.coefficient, left.bound + right.bound, guards, tuple(factors))
+        return self._square_relu(product) if self.level is Level.ALGEBRA else product
+
+    def _square_relu(self, term: Term) -> Term:
+        """``x * relu(x) = relu(x) * relu(x)``, and ``x * relu(-x) = -relu(-x) * relu(-x)``."""
+        for factor in term.factors:
+            match factor:
+                case Call("relu", ((Term(sign, (), (), inner),),)) if inner and abs(sign) == 1:
+                    left = list(term.factors)
+                    left.remove(factor)
+                    if Counter(inner) <= Counter(left):
+                        for part in inner:
+                            left.remove(part)
+                        return term._replace(coefficient=term.coefficient * sign, factors=(*left, factor, factor))
+                case _:
+                    pass
+        return term
 
     def _inverse(self, factor: Factor) -> Factor:
         match factor:
@@ -121,7 +137,7 @@ class Laws:
             return list(argument)
         if self.level < Level.ALGEBRA:
             return [_call("relu", argument)]
-        scale, outside, rest = _content(argument, self.is_nonnegative)
+        scale, outside, rest = content(argument, self.is_nonnegative)
         inner = rest if scale > 0 else tuple(t._replace(coefficient=-t.coefficient) for t in rest)
         return [Term(abs(scale), (), (), (*outside, Call("relu", (close(inner),))))]
 
@@ -131,7 +147,7 @@ class Laws:
         is_factor = len(argument) == 1 and all(not term.bound and len(term.factors) <= 1 for term in argument)
         if self.level < Level.ALGEBRA and not is_factor:
             return [_call("reciprocal", argument)]
-        scale, outside, rest = _content(argument, lambda _: True)
+        scale, outside, rest = content(argument, lambda _: True)
         if scale == 0:
             return [_call("reciprocal", argument)]
         factors = [self._inverse(factor) for factor in outside]
@@ -153,8 +169,8 @@ def _call(function: str, *arguments: Sum) -> Term:
     return Term(Fraction(1), (), (), (Call(function, arguments),))
 
 
-def _content(sum_: Sum, may_leave: Callable[[Factor], bool]) -> tuple[Fraction, tuple[Factor, ...], Sum]:
-    """A sum as ``scale * factors * rest``: the factors that all terms share and that mention no bound index.
+def content(sum_: Sum, may_leave: Callable[[Factor], bool]) -> tuple[Fraction, tuple[Factor, ...], Sum]:
+    """A sum of at least one term as ``scale * factors * rest``: factors that all terms share, free of bound indices.
 
     The first term of ``rest`` has the coefficient 1.
     """

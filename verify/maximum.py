@@ -16,7 +16,7 @@ from fractions import Fraction
 from taso_py.ir.size import Dim, symbol
 from verify.cells import Cells
 from verify.context import mentions
-from verify.laws import Laws
+from verify.laws import Laws, Level, content
 from verify.solver import Solver
 from verify.terms import (
     Call,
@@ -25,8 +25,10 @@ from verify.terms import (
     close,
     close_branches,
     factor_symbols,
+    product_of,
     rename_bound,
     substitute_term,
+    term_symbols,
     unit_coefficient,
 )
 
@@ -68,11 +70,29 @@ class Maxima:
         for outside, (alive,) in self._cells.split([branches], known):
             used = [self._without_unused(branch, [*known, *outside]) for branch in alive]
             value = _single_value(used)
-            terms = (
-                value if value is not None else (Term(Fraction(1), (), (), (Call("max", (close_branches(used),)),)),)
-            )
+            terms = value if value is not None else self._maximum(used)
             result += [rename_bound(term._replace(guards=term.guards + outside), self._fresh) for term in terms]
         return result
+
+    def _maximum(self, branches: Sequence[Term]) -> Sequence[Term]:
+        """``max(c + s*x) = c + s*max(x)`` for a positive ``s``, where neither ``c`` nor ``s`` depends on the place."""
+        plain = product_of(Call("max", (close_branches(branches),)))
+        if self._laws.level is not Level.ALGEBRA or len(branches) != 1:
+            return plain
+        (branch,) = branches
+        (value,) = (factor.arguments[0] for factor in branch.factors if isinstance(factor, Call))
+        fixed = [term for term in value if term_symbols(term).isdisjoint(branch.bound)]
+        moving = close(term for term in value if term not in fixed)
+        if not moving:
+            return plain
+        scale, outside, rest = content(
+            moving, lambda f: self._laws.is_positive(f) and factor_symbols(f).isdisjoint(branch.bound)
+        )
+        if scale < 0:
+            scale, rest = -scale, close(term._replace(coefficient=-term.coefficient) for term in rest)
+        scaled = branch._replace(factors=(Call("value", (rest,)),))
+        greatest = Call("max", (close_branches([scaled]),))
+        return [*fixed, Term(scale, (), (), (*outside, greatest))]
 
     def _without_unused(self, branch: Term, known: Sequence[Dim]) -> Term:
         """Drops bound indices on which nothing depends and which take at least one value."""
@@ -87,16 +107,29 @@ class Maxima:
                 return self._without_unused(branch._replace(bound=bound, guards=rest), known)
         return branch
 
-    def relu(self, branches: Sum, known: Sequence[Dim]) -> list[Term] | None:
-        """``relu(max(..)) = max(relu(..))``; None unless the maximum is evidently not empty."""
-        if not self._is_inhabited(branches, known):
+    def relu(self, argument: Sum, known: Sequence[Dim]) -> list[Term] | None:
+        """``relu(s * max(..)) = s * max(relu(..))``, where ``s`` is not negative.
+
+        None unless the argument is of this form and the maximum evidently not empty.
+        """
+        match argument:
+            case (Term(scale, (), (), factors),) if scale > 0:
+                maxima = [factor for factor in factors if isinstance(factor, Call) and factor.function == "max"]
+            case _:
+                return None
+        if len(maxima) != 1 or not self._is_inhabited(maxima[0].arguments[0], known):
+            return None
+        others = list(factors)
+        others.remove(maxima[0])
+        if not all(map(self._laws.is_nonnegative, others)):
             return None
         moved: list[Term] = []
-        for branch in branches:
+        for branch in maxima[0].arguments[0]:
             frame = rename_bound(branch, self._fresh)
             (value,) = (f.arguments[0] for f in frame.factors if isinstance(f, Call))
             moved.append(frame._replace(factors=(Call("value", (close(self._laws.apply("relu", value)),)),)))
-        return self._choice(moved, known)
+        outside = Term(scale, (), (), tuple(others))
+        return [self._laws.multiply(outside, term) for term in self._choice(moved, known)]
 
     def _is_inhabited(self, branches: Sum, known: Sequence[Dim]) -> bool:
         """Whether some branch always has a place: one where some of its guards hold with equality is tried."""

@@ -37,7 +37,7 @@ from verify.cells import Cells, size_terms, with_guards
 from verify.context import Context
 from verify.laws import Laws, Level
 from verify.limits import Budget, Refused
-from verify.maximum import Maxima, as_maximum
+from verify.maximum import Maxima
 from verify.solver import Solver
 from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_of, rename_bound
 
@@ -216,8 +216,7 @@ class Normalizer:
         result: list[Term] = []
         for guards, (part,) in self.cells.split([argument], known):
             closed = self.close(part)
-            branches = as_maximum(closed) if function == "relu" else None
-            moved = self._maxima.relu(branches, [*known, *guards]) if branches is not None else None
+            moved = self._maxima.relu(closed, [*known, *guards]) if function == "relu" else None
             value = moved if moved is not None else self._laws.apply(function, closed)
             result += with_guards((rename_bound(term, self._fresh) for term in value), guards)
         return result

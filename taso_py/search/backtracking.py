@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -87,8 +88,16 @@ class _Ticket:
         """What the graph after the step is expected to cost."""
         return self.state.seconds + self.option.difference.seconds
 
+    def leave(self) -> None:
+        """Tells the first step of the excursion that this one is no longer in the queue."""
+        self.first.open -= self is not self.first
+
 
 _Entry: TypeAlias = tuple[int, int, float, int, _Ticket]
+
+
+CROWD = 10_000
+"""How long a queue grows before what is no longer worth taking is removed from it."""
 
 
 class _Descent:
@@ -100,20 +109,36 @@ class _Descent:
         """The cheapest graph that may be a result, and the cheapest of all."""
         self.queue: list[_Entry] = []
         self.seen = set[Skeleton]()
+        self._crowd = CROWD
+
+    def push(self, entry: _Entry, bound: float) -> None:
+        """Queues an entry; now and then drops those that are no longer worth taking, which keep graphs alive."""
+        heappush(self.queue, entry)
+        if len(self.queue) > self._crowd:
+            entries, self.queue = self.queue, []
+            for entry in entries:
+                if not self._keeps(entry[-1], bound):
+                    entry[-1].leave()
+                else:
+                    self.queue.append(entry)
+            heapify(self.queue)
+            self._crowd = max(CROWD, 2 * len(self.queue))
+
+    def _keeps(self, ticket: _Ticket, bound: float) -> bool:
+        return not ticket.first.superseded and ticket.estimate <= bound
 
     def next(self, bound: float) -> _Ticket | None:
         """The most promising ticket, after those that are not worth taking any more are dropped."""
         while self.queue:
             ticket = self.queue[0][-1]
-            if not ticket.first.superseded and ticket.estimate <= bound:
+            if self._keeps(ticket, bound):
                 return ticket
             self.drop()
         return None
 
     def drop(self) -> None:
         """Removes the most promising ticket."""
-        ticket = heappop(self.queue)[-1]
-        ticket.first.open -= ticket is not ticket.first
+        heappop(self.queue)[-1].leave()
 
 
 class Backtracking(Engine):
@@ -164,7 +189,11 @@ class Backtracking(Engine):
         descent.drop()
         ticket.tried = True
         built = self.build(ticket.state, ticket.option, descent.seen)
-        if built is None or built[1] > self.limits.alpha * descent.best.seconds:
+        if built is None:
+            return
+        # What a step really changes is remembered for where the same step can be taken later.
+        ticket.option.difference = replace(ticket.option.difference, seconds=built[1] - ticket.state.seconds)
+        if built[1] > self.limits.alpha * descent.best.seconds:
             return
         improves = built[1] < ticket.base.state.seconds - self._least
         state = self.expand(*built, ends_excursion=improves)
@@ -207,7 +236,7 @@ class Backtracking(Engine):
         tie = self._random.random() if self.limits.seed else 0.0
         # Among equals what was found last comes first: an excursion is carried on before the next one begins.
         entry = (self._rank(ticket), ticket.option.difference.static_bytes, tie, -self._pushed, ticket)
-        heappush(descent.queue, entry)
+        descent.push(entry, self.limits.alpha * descent.best.seconds)
 
     def _rank(self, ticket: _Ticket) -> int:
         """The place of a ticket in the queue: by its estimate, more if its graph stores too much to be a result."""

@@ -1,0 +1,144 @@
+"""The command line: the main job on a user's own model, and every mistake as one line with exit status 2."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from taso_py.cli import main
+
+MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
+  source linear(x, a), linear(x, b)
+  target t = linear(x, concat(a, b){axis=-2}); slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}
+  numerics REORDER
+"""
+MODEL = """
+import torch
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(512, 512, bias=False)
+        self.b = torch.nn.Linear(512, 512, bias=False)
+
+    def forward(self, x):
+        return torch.relu(self.a(x)) + torch.tanh(self.b(x))
+
+def model():
+    return Two().eval(), (torch.randn(1, 512),)
+
+def not_a_module():
+    return 3
+
+class Dependent(torch.nn.Module):
+    def forward(self, x):
+        return x[x > 0]
+
+def dependent():
+    return Dependent(), (torch.randn(3),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "merge.rules").write_text(MERGE)
+    (tmp_path / "broken.pt2").write_bytes(b"PK nothing")
+    return tmp_path
+
+
+def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    factory, out = f"{model / 'mine.py'}:model", model / "out"
+    options = ["--rules", str(model / "merge.rules"), "--output", str(out), "--json", "--time-limit", "5"]
+    assert main(["optimize", factory, *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((out / "report.json").read_text())
+    assert report["comparison_passed"]
+    assert report["speedup_low"] <= report["speedup"] <= report["speedup_high"]
+    assert report["error"] < 1e-5
+    x = torch.randn(1, 512)
+    assert torch.export.load(out / "model.pt2").module()(x).shape == (1, 512)
+    assert main(["replay", str(out / "trace.rules"), factory]) == 0
+    assert f"{len(report['applied'])} steps replayed" in capsys.readouterr().out
+
+
+def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
+    torch.export.save(torch.export.export(module, (torch.randn(2, 8),)), model / "mine.pt2")
+    assert main(["optimize", str(model / "mine.pt2"), "--rules", str(model / "merge.rules")]) == 0
+    printed = capsys.readouterr().out
+    assert "none applied" in printed
+    assert "latency" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["optimize", "absent.py:model"], "absent.py"),
+        (["optimize", "{}/mine.py:absent"], "absent"),
+        (["optimize", "{}/mine.py:not_a_module"], "int"),
+        (["optimize", "{}/mine.py:model", "--input", "1x513"], "1x513"),
+        (["optimize", "{}/mine.py:model", "--input", "1x512:int64"], ""),
+        (["optimize", "{}/mine.py:model", "--input", "axb"], "axb"),
+        (["optimize", "{}/mine.py:dependent"], "nonzero"),
+        (["optimize", "{}/broken.pt2"], "broken.pt2"),
+        (["optimize", "zoo:resnet5"], "resnet50"),
+        (["optimize", "{}/mine.py:model", "--alpha", "0.5"], "alpha"),
+        (["optimize", "{}/mine.py:model", "--runtime", "cudagraph"], "need a GPU"),
+        (["optimize", "{}/mine.py:model", "--rules", "{}/absent.rules"], "absent.rules"),
+        (["optimize", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),
+        (["replay", "{}/mine.py", "{}/mine.py:model"], "no trace"),
+        (["rules", "show", "rffffffffffff"], "no rule has the identifier"),
+        (["rules", "list", "--rules", "{}/mine.py"], "line 2"),
+        (["verify", "{}/absent.rules"], "absent.rules"),
+        (["generate", "--ops", "everything"], "no vocabulary is called everything"),
+        (["latencies", "import", "{}/mine.py"], "not JSON"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    model: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument.replace("{}", str(model)) for argument in arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = [line for line in printed.err.splitlines() if line.startswith("taso-py: error: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in printed.err
+
+
+def test_verify_proves_and_refutes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(model / "merge.rules"), "--json", "--jobs", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["proved"] == 1
+    (model / "wrong.rules").write_text(MERGE.replace("concat(a, b)", "concat(b, a)"))
+    assert main(["verify", str(model / "wrong.rules"), "--jobs", "1"]) == 1
+    assert "REFUTED" in capsys.readouterr().out
+
+
+def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["--rules", str(model / "merge.rules")]
+    assert main(["rules", "list", *rules]) == 0
+    identifier = capsys.readouterr().out.split()[0]
+    assert main(["rules", "show", identifier[:6], *rules]) == 0
+    assert capsys.readouterr().out.startswith(f"rule {identifier}\n")
+    assert main(["rules", "stats", "--json", *rules]) == 0
+    stats = json.loads(capsys.readouterr().out)
+    assert (stats["total"], stats["base"], stats["macros"], stats["by_operators"]) == (1, 1, 0, {"4": 1})
+
+
+def test_latencies_are_exported_imported_and_cleared(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rules", str(model / "merge.rules"), "--time-limit", "5"]
+    assert main(["optimize", f"{model / 'mine.py'}:model", *options]) == 0
+    assert main(["latencies", "export", str(model / "all.json")]) == 0
+    capsys.readouterr()
+    assert main(["latencies", "clear"]) == 0
+    cleared = int(capsys.readouterr().out.split()[0])
+    assert cleared > 0
+    assert main(["latencies", "import", str(model / "all.json")]) == 0
+    assert capsys.readouterr().out.startswith(f"{cleared} ")

@@ -57,11 +57,21 @@ def keep_contract(module: fx.GraphModule, program: Program, weights: Mapping[str
     leaves = list(end.args[0])
     with module.graph.inserting_before(end):
         for index, (place, tensor) in enumerate(zip(places, found, strict=True)):
-            unlike = tensor.numel() > 1 and tensor.stride() != wanted.strides[index]
-            if unlike or any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared):
-                leaves[place] = copied(module.graph, leaves[place], tensor, wanted.strides[index])
+            strides = wanted.strides[index]
+            lies_alike = _places(tensor.shape, tensor.stride()) == _places(tensor.shape, strides)
+            if not lies_alike or any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared):
+                leaves[place] = copied(module.graph, leaves[place], tensor, strides)
+            elif tensor.stride() != strides:
+                # The strides of axes of size 1 place no element, but callers can see them.
+                arguments = (leaves[place], list(tensor.shape), list(strides))
+                leaves[place] = module.graph.call_function(aten.as_strided.default, arguments)
     end.args = (leaves,)
     module.recompile()
+
+
+def _places(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """What decides where elements lie: sizes and strides of the axes that have more than one element."""
+    return [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
 
 
 def copied(graph: fx.Graph, node: fx.Node, tensor: Tensor, strides: Sequence[int]) -> fx.Node:

@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import re
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -113,11 +114,12 @@ def explain(error: Exception) -> str:
     """One line: the known cause behind an error of torch.export and what to do, or the error's own first line."""
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    first = textwrap.shorten(first, 200, placeholder=" ...")
     at = _user_line(error)
     for pattern, cause in _CAUSES:
         if re.search(pattern, text):
-            return f"cannot export the model: {cause}{at} (torch.export: {first[:200]})"
-    return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first[:300]}"
+            return f"cannot export the model: {cause}{at} (torch.export: {first})"
+    return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first}"
 
 
 def _user_line(error: Exception) -> str:

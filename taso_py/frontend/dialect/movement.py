@@ -12,6 +12,7 @@ import torch
 
 from taso_py.frontend.call import Call, Result, apply, negative
 from taso_py.ir.node import Value
+from taso_py.ops.elementwise import Cast
 from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
 
 
@@ -136,6 +137,13 @@ def _identity(call: Call) -> Result:
     return call.value("self")
 
 
+def _copy(call: Call) -> Result:
+    """What writing a whole tensor became without writes: the source in the shape and type of the target."""
+    x, type_ = call.value("src"), call.types[0]
+    x = x if x.type.dtype is type_.dtype else apply(Cast(type_.dtype), x)
+    return x if x.type.shape == type_.shape else apply(Expand(type_.sizes), x)
+
+
 def _clone(call: Call) -> Result:
     x, (result,) = call.value("self"), call.results
     if result is not None and call.layouts[x].stride() == result.stride():
@@ -170,6 +178,7 @@ ROWS: Mapping[str, Callable[[Call], Result]] = {
     "aten.constant_pad_nd.default": _pad("pad", "value"),
     "aten.clone.default": _clone,
     "aten.contiguous.default": _clone,
+    "aten.copy.default": _copy,
     "aten.alias.default": _identity,
     "aten.detach.default": _identity,
     "aten.lift_fresh_copy.default": _identity,

@@ -36,7 +36,8 @@ def _as_strided(call: Call) -> Result:
     """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
     x = call.value("self")
     order = memory_order(call.layouts[x])
-    call.require(call.layouts[x].storage_offset() == 0)
+    # An offset counts from where the storage begins; none is where the operand begins.
+    call.require(call["storage_offset"] is None or call.layouts[x].storage_offset() == 0)
     size, stride, offset = call["size"], call["stride"], call["storage_offset"] or 0
     last = offset + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     elements = 1

@@ -86,7 +86,10 @@ class Context:
         return self.least((atom,)) is not None
 
     def follows(self, value: Dim, known: Sequence[Dim] = ()) -> bool:
-        """Whether ``value >= 0`` is a sum of at most ``DEPTH`` facts (or guards ``known``) and something evident."""
+        """Whether ``value >= 0`` is a sum of at most ``DEPTH`` facts, or guards ``known``, and something evident.
+
+        A fact may be multiplied by a symbol that is not negative.
+        """
         if self.nonnegative(value):
             return True
         if isinstance(value, int):
@@ -105,10 +108,22 @@ class Context:
             return False
         monomial, coefficient = self._obstacle(value)
         for fact in facts:
-            there = coefficients(fact).get(monomial, 0)
-            if there * coefficient > 0 and self._follows_from(value - fact, facts, depth - 1):
-                return True
+            if coefficients(fact).get(monomial, 0) * coefficient > 0:
+                if self._follows_from(value - fact, facts, depth - 1):
+                    return True
+            elif len(monomial) > 1:
+                multiple = self._multiple(fact, monomial, coefficient)
+                if multiple is not None and self._follows_from(value - multiple, facts, depth - 1):
+                    return True
         return False
+
+    def _multiple(self, fact: Dim, monomial: Monomial, sign: int) -> Dim | None:
+        """The fact times an atom that is not negative, such that the product has the monomial with the given sign."""
+        for place, atom in enumerate(monomial):
+            rest = monomial[:place] + monomial[place + 1 :]
+            if coefficients(fact).get(rest, 0) * sign > 0 and self.is_natural(atom):
+                return fact * Poly((((atom,), 1),))
+        return None
 
     def _obstacle(self, value: Poly) -> tuple[Monomial, int]:
         """The monomial that keeps ``value`` from being evidently nonnegative."""

@@ -26,7 +26,7 @@ from taso_py.ops.movement import Enlarge, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.rules.substitution import Substitution, attribute_symbols
-from verify.context import Context
+from verify.context import Context, coefficients
 from verify.limits import Refused
 
 
@@ -70,9 +70,24 @@ def assumptions(rule: Substitution) -> Context:
     for node in reached(rule.target):
         facts += _inside(node)
     context = Context(lower, facts)
+    context = context.extended(_positive_factors(context), [])
     if context.is_contradictory:
         raise Refused("the preconditions and shapes contradict each other")
     return context
+
+
+def _positive_factors(context: Context) -> dict[str, int]:
+    """Symbols that are at least one because their product with others, which are, is: ``G*O >= 1`` and ``G >= 1``."""
+    found: dict[str, int] = {}
+    for fact in context.facts:
+        products = [monomial for monomial, _ in fact.terms if monomial]
+        least = -coefficients(fact).get((), 0)
+        if len(products) != 1 or least < 1 or coefficients(fact)[products[0]] < 0:
+            continue
+        unknown = [atom for atom in products[0] if not context.least((atom,))]
+        if len(unknown) == 1 and isinstance(unknown[0], str):
+            found[unknown[0]] = 1
+    return found
 
 
 def obligations(rule: Substitution) -> list[Dim]:

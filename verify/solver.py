@@ -14,6 +14,7 @@ Invariant: an answer "impossible" or "equal" holds for all integers; any other a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -137,7 +138,8 @@ def _products(
     statements: Sequence[Dim], occurring: Sequence[Dim], context: Context
 ) -> list[tuple[tuple[Dim, ...], Dim]]:
     """Lemmas ``f >= 0, s >= 0 -> f*s >= 0`` as (antecedents, consequent) that speak of products which occur."""
-    products = {m for value in [*statements, *occurring] for m, _ in terms(value) if len(m) > 1}
+    multiples = {(m, abs(c)) for value in [*statements, *occurring] for m, c in terms(value) if len(m) > 1}
+    products = {monomial for monomial, _ in multiples}
     if not products:
         return []
     atoms: dict[Atom, None] = dict.fromkeys(atom for product in sorted(products, key=str) for atom in product)
@@ -147,8 +149,20 @@ def _products(
     for atom in atoms:
         factor = Poly((((atom,), 1),))
         sign: tuple[Dim, ...] = () if context.is_natural(atom) else (factor,)
-        for value in everything:
+        for value in dict.fromkeys([*everything, *_comparisons(atom, multiples)]):
             consequent = value * factor
             if all(monomial in products or len(monomial) <= 1 for monomial, _ in terms(consequent)):
                 lemmas.append((sign if value in always else (*sign, value), consequent))
     return lemmas
+
+
+def _comparisons(atom: Atom, multiples: Iterable[tuple[Monomial, int]]) -> list[Dim]:
+    """``a - b`` and ``a - b - 1`` for what is multiplied by an atom: if ``a*s > b*s`` then ``a > b``."""
+    cofactors = {
+        Poly(((monomial[:place] + monomial[place + 1 :], count),))
+        for monomial, count in multiples
+        if atom in monomial
+        for place in [monomial.index(atom)]
+    }
+    ordered = sorted(cofactors, key=str)
+    return [a - b - step for a, b in itertools.permutations(ordered, 2) for step in (0, 1)]

@@ -87,7 +87,7 @@ def evaluate(
         )
         if domain is Domain.EXACT:
             result = np.where(np.abs(result) < _LIMIT, result, np.nan)
-    return np.ascontiguousarray(np.broadcast_to(result, (*batch, *shape)))
+    return np.asarray(np.broadcast_to(result, (*batch, *shape)), order="C")
 
 
 def evaluate_graph(graph: Graph, arrays: Mapping[str, Floats], domain: Domain) -> list[Floats]:
@@ -226,12 +226,14 @@ class _Compiler:
             if np.any(((at < 0) | (at >= size)) & scope.active):
                 raise InvariantError(f"the definition reads operand {position} outside of {self._types[position]}")
             place = place * size + np.clip(at, 0, max(size - 1, 0))
-        rank = len(sizes)
+        rank, count = len(sizes), math.prod(sizes)
 
         def gather(arrays: Sequence[Floats]) -> Floats:
             array = arrays[position]
             batch = array.shape[: array.ndim - rank]
-            return array.reshape(*batch, math.prod(sizes))[..., place]
+            if count == 0:  # nothing of it is used
+                return np.zeros((*batch, *place.shape))
+            return array.reshape(*batch, count)[..., place]
 
         return gather
 

@@ -19,8 +19,8 @@ EVERYTHING = """graph(x: f32[1,3,8,8], y: i64[2]) {
   w0 = weight{key="a.b \\"c\\"", type=f32[4,3,3,3]}
   v0 = conv2d(x, w0){stride=[2,2], padding=[1,1]}
   v1 = reshape(v0){shape=[4,16]}
-  v2 = opaque#1(v1, y){target="aten.f", arguments=[$0,[1,1.0],true,-2,-inf,nan,none], types=[f32[4],bool[]], is_pure=false}
-  v3 = opaque(v2.1){target="aten.g", arguments=[$0,"s"], types=[f16[]], keywords=[["dtype",f16]]}
+  v2 = opaque#1(v1, y){target="aten.f", arguments=[$0,[1,1.0],true,-2,-inf,nan], types=[f32[4],bool[]], is_pure=false}
+  v3 = opaque(v2.1){target="aten.g", arguments=[$0,"s",none], types=[f16[]], keywords=[["dtype",f16]]}
   v4 = cast(v3){dtype=f32}
   effects v2
   return v4, v2.1, v1, v1

@@ -180,6 +180,11 @@ def test_values_too_large_to_be_exact_are_nan() -> None:
     assert np.isnan(_exact(Sigmoid(), found)[0])
 
 
+def test_empty_operands() -> None:
+    assert _exact(Concat(-1), np.zeros((2, 0)), [[1], [2]]).tolist() == [[1], [2]]
+    assert _exact(Matmul(), np.zeros((2, 0)), np.zeros((0, 1))).tolist() == [[0], [0]]
+
+
 def test_batch_axes_broadcast() -> None:
     generator = np.random.default_rng(2)
     a, b = generator.standard_normal((4, 1, 2, 3)), generator.standard_normal((5, 3, 2))

@@ -1,0 +1,174 @@
+"""From classes of terms to candidates: pairs of sides that agree on samples, each once, the cheap and general first.
+
+Invariant: of two candidates that differ only in the names or shapes of variables, the order of commutative operands,
+or direction, one is kept: the one that comes first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from taso_py.generate.enumerate import Enumeration
+from taso_py.generate.terms import VARIABLE, Terms
+from taso_py.generate.vocabulary import DATA, Half
+from taso_py.ir.graph import topological
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Input
+from taso_py.ir.types import TensorType
+from taso_py.ops.movement import Concat, Slice
+
+_TRAILING = (3, 2, 5)
+"""Sizes of further axes; different from those of variables that are carried over."""
+
+Form: TypeAlias = "int | tuple[object, ...]"
+"""A term as nested tuples: a variable's number, or the operator's text and the operands' forms."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Two sides of concrete shapes that agree on samples; which of them is to be the source is open."""
+
+    left: tuple[Value, ...]
+    right: tuple[Value, ...]
+    key: str
+    """What it says, up to names, shapes and the order of commutative operands."""
+    data: frozenset[str]
+    """The variables that are data."""
+    axes: int = 1
+    """To how many axes, from the last, the rule is carried over."""
+
+    @property
+    def order(self) -> tuple[int, int, int, int, str]:
+        """Small first, among these those with more variables: a rule comes before its instances."""
+        sizes = sorted(map(_written, (self.left, self.right)))
+        variables = sum(isinstance(node.op, Input) for node in topological(v.node for v in (*self.left, *self.right)))
+        return sizes[1], sizes[0], -variables, len(self.key), self.key
+
+
+def _written(values: Iterable[Value]) -> int:
+    """The number of operators when every use is written out."""
+    counts: dict[Node, int] = {}
+    for node in topological(value.node for value in values):
+        below = sum(counts[value.node] for value in node.inputs)
+        counts[node] = below + (not isinstance(node.op, Input))
+    return sum(counts[value.node] for value in values)
+
+
+def collect(found: Enumeration) -> Iterator[Candidate]:
+    """Every candidate of an enumeration: each member of a class with its representative, then the split terms."""
+    builder = Builder(found.terms)
+    for members in found.classes.values():
+        for member in members[1:]:
+            yield builder.candidate([(members[0], None)], [(member, None)])
+    for split in found.splits:
+        first, second = (found.terms.rows[half].variables for half in split.halves)
+        # Outputs that read nothing in common decompose; and nothing is gained by reading more than they did.
+        if first & second and first | second == found.terms.rows[split.term].variables:
+            halves = [(split.term, Half(split.axis, side)) for side in (0, 1)]
+            yield builder.candidate([(half, None) for half in split.halves], halves)
+
+
+class Builder:
+    """Turns numbers of terms into values and forms."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._values: dict[int, Value] = {}
+        self._forms: dict[int, list[Form]] = {}
+        variables = zip(terms.names, terms.rows, strict=False)
+        self._data = frozenset(name for name, row in variables if row.role == DATA)
+
+    def candidate(self, left: Sequence[tuple[int, Half | None]], right: Sequence[tuple[int, Half | None]]) -> Candidate:
+        """The candidate of two sides, each output a term or half of one."""
+        sides = [[self._output_forms(*output) for output in side] for side in (left, right)]
+        ranks = [row.type.rank for row in self._terms.rows[: len(self._terms.names)]]
+        key = min(_pair_key(one, other, ranks) for one, other in (sides, sides[::-1]))
+        values = [tuple(self._output(*output) for output in side) for side in (left, right)]
+        return Candidate(values[0], values[1], key, self._data, self._terms.family.axes)
+
+    def _output(self, number: int, half: Half | None) -> Value:
+        value = self.value(number)
+        return value if half is None else make(half.at([value.type]), [value]).value
+
+    def _output_forms(self, number: int, half: Half | None) -> list[Form]:
+        forms = self._all_forms(number)
+        return forms if half is None else [(half.text, form) for form in forms]
+
+    def value(self, number: int) -> Value:
+        """The value of a term over input nodes named as the variables."""
+        if number not in self._values:
+            row = self._terms.rows[number]
+            if row.production == VARIABLE:
+                self._values[number] = make(Input(self._terms.names[number], row.type)).value
+            else:
+                operands = [self.value(operand) for operand in row.operands]
+                op = self._terms.production(row.production).at([value.type for value in operands])
+                self._values[number] = make(op, operands).value
+        return self._values[number]
+
+    def _all_forms(self, number: int) -> list[Form]:
+        """A term as nested tuples, with the operands of commutative operators in every order."""
+        if number not in self._forms:
+            row = self._terms.rows[number]
+            if row.production == VARIABLE:
+                self._forms[number] = [number]
+            else:
+                production = self._terms.production(row.production)
+                choices = [self._all_forms(operand) for operand in row.operands]
+                orders = [choices, choices[::-1]] if production.commutative else [choices]
+                found = {(production.op.text, *form) for order in orders for form in itertools.product(*order)}
+                self._forms[number] = sorted(found, key=repr)
+        return self._forms[number]
+
+
+def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], ranks: Sequence[int]) -> str:
+    """The least text of a pair over all orders of commutative operands, variables numbered as they occur."""
+    firsts: list[tuple[str, dict[int, int]]] = []
+    for forms in itertools.product(*left):
+        numbers: dict[int, int] = {}
+        firsts.append((" ; ".join(_text(form, numbers, ranks) for form in forms), numbers))
+    least = min(text for text, _ in firsts)
+    seconds = [
+        " ; ".join(_text(form, numbers, ranks) for form in forms)
+        for text, known in firsts
+        if text == least
+        for forms in itertools.product(*right)
+        for numbers in [dict(known)]
+    ]
+    return f"{least} = {min(seconds)}"
+
+
+def _text(form: Form, numbers: dict[int, int], ranks: Sequence[int]) -> str:
+    if isinstance(form, int):
+        return f"{numbers.setdefault(form, len(numbers))}:{ranks[form]}"
+    name, *operands = form
+    return f"{name}({','.join(_text(operand, numbers, ranks) for operand in operands)})"  # pyright: ignore[reportArgumentType]
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """One candidate a key, and none whose sides are the same, in the order of :attr:`Candidate.order`."""
+    first: dict[str, Candidate] = {}
+    for candidate in candidates:
+        if candidate.left != candidate.right:
+            first.setdefault(candidate.key, candidate)
+    return sorted(first.values(), key=lambda candidate: candidate.order)
+
+
+def shifted(candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate at the other axes: all variables with more axes at the end, axis attributes moved accordingly."""
+    for count in range(1, candidate.axes):
+        new: dict[Node, Node] = {}
+        for node in topological(value.node for value in (*candidate.left, *candidate.right)):
+            op = node.op
+            if isinstance(op, Input):
+                op = Input(op.key, TensorType(op.type.dtype, (*op.type.shape, *_TRAILING[:count])))
+            elif isinstance(op, Concat | Slice):
+                op = replace(op, axis=op.axis - count)
+            new[node] = make(op, [Value(new[value.node], value.output) for value in node.inputs])
+        left, right = (
+            tuple(Value(new[value.node], value.output) for value in side) for side in (candidate.left, candidate.right)
+        )
+        yield replace(candidate, left=left, right=right, key=f"{candidate.key} shifted by {count}", axes=1)

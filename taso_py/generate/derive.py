@@ -1,0 +1,135 @@
+"""Whether accepted rules already derive a rule: a typed e-graph over one generic instance of it.
+
+The e-graph (egglog, Zhang et al. 2023) holds the source at sizes that are pairwise distinct, so that nothing fits by
+accident; accepted rules are its rewrites. A rule is derivable in n steps when n rounds of all rewrites make the target
+equal to the source; the order of commutative operands costs no round.
+
+Limits: the number of rounds; one instance; rules that bind a size only inside an expression are not used as rewrites.
+What is derivable here and not in general would be dropped wrongly, which loses a rule and never makes one false.
+
+Invariant: rewrites are rules that were proved.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+from taso_py.generate.egraph import HEADER, Ground, Pattern, declaration
+from taso_py.generate.retest import generic_instance
+from taso_py.ir.operator import Input
+from taso_py.rules.substitution import Substitution
+
+ROUNDS = 3
+"""How many rounds of rewriting a derivation may take from the source."""
+ROUNDS_FROM_BOTH = 2
+"""How many more once the target is in the e-graph as well."""
+MOST_ENTRIES = 800
+"""No further round is begun when the e-graph has more entries: one round may multiply them by a hundred."""
+
+
+class Derivation(enum.Enum):
+    """How a rule follows from the accepted ones."""
+
+    NOT = "not derivable"
+    BOTH_WAYS = "derivable from both sides"
+    """Equal once both sides are in the e-graph; a search that starts at the source does not get there."""
+    MANY_STEPS = "derivable in many steps"
+    TWO_STEPS = "derivable in two steps"
+    ONE_STEP = "an instance of a rule"
+
+
+class Deriver:
+    """An e-graph with the accepted rules."""
+
+    def __init__(self, seed: int) -> None:
+        # Only generation needs egglog, which is an optional dependency.
+        from egglog import bindings
+
+        self._bindings, self._graph, self._seed = bindings, bindings.EGraph(), seed
+        self._declared: set[str] = set()
+        self._rewrites: dict[str, str] = {}
+        self._run(f"{HEADER}(ruleset commute)(ruleset rules)")
+
+    def _run(self, program: str) -> list[object]:
+        return list(self._graph.run_program(*self._graph.parse_program(program)))
+
+    def _holds(self, facts: str) -> bool:
+        try:
+            self._run(f"(check {facts})")
+        except self._bindings.EggSmolError:
+            return False
+        return True
+
+    def _declare(self, rule: Substitution) -> None:
+        for node in (*rule.source.nodes, *rule.target.nodes):
+            if isinstance(node.op, Input):
+                continue
+            name, command = declaration(node)
+            if name not in self._declared:
+                self._declared.add(name)
+                self._run(command)
+                if node.op.commutative:
+                    self._run(f"(rule ((= e ({name} a b))) ((union e ({name} b a))) :ruleset commute)")
+
+    def add(self, rule: Substitution) -> bool:
+        """Makes a proved rule a rewrite; False if it binds a size inside an expression only."""
+        self._declare(rule)
+        text = Pattern().rewrite(rule)
+        if text and text not in self._rewrites:
+            own = self._rewrites[text] = f"rule{len(self._rewrites)}"
+            self._run(f"(ruleset {own})(rule {text} :ruleset {own})(rule {text} :ruleset rules)")
+        return bool(text)
+
+    def redundant(
+        self, groups: Sequence[Sequence[Substitution]], is_kept: Callable[[Derivation, Substitution], bool]
+    ) -> set[Substitution]:
+        """The added rules that can go since others derive them, as ``is_kept`` judges; the last groups go first.
+
+        A group is a rule and its reverse, which are left out together when either is derived.
+        """
+        own = {rule: self._rewrites.get(Pattern().rewrite(rule), "") for group in groups for rule in group}
+        gone: set[Substitution] = set()
+        for number, group in enumerate(reversed(groups)):
+            others = {name for rule, name in own.items() if rule not in gone} - {own[rule] for rule in group} - {""}
+            self._run(f"(unstable-combined-ruleset others{number} {' '.join(sorted(others))})")
+            gone.update(rule for rule in group if not is_kept(self.derive(rule, f"others{number}"), rule))
+        return gone
+
+    def derive(self, rule: Substitution, ruleset: str = "rules") -> Derivation:
+        """How the accepted rules derive this one."""
+        instance = generic_instance(rule, self._seed)
+        if instance is None:
+            return Derivation.NOT
+        self._declare(instance)
+        source, target = Ground("s"), Ground("t")
+        inserted = "\n".join(source.insert(instance.source.nodes))
+        facts = " ".join(
+            f"(= {source.value(a)} {target.expression(b)})"
+            for a, b in zip(instance.source.outputs, instance.target.outputs, strict=True)
+        )
+        self._run(f"(push)\n{inserted}")
+        rounds = self._rounds_until(facts, ROUNDS, ruleset)
+        found = _BY_ROUNDS[rounds] if rounds else Derivation.NOT
+        if not rounds:
+            self._run("\n".join(target.insert(instance.target.nodes)))
+            if self._rounds_until(facts, ROUNDS_FROM_BOTH, ruleset):
+                found = Derivation.BOTH_WAYS
+        self._run("(pop)")
+        return found
+
+    def _rounds_until(self, facts: str, most: int, ruleset: str) -> int:
+        """After how many rounds the facts hold; 0 if not within the limits."""
+        commute = "(saturate (run commute))"
+        for done in range(1, most + 1):
+            self._run(f"(run-schedule {commute} (run {ruleset}) {commute})")
+            if self._holds(facts):
+                return done
+            (report,) = self._run("(print-size)")
+            sizes: list[tuple[str, int]] = getattr(report, "sizes", [])
+            if sum(count for _, count in sizes) > MOST_ENTRIES:
+                break
+        return 0
+
+
+_BY_ROUNDS = {1: Derivation.ONE_STEP, 2: Derivation.TWO_STEPS, 3: Derivation.MANY_STEPS}

@@ -1,0 +1,63 @@
+"""Fingerprints: two terms with the same fingerprint compute the same on sample integers, and most likely always.
+
+Samples are small integers, one in three mostly negative: a maximum over nine values of mixed sign is almost never
+negative, so that ``relu(max_pool(x)) = max_pool(x)`` would look true. The fingerprint is a random linear form of all
+elements of all samples, modulo 2**64 (Freivalds 1977); the shape is part of it.
+
+Invariant: fingerprints are a function of values, shape and seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taso_py.ops.evaluate import Floats
+
+SAMPLES = 6
+Keys = NDArray[np.uint64]
+USELESS = np.uint64(0)
+"""The fingerprint of what is zero everywhere, or too large to be exact."""
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """Random numbers that depend on seed and name only."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) -> Floats:
+    """Values of a variable, of shape ``(count, *shape)``: nonzero integers, every third sample biased negative."""
+    random = generator(seed, f"{name}{shape}")
+    values = random.integers(1, 8, (count, *shape))
+    negative = random.random((count, *shape)) < 0.5
+    negative[1::3] = random.random(negative[1::3].shape) < 0.85
+    return np.where(negative, -values, values).astype(np.float64)
+
+
+class Hasher:
+    """Computes fingerprints; remembers the coefficients of each shape."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._coefficients: dict[tuple[int, ...], tuple[Keys, np.uint64]] = {}
+
+    def keys(self, values: Floats) -> Keys:
+        """One fingerprint for each of the terms whose values are ``values[term, sample, ...]``."""
+        flat = values.reshape(len(values), -1)
+        coefficients, salt = self._of(values.shape[1:])
+        useless = ~np.isfinite(flat).all(axis=1) | (flat == 0).all(axis=1)
+        integers = np.where(useless[:, None], 0.0, flat).astype(np.int64).view(np.uint64)
+        keys = (integers * coefficients).sum(axis=1, dtype=np.uint64) + salt
+        return np.where(useless, USELESS, keys)
+
+    def _of(self, shape: tuple[int, ...]) -> tuple[Keys, np.uint64]:
+        if shape not in self._coefficients:
+            random = generator(self._seed, f"hash{shape}")
+            drawn = random.integers(1 << 63, size=int(np.prod(shape)) + 1, dtype=np.uint64) * np.uint64(2) + np.uint64(
+                1
+            )
+            self._coefficients[shape] = drawn[:-1], drawn[-1]
+        return self._coefficients[shape]

@@ -1,0 +1,316 @@
+"""From a candidate of concrete shapes to rules over symbolic sizes and attributes, the most general first.
+
+Every dimension of a variable becomes a symbol of its own; a number in an attribute becomes a symbol that it shares with
+equal numbers of the same kind. Shape inference with a solver (:class:`taso_py.ir.unify.Solver`) then finds the
+equalities under which both sides type-check and agree in type. Where the result is not true, some attributes keep
+their numbers: those are the *fixed* ones.
+
+Invariant: what comes out is well-formed; whether it is true is tested and proved elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, TypeAlias, get_args, get_type_hints
+
+from taso_py.ir.errors import InvariantError, ShapeError
+from taso_py.ir.graph import Graph, topological
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import AttributeValue, Input, Operator
+from taso_py.ir.size import Dim, FloorDiv, Poly, solve, symbol, symbols, terms
+from taso_py.ir.types import Axis, DType, Group, TensorType
+from taso_py.ir.unify import Solver
+from taso_py.ops.movement import Slice
+from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
+
+Number: TypeAlias = tuple[str, int | float]
+"""A number of a kind, e.g. ``("conv2d.stride", 2)``: all its occurrences are one symbol a position, or all fixed."""
+
+UNIT: Number = ("size", 1)
+"""Axes of size one of the variables."""
+_ALWAYS_FIXED = frozenset({"conv2d.groups"})
+_MOST_FIXED_SETS = 32
+_MOST_CHOICES = 16
+
+
+@dataclass(frozen=True)
+class Generality:
+    """Which numbers stay numbers (bounds of slices: sizes), and which variables get a leading axis group."""
+
+    fixed: frozenset[Number] = frozenset()
+    shares_bounds: bool = True
+    """Whether equal bounds of slices are one symbol; else each is a symbol of its own."""
+    grouped: frozenset[str] = frozenset()
+    group_replaces_axis: bool = False
+    """Whether the group stands for the first axis of those variables, or comes before it."""
+
+
+def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
+    """The rules from ``source`` to ``target`` of a generality; none if it does not type-check.
+
+    There are several where an attribute of the target is not determined by the types: then sums and differences of
+    what the source binds are tried that have the right value in the candidate.
+    """
+    lifting = _Lifting(generality)
+    try:
+        lifting.side(source)
+        lifting.solver.known = frozenset(lifting.worth)
+        lifting.side(target)
+        for left, right in zip(source, target, strict=True):
+            lifting.equate(left, right)
+    except (ShapeError, ValueError):
+        return
+    for choice in lifting.expressions(source, target):
+        try:
+            rule = lifting.rule(source, target, choice)
+        except (ShapeError, ValueError, InvariantError):
+            continue
+        yield rule
+
+
+def numbers(source: Sequence[Value], target: Sequence[Value]) -> list[Number]:
+    """The numbers of a candidate that may be fixed, in the order of occurrence."""
+    lifting = _Lifting(Generality())
+    for node in topological(value.node for value in (*source, *target)):
+        if isinstance(node.op, Input):
+            lifting.variable(node.op)
+        else:
+            lifting.operator(node.op)
+    return list(lifting.met)
+
+
+def generalities(found: Sequence[Number]) -> Iterator[Generality]:
+    """What to try, from the most general: first with bounds of slices apart, then with few numbers fixed."""
+    bounds = [number for number in found if number[0] == "slice"]
+    others = [number for number in found if number[0] != "slice"]
+    if bounds:
+        for size in (0, len(others)):
+            yield Generality(frozenset(others[:size]), shares_bounds=False)
+    subsets = (frozenset(subset) for size in range(len(found) + 1) for subset in itertools.combinations(found, size))
+    yield from (Generality(fixed) for fixed in itertools.islice(subsets, _MOST_FIXED_SETS))
+
+
+def baselines(found: Sequence[Number]) -> Iterator[Generality]:
+    """The least general that is worth trying: whatever may be fixed is, bounds of slices only if need be."""
+    others = frozenset(number for number in found if number[0] != "slice")
+    yield Generality(others, shares_bounds=False)
+    yield Generality(others)
+    yield Generality(frozenset(found))
+
+
+class _Preferring(Solver):
+    """A solver that binds what only the target has, else an attribute; and looks into equal floor divisions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: frozenset[str] = frozenset()
+        """The symbols of the source, once it has been inferred."""
+        self.dimensions: set[str] = set()
+        """The symbols of the axes of variables."""
+
+    def equal(self, left: Axis, right: Axis, why: str) -> None:
+        if isinstance(left, Group) or isinstance(right, Group):
+            super().equal(left, right, why)
+            return
+        difference = self.resolve(left) - self.resolve(right)
+        if not isinstance(difference, Poly):
+            super().equal(left, right, why)
+            return
+        preferences = (lambda name: name not in self.known, lambda name: name not in self.dimensions)
+        solutions = (solve(difference, preference) for preference in preferences)
+        if (solution := next(filter(None, solutions), None)) is not None:
+            self.bind(*solution)
+        elif (pair := _equal_divisions(difference)) is not None:
+            self.equal(pair[0].denominator, pair[1].denominator, why)
+            self.equal(pair[0].numerator, pair[1].numerator, why)
+        else:
+            super().equal(left, right, why)
+
+
+def _equal_divisions(difference: Poly) -> tuple[FloorDiv, FloorDiv] | None:
+    """The two atoms of a difference ``a // b - c // d``."""
+    found = [(monomial[0], factor) for monomial, factor in difference.terms if len(monomial) == 1]
+    if len(found) == len(difference.terms) == 2 and found[0][1] == -found[1][1]:
+        first, second = found[0][0], found[1][0]
+        if isinstance(first, FloorDiv) and isinstance(second, FloorDiv):
+            return first, second
+    return None
+
+
+@dataclass
+class _Lifting:
+    """One attempt: symbols for numbers, types for values, and what the solver has found."""
+
+    generality: Generality
+    solver: _Preferring = field(default_factory=_Preferring)
+    met: dict[Number, None] = field(default_factory=dict[Number, None])
+    """The numbers met that may be fixed."""
+    worth: dict[str, int | float] = field(default_factory=dict[str, "int | float"])
+    """The number that each symbol stands for in the candidate."""
+    ops: dict[Node, Operator] = field(default_factory=dict[Node, Operator])
+    types: dict[Node, tuple[TensorType, ...]] = field(default_factory=dict[Node, tuple[TensorType, ...]])
+    placed: set[str] = field(default_factory=set[str])
+    """The bounds of slices that are meant as sizes: fixed, but no number."""
+
+    # -- symbols
+
+    def _symbol(self, name: str, value: int | float) -> Poly:
+        self.worth[name] = value
+        return symbol(name)
+
+    def variable(self, op: Input) -> TensorType:
+        """The symbolic type of a variable."""
+        shape: list[Axis] = []
+        for axis, size in enumerate(op.type.sizes):
+            if size == 1:
+                self.met[UNIT] = None
+            is_fixed = size == 1 and UNIT in self.generality.fixed
+            shape.append(size if is_fixed else self._symbol(f"{op.key}_{axis}", size))
+            self.solver.dimensions.add(f"{op.key}_{axis}")
+        if op.key in self.generality.grouped:
+            shape = [Group("G"), *shape[1 if self.generality.group_replaces_axis else 0 :]]
+        return TensorType(DType.FLOAT, tuple(shape))
+
+    def operator(self, op: Operator) -> Operator:
+        """An operator with symbols for its numbers."""
+        changed = {name: self._attribute(_kind(op, name), (), getattr(op, name)) for name in _symbolic_fields(type(op))}
+        return replace(op, **changed) if changed else op
+
+    def _attribute(self, kind: str, position: tuple[int, ...], value: AttributeValue) -> AttributeValue:
+        if isinstance(value, tuple):
+            return tuple(self._attribute(kind, (*position, index), item) for index, item in enumerate(value))
+        if not isinstance(value, int | float) or isinstance(value, bool) or kind in _ALWAYS_FIXED:
+            return value
+        if _may_be_fixed(kind, value):
+            self.met[kind, value] = None
+            if (kind, value) in self.generality.fixed:
+                if kind != "slice" or value == 0:
+                    return value
+                self.placed.add(f"slice__{value}")
+        place = "_".join(map(str, position))
+        if kind == "slice":
+            # Bounds are places on an axis: a stop and a start may well be the same place.
+            place = "" if self.generality.shares_bounds else str(len(self.worth))
+        return self._symbol(f"{kind.replace('.', '_')}_{place}_{str(value).replace('.', '_')}", value)
+
+    # -- types
+
+    def side(self, values: Iterable[Value]) -> None:
+        """Infers the types of one side."""
+        for node in topological(value.node for value in values):
+            if node in self.types:
+                continue
+            if isinstance(node.op, Input):
+                self.types[node] = (self.variable(node.op),)
+                continue
+            self.ops[node] = self.operator(node.op)
+            operands = [self.solver.resolve_type(self.types[v.node][v.output]) for v in node.inputs]
+            self.types[node] = self.ops[node].substitute(self.solver.bindings).infer(operands, self.solver)
+
+    def equate(self, left: Value, right: Value) -> None:
+        """Makes the types of two outputs equal."""
+        a, b = self.types[left.node][left.output], self.types[right.node][right.output]
+        if a.rank != b.rank:
+            raise ShapeError("the sides differ in rank")
+        for first, second in zip(a.shape, b.shape, strict=True):
+            self.solver.equal(first, second, "output")
+
+    # -- results
+
+    def expressions(self, source: Sequence[Value], target: Sequence[Value]) -> Iterator[Mapping[str, Dim]]:
+        """Values for the symbols that only the target has, and for bounds that are meant as sizes.
+
+        They are sums and differences of what the source binds, the simplest first.
+        """
+        bound = self._used(source) - self.placed
+        free = sorted((self._used(target) | self._used(source)) - bound)
+        choices = itertools.product(*(self._with_worth(name, bound) for name in free))
+        for values in itertools.islice(choices, _MOST_CHOICES):
+            yield dict(zip(free, values, strict=True))
+
+    def _used(self, values: Iterable[Value]) -> set[str]:
+        found: set[str] = set()
+        for node in topological(value.node for value in values):
+            if isinstance(node.op, Input):
+                found |= self.solver.resolve_type(self.types[node][0]).symbols
+            else:
+                resolved = self.ops[node].substitute(self.solver.bindings)
+                found |= set().union(*(attribute_symbols(value) for _, value in resolved.attributes))
+        return found
+
+    def _with_worth(self, name: str, bound: Iterable[str]) -> Iterator[Dim]:
+        wanted = self.worth[name]
+        sizes = sorted(known for known in bound if known in self.solver.dimensions)
+        bounds = sorted(known for known in bound if known.startswith("slice"))
+        others = sorted(set(bound) - set(sizes) - set(bounds))
+        if name in self.placed:
+            bounds = others = []
+        yield from (symbol(known) for known in (*bounds, *others, *sizes) if self.worth[known] == wanted)
+        if wanted == 0:
+            yield 0
+        for alike in (bounds, sizes):
+            for a, b in itertools.combinations_with_replacement(alike, 2):
+                if self.worth[a] + self.worth[b] == wanted:
+                    yield symbol(a) + symbol(b)
+        for a, b in itertools.permutations((*bounds, *sizes), 2):
+            if self.worth[a] - self.worth[b] == wanted:
+                yield symbol(a) - symbol(b)
+
+    def rule(self, source: Sequence[Value], target: Sequence[Value], choice: Mapping[str, Dim]) -> Substitution:
+        """The rule of a choice of expressions; raises if it is not well-formed or holds for particular sizes only."""
+        sides = (self._graph(source, choice), self._graph(target, choice))
+        inputs = {node: None for side in sides for node in Graph((), side).nodes if isinstance(node.op, Input)}
+        return canonical(Substitution(Graph(tuple(inputs), sides[0]), Graph(tuple(inputs), sides[1])))
+
+    def _graph(self, values: Sequence[Value], choice: Mapping[str, Dim]) -> tuple[Value, ...]:
+        new: dict[Node, Node] = {}
+        for node in topological(value.node for value in values):
+            if isinstance(node.op, Input):
+                type_ = self.solver.resolve_type(self.types[node][0]).substitute(choice)
+                if any(isinstance(axis, int) and axis != 1 for axis in type_.shape):
+                    raise ShapeError("the rule would hold for particular sizes only")
+                new[node] = make(Input(node.op.key, type_))
+            else:
+                op = self.ops[node].substitute(self.solver.bindings).substitute(choice)
+                new[node] = make(op, [Value(new[value.node], value.output) for value in node.inputs])
+        return tuple(Value(new[value.node], value.output) for value in values)
+
+
+def _kind(op: Operator, name: str) -> str:
+    if isinstance(op, Slice):
+        return "slice"
+    hint = _hints(type(op))[name]
+    return "number" if float in get_args(hint) else f"{op.name}.{name}"
+
+
+def _may_be_fixed(kind: str, value: int | float) -> bool:
+    """Shapes follow from sizes: of these only the neutral number may be meant as such."""
+    return value == 1 if kind in ("reshape.shape", "expand.shape") else kind != "number"
+
+
+@cache
+def _hints(kind: type[Operator]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _symbolic_fields(kind: type[Operator]) -> tuple[str, ...]:
+    """The attributes whose type admits a symbol."""
+    return tuple(field.name for field in fields(kind) if _admits_symbol(_hints(kind)[field.name]))
+
+
+def _admits_symbol(hint: Any) -> bool:
+    return hint is Poly or any(_admits_symbol(argument) for argument in get_args(hint))
+
+
+def names(values: Iterable[Value]) -> list[str]:
+    """The variables that values read."""
+    return [node.op.key for node in topological(v.node for v in values) if isinstance(node.op, Input)]
+
+
+def sizes_in(value: Dim) -> frozenset[str]:
+    """The symbols of a size."""
+    return symbols(value) if terms(value) else frozenset()

@@ -1,0 +1,158 @@
+"""Tries a rule at random sizes and values: cheap, and most false candidates do not survive it.
+
+Invariant: a rule that fails is false; one that passes may still be. The draws depend on the rule and the seed only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from taso_py.generate.fingerprint import generator, samples
+from taso_py.ir.errors import TasoError
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Dim, evaluate, symbol, symbols
+from taso_py.ir.types import Axis, Group, TensorType
+from taso_py.ops.base import plain_axis
+from taso_py.ops.evaluate import Domain, evaluate_graph
+from taso_py.ops.movement import Slice
+from taso_py.rules.substitution import Substitution, attribute_symbols, key, rebuild
+
+TRIALS = 5
+_ATTEMPTS = 60
+_LARGEST = 1200
+"""Instances with more elements in a tensor are not tried."""
+_MAY_BE_ZERO = frozenset({"padding", "start", "stop", "widths"})
+
+
+class Trial(enum.Enum):
+    """What random instances say."""
+
+    PASSED = "passed"
+    FALSE = "false"
+    NO_INSTANCE = "no instance"
+    """No sizes were found at which both sides type-check."""
+
+
+def retest(rule: Substitution, seed: int, trials: int = TRIALS) -> Trial:
+    """Compares both sides at ``trials`` random instances."""
+    passed = 0
+    for number, instance in enumerate(instances(rule, seed)):
+        values = {
+            key(node): samples(seed + number, key(node), node.types[0].sizes, count=2) for node in instance.variables
+        }
+        left = evaluate_graph(instance.source, values, Domain.EXACT)
+        right = evaluate_graph(instance.target, values, Domain.EXACT)
+        for a, b in zip(left, right, strict=True):
+            exact = np.isfinite(a) & np.isfinite(b)
+            if not np.array_equal(a[exact], b[exact]):
+                return Trial.FALSE
+        passed += 1
+        if passed == trials:
+            break
+    return Trial.PASSED if passed else Trial.NO_INSTANCE
+
+
+def instances(rule: Substitution, seed: int) -> Iterator[Substitution]:
+    """Instances at random sizes that satisfy the preconditions; no dimension of the source is empty."""
+    random = generator(seed, rule.id)
+    for attempt in range(_ATTEMPTS):
+        # Equal and extreme numbers hide that a rule is false, so that distinct ones are tried as well.
+        sizes = (
+            _Draw(random, range(4, 12), is_distinct=True) if attempt % 2 else _Draw(random, range(1, 3 + attempt % 7))
+        )
+        axes = tuple(int(size) for size in random.integers(1, 4, size=int(random.integers(0, 3))))
+        instance = _instance(rule, sizes, axes, _LARGEST)
+        if instance is not None:
+            yield instance
+
+
+def generic_instance(rule: Substitution, seed: int) -> Substitution | None:
+    """The rule at sizes that are pairwise distinct and not small; None if none was found."""
+    random = generator(seed, f"generic {rule.id}")
+    for _ in range(_ATTEMPTS):
+        instance = _instance(rule, _Draw(random, range(23, 61), is_distinct=True), (67,), None)
+        if instance is not None:
+            return instance
+    return None
+
+
+def _instance(
+    rule: Substitution, draw: _Draw, group: tuple[int, ...], most_elements: int | None
+) -> Substitution | None:
+    try:
+        return instantiate(rule, draw.sizes(rule), group, most_elements)
+    except (TasoError, ValueError, ZeroDivisionError):
+        return None
+
+
+@dataclass
+class _Draw:
+    """Draws a value for each symbol of a rule, bounds of slices so that they fit."""
+
+    random: np.random.Generator
+    dimensions: range
+    is_distinct: bool = False
+    drawn: dict[str, int] = field(default_factory=dict[str, int])
+
+    def sizes(self, rule: Substitution) -> dict[str, Dim]:
+        for node in rule.source.nodes:
+            if isinstance(node.op, Input):
+                for name in sorted(node.op.type.symbols):
+                    self._draw(symbol(name), self.dimensions.start, self.dimensions.stop)
+            elif isinstance(node.op, Slice):
+                extent = self._known(plain_axis(node.inputs[0].type, node.op.axis))
+                first = self._draw(node.op.start, 0, extent)
+                self._draw(node.op.stop, first + 1, extent + 1)
+            else:
+                for name, value in node.op.attributes:
+                    least = 0 if name in _MAY_BE_ZERO else 1
+                    for found in sorted(attribute_symbols(value)):
+                        self._draw(symbol(found), least, least + 3)
+        return {**self.drawn}
+
+    def _known(self, value: Dim) -> int:
+        return evaluate(value, self.drawn)
+
+    def _draw(self, value: Dim, least: int, end: int) -> int:
+        """The value of an expression; a symbol without one gets one."""
+        unknown = sorted(symbols(value) - set(self.drawn))
+        if not unknown:
+            return self._known(value)
+        for name in unknown:
+            for _ in range(8 if self.is_distinct else 1):
+                self.drawn[name] = int(self.random.integers(least, max(end, least + 1)))
+                if list(self.drawn.values()).count(self.drawn[name]) == 1:
+                    break
+        return self._known(value)
+
+
+def instantiate(
+    rule: Substitution, sizes: Mapping[str, Dim], group: tuple[int, ...], most_elements: int | None
+) -> Substitution | None:
+    """The instance with these sizes and ``group`` for every axis group; None if it is not to be considered.
+
+    Raises:
+        ShapeError, ValueError: a side does not type-check.
+    """
+    plain = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
+    for condition in rule.preconditions:
+        value = evaluate(condition.value, plain)
+        if value < 0 or (condition.is_equality and value > 0):
+            return None
+
+    def retype(type_: TensorType) -> TensorType:
+        shape: list[Axis] = []
+        for axis in type_.substitute(sizes).shape:
+            shape += group if isinstance(axis, Group) else [axis]
+        return TensorType(type_.dtype, tuple(shape))
+
+    sides = [rebuild(side, retype, lambda op: op.substitute(sizes)) for side in (rule.source, rule.target)]
+    for node in sides[0].nodes:
+        elements = np.prod(node.types[0].sizes)
+        if elements == 0 or (most_elements is not None and elements > most_elements):
+            return None
+    return Substitution(sides[0], sides[1], (), rule.numerics)

@@ -1,0 +1,93 @@
+"""The most general rules of a candidate that pass random instances and that a prover accepts.
+
+Invariant: a rule that comes out was proved as it is stated, with the numerics class that the prover gave.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from taso_py.generate.generalize import Generality, baselines, generalities, lift, numbers
+from taso_py.generate.retest import Trial, generic_instance, retest
+from taso_py.ir.graph import topological
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Input
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.verdict import Outcome, Prover
+
+_MOST_TRIED = 40
+"""How many rules are tried for one direction of one candidate."""
+
+
+class Refusal(enum.Enum):
+    """Why a direction of a candidate is not a rule."""
+
+    ILL_TYPED = "does not hold for general sizes"
+    FALSE = "false at random sizes"
+
+
+@dataclass
+class Settler:
+    """Tests and proves; remembers why the last proof failed."""
+
+    prove: Prover
+    seed: int
+    reason: str = field(default="", init=False)
+    _tried: set[str] = field(default_factory=set[str], init=False)
+
+    def baseline(self, source: Sequence[Value], target: Sequence[Value]) -> Substitution | Refusal:
+        """The least general rule: symbolic sizes, but every attribute fixed that may be; bounds of slices if needed."""
+        refusal = Refusal.ILL_TYPED
+        for generality in baselines(numbers(source, target)):
+            for rule in lift(source, target, generality):
+                refusal = Refusal.FALSE
+                if retest(rule, self.seed) is Trial.PASSED and generic_instance(rule, self.seed) is not None:
+                    return rule
+        return refusal
+
+    def settle(self, source: Sequence[Value], target: Sequence[Value], data: frozenset[str]) -> list[Substitution]:
+        """The proved rules of one direction: with axis groups where possible, else without; none if nothing is proved.
+
+        Args:
+            source: values of concrete shapes.
+            target: what is to replace them.
+            data: the variables that are data; a group may lead these, or all variables.
+        """
+        self.reason = ""
+        self._tried: set[str] = set()
+        for generality in generalities(numbers(source, target)):
+            plain = self._first_proved(source, target, generality)
+            if plain is not None:
+                return [*self._grouped(source, target, generality, data)] or [plain]
+            if len(self._tried) >= _MOST_TRIED:
+                break
+        return []
+
+    def _grouped(
+        self, source: Sequence[Value], target: Sequence[Value], generality: Generality, data: frozenset[str]
+    ) -> Iterator[Substitution]:
+        nodes = topological(value.node for value in (*source, *target))
+        every = frozenset(node.op.key for node in nodes if isinstance(node.op, Input))
+        for grouped in dict.fromkeys((every & data, every)):
+            for replaces in (True, False) if grouped else ():
+                leading = replace(generality, grouped=grouped, group_replaces_axis=replaces)
+                rule = self._first_proved(source, target, leading)
+                if rule is not None:
+                    yield rule
+                    break
+
+    def _first_proved(
+        self, source: Sequence[Value], target: Sequence[Value], generality: Generality
+    ) -> Substitution | None:
+        for rule in lift(source, target, generality):
+            if rule.id in self._tried:
+                continue
+            self._tried.add(rule.id)
+            if retest(rule, self.seed) is Trial.PASSED and generic_instance(rule, self.seed) is not None:
+                verdict = self.prove(rule)
+                if verdict.outcome is Outcome.PROVED and verdict.numerics is not None:
+                    return replace(rule, numerics=verdict.numerics)
+                self.reason = verdict.reason
+        return None

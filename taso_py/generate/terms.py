@@ -1,0 +1,125 @@
+"""The table of terms of one family: what each is made of, its type, its values.
+
+A term is a variable, or a production applied to terms; shared subterms are counted once, so that a term is a directed
+acyclic graph with a single sink and its size is the number of its operator instances.
+
+Invariant: operands have smaller numbers than the terms that use them; every term has at most one output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taso_py.generate.fingerprint import Hasher, samples
+from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Production
+from taso_py.ir.errors import ShapeError
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.evaluate import Floats
+
+VARIABLE = -1
+"""The production number of a variable."""
+LARGEST = 512
+"""Terms with more elements are not enumerated."""
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One row of the table."""
+
+    production: int
+    """Index into the family's productions, or ``VARIABLE``."""
+    operands: tuple[int, ...]
+    type: TensorType
+    instances: tuple[int, ...]
+    """The operator instances that it consists of, as numbers of the terms they yield, itself last."""
+    variables: int
+    """The variables that occur, as a set of bits."""
+    leaves: int
+    """How often variables occur."""
+    role: str
+
+    @property
+    def size(self) -> int:
+        """The number of operator instances."""
+        return len(self.instances)
+
+
+class Terms:
+    """The terms of a family that later levels build on, with their values."""
+
+    def __init__(self, family: Family, seed: int) -> None:
+        self.family = family
+        self.hasher = Hasher(seed)
+        self.rows: list[Term] = []
+        self.names: list[str] = []
+        self.ranges: list[tuple[int, int]] = []
+        """First and last-but-one number of the variables of each shape."""
+        self._values: dict[TensorType, list[Floats]] = {}
+        self._place: list[int] = []
+        self._inferred: dict[tuple[int, tuple[TensorType, ...]], tuple[TensorOperator, TensorType] | None] = {}
+        for variables in family.variables:
+            first = len(self.rows)
+            for number in range(1, variables.count + 1):
+                self._add_variable(f"{variables.letter}{number}", variables.shape, variables.role, seed)
+            self.ranges.append((first, len(self.rows)))
+
+    def _add_variable(self, name: str, shape: tuple[int, ...], role: str, seed: int) -> None:
+        type_ = TensorType(DType.FLOAT, shape)
+        self.names.append(name)
+        self.append(Term(VARIABLE, (), type_, (), 1 << len(self.rows), 1, role), samples(seed, name, shape))
+
+    def append(self, term: Term, values: Floats) -> int:
+        """Adds a term with its values of shape ``(samples, *shape)``; returns its number."""
+        column = self._values.setdefault(term.type, [])
+        self._place.append(len(column))
+        column.append(values)
+        self.rows.append(term)
+        return len(self.rows) - 1
+
+    def values(self, ids: Ids) -> Floats:
+        """The values of terms of one type, one after the other."""
+        column = self._values[self.rows[int(ids[0])].type]
+        return np.stack([column[self._place[i]] for i in ids.tolist()])
+
+    def apply(self, production: int, operands: Sequence[int]) -> Term:
+        """The row of a production applied to terms, numbered as if it were the next."""
+        parts = [self.rows[operand] for operand in operands]
+        found = self.infer(production, tuple(part.type for part in parts))
+        if found is None:
+            raise ShapeError(f"{self.production(production).op.text} does not accept its operands")
+        instances = sorted({i for part in parts for i in part.instances})
+        variables = 0
+        for part in parts:
+            variables |= part.variables
+        role = DATA if any(part.role == DATA for part in parts) else WEIGHT
+        leaves = sum(part.leaves for part in parts)
+        return Term(production, tuple(operands), found[1], (*instances, len(self.rows)), variables, leaves, role)
+
+    def production(self, number: int) -> Production:
+        """A production of the family."""
+        return self.family.productions[number]
+
+    def infer(self, production: int, types: tuple[TensorType, ...]) -> tuple[TensorOperator, TensorType] | None:
+        """The operator and the type of its output for operands of these types; None if it does not accept them.
+
+        Fewer types than operands ask whether the first operands are acceptable, where the operator can tell.
+        """
+        key = production, types
+        if key not in self._inferred:
+            self._inferred[key] = self._infer(self.production(production), types)
+        return self._inferred[key]
+
+    def _infer(self, production: Production, types: tuple[TensorType, ...]) -> tuple[TensorOperator, TensorType] | None:
+        try:
+            op = production.at(types)
+            type_ = op.infer(types)[0]
+        except ShapeError:
+            return None
+        return (op, type_) if np.prod(type_.sizes) <= LARGEST else None

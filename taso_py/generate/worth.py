@@ -1,0 +1,37 @@
+"""What a rule can be good for, by counting operators.
+
+Invariant: an order on rules for pruning only; what a graph costs is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Constant, Input
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.rules.substitution import Substitution
+
+_CONTRACTIONS = (Matmul, Linear, Conv2d)
+_MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
+
+
+def lowers_cost(rule: Substitution) -> bool:
+    """Whether the target has fewer contractions; or as many and less arithmetic."""
+    return _work(rule.target) < _work(rule.source)
+
+
+def saves_contraction(rule: Substitution) -> bool:
+    """Whether the target has fewer contractions."""
+    return _work(rule.target)[0] < _work(rule.source)[0]
+
+
+def only_adds(rule: Substitution) -> bool:
+    """Whether the target still computes all that the source does, so that applying it can only add work."""
+    computed = {value.node for value in rule.target.outputs} ^ set(rule.target.nodes)
+    return all(value.node in computed for value in rule.source.outputs)
+
+
+def _work(graph: Graph) -> tuple[int, int]:
+    operators = [node.op for node in graph.nodes if not isinstance(node.op, (Input, Constant, *_MOVEMENT))]
+    contractions = sum(isinstance(op, _CONTRACTIONS) for op in operators)
+    return contractions, len(operators) - contractions

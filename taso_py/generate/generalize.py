@@ -20,7 +20,7 @@ from taso_py.ir.errors import InvariantError, ShapeError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
-from taso_py.ir.size import Dim, FloorDiv, Poly, solve, symbol, symbols, terms
+from taso_py.ir.size import Dim, FloorDiv, Poly, floordiv, solve, symbol
 from taso_py.ir.types import Axis, DType, Group, TensorType
 from taso_py.ir.unify import Solver
 from taso_py.ops.movement import Slice
@@ -44,8 +44,8 @@ class Generality:
     shares_bounds: bool = True
     """Whether equal bounds of slices are one symbol; else each is a symbol of its own."""
     grouped: frozenset[str] = frozenset()
-    group_replaces_axis: bool = False
-    """Whether the group stands for the first axis of those variables, or comes before it."""
+    replaced: int = 0
+    """For how many of the first axes of those variables the group stands; it comes before what is left."""
 
 
 def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
@@ -119,6 +119,7 @@ class _Preferring(Solver):
         if not isinstance(difference, Poly):
             super().equal(left, right, why)
             return
+        difference = _without_common_factor(difference)
         preferences = (lambda name: name not in self.known, lambda name: name not in self.dimensions)
         solutions = (solve(difference, preference) for preference in preferences)
         if (solution := next(filter(None, solutions), None)) is not None:
@@ -128,6 +129,15 @@ class _Preferring(Solver):
             self.equal(pair[0].numerator, pair[1].numerator, why)
         else:
             super().equal(left, right, why)
+
+
+def _without_common_factor(difference: Poly) -> Poly:
+    """A difference without the atoms that all its terms share: it vanishes where the rest does."""
+    for atom in difference.terms[0][0]:
+        quotient = floordiv(difference, symbol(atom)) if isinstance(atom, str) else difference
+        if len(difference.terms) > 1 and isinstance(quotient, Poly) and quotient * symbol(str(atom)) == difference:
+            return _without_common_factor(quotient)
+    return difference
 
 
 def _equal_divisions(difference: Poly) -> tuple[FloorDiv, FloorDiv] | None:
@@ -171,7 +181,9 @@ class _Lifting:
             shape.append(size if is_fixed else self._symbol(f"{op.key}_{axis}", size))
             self.solver.dimensions.add(f"{op.key}_{axis}")
         if op.key in self.generality.grouped:
-            shape = [Group("G"), *shape[1 if self.generality.group_replaces_axis else 0 :]]
+            if len(shape) < self.generality.replaced:
+                raise ShapeError(f"{op.key} has too few axes")
+            shape = [Group("G"), *shape[self.generality.replaced :]]
         return TensorType(DType.FLOAT, tuple(shape))
 
     def operator(self, op: Operator) -> Operator:
@@ -304,13 +316,3 @@ def _symbolic_fields(kind: type[Operator]) -> tuple[str, ...]:
 
 def _admits_symbol(hint: Any) -> bool:
     return hint is Poly or any(_admits_symbol(argument) for argument in get_args(hint))
-
-
-def names(values: Iterable[Value]) -> list[str]:
-    """The variables that values read."""
-    return [node.op.key for node in topological(v.node for v in values) if isinstance(node.op, Input)]
-
-
-def sizes_in(value: Dim) -> frozenset[str]:
-    """The symbols of a size."""
-    return symbols(value) if terms(value) else frozenset()

@@ -69,11 +69,11 @@ class Settler:
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, data: frozenset[str]
     ) -> Iterator[Substitution]:
         nodes = topological(value.node for value in (*source, *target))
-        every = frozenset(node.op.key for node in nodes if isinstance(node.op, Input))
-        for grouped in dict.fromkeys((every & data, every)):
-            for replaces in (True, False) if grouped else ():
-                leading = replace(generality, grouped=grouped, group_replaces_axis=replaces)
-                rule = self._first_proved(source, target, leading)
+        every = {node.op.key: node.op.type.rank for node in nodes if isinstance(node.op, Input)}
+        for grouped in dict.fromkeys((frozenset(every) & data, frozenset(every))):
+            most = min((every[name] for name in grouped), default=-1)
+            for replaced in range(most, -1, -1):
+                rule = self._first_proved(source, target, replace(generality, grouped=grouped, replaced=replaced))
                 if rule is not None:
                     yield rule
                     break

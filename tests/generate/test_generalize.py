@@ -1,0 +1,102 @@
+"""Candidates of concrete shapes become rules over symbols; what is false does not pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.generate.generalize import Generality, generalities, lift, numbers
+from taso_py.generate.retest import Trial, generic_instance, instances, retest
+from taso_py.ir.node import Value
+from taso_py.ops.table import parse_graph
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules
+
+
+def _sides(variables: str, source: str, target: str) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    graphs = [parse_graph(f"graph({variables}) {{ {side} }}") for side in (source, target)]
+    return graphs[0].outputs, graphs[1].outputs
+
+
+def _first_true(variables: str, source: str, target: str) -> str:
+    """The statement of the most general rule that passes random instances."""
+    sides = _sides(variables, source, target)
+    for generality in generalities(numbers(*sides)):
+        for rule in lift(*sides, generality):
+            if retest(rule, 0) is Trial.PASSED and generic_instance(rule, 0) is not None:
+                return " ".join(rule.statement.split())
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "source", "target", "expected"),
+    [
+        (
+            "x: float[9]",
+            "return slice(slice(x){axis=-1, start=1, stop=8}){axis=-1, start=2, stop=5}",
+            "return slice(x){axis=-1, start=3, stop=6}",
+            "a: float[A] source slice(slice(a){axis=-1, start=B, stop=C}){axis=-1, start=D, stop=E} "
+            "target slice(a){axis=-1, start=B+D, stop=B+E}",
+        ),
+        (
+            "x: float[4], y: float[4]",
+            "return slice(concat(x, y){axis=-1}){axis=-1, start=4, stop=8}",
+            "return y",
+            "a: float[A], b: float[B] source slice(concat(a, b){axis=-1}){axis=-1, start=A, stop=A+B} target b",
+        ),
+        (
+            "x: float[3,2], a: float[2,2], b: float[2,2]",
+            "return linear(x, a), linear(x, b)",
+            "t = linear(x, concat(a, b){axis=-2}) "
+            "return slice(t){axis=-1, start=0, stop=2}, slice(t){axis=-1, start=2, stop=4}",
+            "a: float[A,B], b: float[C,B], c: float[D,B] source linear(a, b), linear(a, c) "
+            "target t0 = linear(a, concat(b, c){axis=-2}); "
+            "slice(t0){axis=-1, start=0, stop=C}, slice(t0){axis=-1, start=C, stop=C+D}",
+        ),
+        (
+            "x: float[3,2,4,5], k: float[2,2,3,3], l: float[2,2,3,3]",
+            "return add(conv2d(x, k){padding=[1,1]}, conv2d(x, l){padding=[1,1]})",
+            "return conv2d(x, add(k, l)){padding=[1,1]}",
+            "a: float[A,B,C,D], b: float[E,B,F,G], c: float[E,B,F,G] source "
+            "add(conv2d(a, b){stride=[H,I], padding=[J,K], dilation=[L,M]}, "
+            "conv2d(a, c){stride=[H,I], padding=[J,K], dilation=[L,M]}) "
+            "target conv2d(a, add(c, b)){stride=[H,I], padding=[J,K], dilation=[L,M]}",
+        ),
+    ],
+)
+def test_the_most_general_rule(variables: str, source: str, target: str, expected: str) -> None:
+    assert _first_true(variables, source, target) == expected
+
+
+def test_what_is_true_for_some_sizes_only_is_not_lifted() -> None:
+    assert _first_true("x: float[2,2]", "return add(x, x)", "return add(x, permute(x){order=[-1,-2]})") == ""
+
+
+def test_a_leading_axis_group() -> None:
+    sides = _sides("x: float[3,4]", "return relu(slice(x){axis=-1, start=1, stop=3})",
+                   "return slice(relu(x)){axis=-1, start=1, stop=3}")  # fmt: skip
+    (rule,) = lift(*sides, Generality(grouped=frozenset({"x"}), replaced=1))
+    assert str(rule.variables[0].types[0]) == "float[..A,B]"
+
+
+RULE = "rule a: float[..G,N], b: float[..G,M] source {} target {}"
+
+
+def _rule(source: str, target: str) -> Substitution:
+    return read_rules(RULE.format(source, target))[0]
+
+
+def test_retest_tells_true_from_false() -> None:
+    true = _rule("relu(concat(a, b){axis=-1})", "concat(relu(a), relu(b)){axis=-1}")
+    false = read_rules(
+        "rule a: float[N] source slice(slice(a){axis=-1, start=A, stop=B}){axis=-1, start=C, stop=D} "
+        "target slice(a){axis=-1, start=A, stop=A+D-C}"
+    )[0]
+    assert retest(true, 0) is Trial.PASSED
+    assert retest(false, 0) is Trial.FALSE
+
+
+def test_instances_do_not_depend_on_anything_but_rule_and_seed() -> None:
+    rule = _rule("slice(concat(a, b){axis=-1}){axis=-1, start=A, stop=B}", "slice(a){axis=-1, start=A, stop=B}")
+    first, again = ([instance.statement for instance in instances(rule, 7)] for _ in range(2))
+    assert first == again
+    assert len(first) > 5

@@ -1,0 +1,85 @@
+"""The generator end to end on a small vocabulary, with the real prover; pruning by derivation."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.generate import vocabulary
+from taso_py.generate.pipeline import Config, Generation, generate
+from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables
+from taso_py.ir.errors import TasoError
+from taso_py.ops.contraction import Linear
+from taso_py.ops.elementwise import Relu
+from taso_py.ops.movement import Concat
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules, write_rules
+from taso_py.rules.verdict import Outcome, Verdict
+from verify import prove
+
+pytest.importorskip("egglog")
+
+SMALL = Family(
+    "small",
+    (Variables("x", (3, 2), DATA, 2), Variables("w", (2, 2), WEIGHT, 2)),
+    (
+        Production(Linear(), "dw"),
+        Production(Relu(), "d"),
+        Production(Concat(-2), ".."),
+        Production(Half(-1, 0), "."),
+    ),
+    operators=2,
+    split_axes=(-1,),
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> Generation:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocabulary, "VOCABULARIES", {"small": (SMALL,)})
+        patch.setattr("taso_py.generate.pipeline.VOCABULARIES", {"small": (SMALL,)})
+        return generate(Config(("small",)), prove)
+
+
+def _statements(generation: Generation) -> list[str]:
+    return [" ".join(rule.statement.split()) for rule in generation.rules]
+
+
+def test_the_merge_of_linears_is_found_and_proved(small: Generation) -> None:
+    merge = (
+        "a: float[..A,B], b: float[C,B], c: float[D,B] source linear(a, b), linear(a, c) "
+        "target t0 = linear(a, concat(b, c){axis=-2}); "
+        "slice(t0){axis=-1, start=0, stop=C}, slice(t0){axis=-1, start=C, stop=C+D}"
+    )
+    assert merge in _statements(small)
+    assert "a: float[..A] source relu(relu(a)) target relu(a)" in _statements(small)
+
+
+def test_every_rule_is_proved_as_it_is_written(small: Generation) -> None:
+    for rule in read_rules(write_rules(small.rules)):
+        verdict = prove(rule)
+        assert verdict.outcome is Outcome.PROVED
+        assert verdict.numerics is rule.numerics
+
+
+def test_nothing_is_derivable_or_only_adds(small: Generation) -> None:
+    statements = _statements(small)
+    assert len(statements) == len(set(statements))
+    assert not any("target relu(relu(a))" in statement for statement in statements)
+    assert small.report.outcomes["an instance of a rule"] > 0
+    assert small.report.outcomes["only adds"] > 0
+
+
+def test_what_is_not_proved_is_reported_and_left_out() -> None:
+    def refuse(_rule: Substitution) -> Verdict:
+        return Verdict(Outcome.UNKNOWN, "not today")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("taso_py.generate.pipeline.VOCABULARIES", {"small": (SMALL,)})
+        found = generate(Config(("small",), max_operators=1), refuse)
+    assert found.rules == ()
+    assert {reason for _, reason in found.report.unproved} <= {"not today"}
+
+
+def test_an_unknown_vocabulary_is_one_line() -> None:
+    with pytest.raises(TasoError, match="no vocabulary is called everything; there are core"):
+        Config(("everything",))

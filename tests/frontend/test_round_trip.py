@@ -34,7 +34,10 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda s, x: (x.sigmoid(), x.tanh(), x.exp(), F.silu(x), F.gelu(x), F.gelu(x, approximate="tanh"), x.relu()),
         (randn(3, 4),),
     ),
-    "casts": (lambda s, x: (x.half(), x.half().float() * 2, x.int(), x.double(), x.to(x.dtype)), (randn(3, 4) * 9,)),
+    "casts": (
+        lambda s, x: (x.half(), x.half().float() * 2, x.int(), x.double(), x.type_as(x), x.int().type_as(x)),
+        (randn(3, 4) * 9,),
+    ),
     "integers": (lambda s, x: (x + 1, x * 2, x - x, x / 3, x + 1.5, x.float().mean()), (torch.arange(6).view(2, 3),)),
     "products": (
         lambda s, x, y: (x @ y, x[0] @ y, x @ y[0], x[0] @ y[0], torch.einsum("bij,bjk->bik", x, y)),
@@ -61,6 +64,8 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda s, x: (
             F.max_pool2d(x, 3, 2, 1),
             F.max_pool2d(x, 2, 1, 1, 2),
+            F.max_pool2d(x, 3, 2, ceil_mode=True),
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
             F.avg_pool2d(x, (3, 2), 2, 1, count_include_pad=False),
             F.adaptive_avg_pool2d(x, (3, 2)),
             F.adaptive_avg_pool2d(x, 1),

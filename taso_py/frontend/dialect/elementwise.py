@@ -83,6 +83,11 @@ def _pow(call: Call) -> Result:
     return square if call["exponent"] == 2 else apply(Mul(), square, x)
 
 
+def _type_as(call: Call) -> Result:
+    x, dtype = call.value("self"), call.types[0].dtype
+    return x if dtype is x.type.dtype else apply(Cast(dtype), x)
+
+
 def _to_copy(call: Call) -> Result:
     x = call.value("self")
     device, layout = call["device"], call["layout"]
@@ -117,5 +122,6 @@ ROWS: Mapping[str, Callable[[Call], Result]] = {
     "aten.square.default": _square,
     "aten.pow.Tensor_Scalar": _pow,
     "aten._to_copy.default": _to_copy,
+    "aten.type_as.default": _type_as,
 }
 """One row per ATen overload."""

@@ -15,7 +15,7 @@ Invariant: an answer "impossible" or "equal" holds for all integers; any other a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
@@ -156,13 +156,23 @@ def _products(
     return lemmas
 
 
-def _comparisons(atom: Atom, multiples: Iterable[tuple[Monomial, int]]) -> list[Dim]:
-    """``a - b`` and ``a - b - 1`` for what is multiplied by an atom: if ``a*s > b*s`` then ``a > b``."""
-    cofactors = {
-        Poly(((monomial[:place] + monomial[place + 1 :], count),))
+def _comparisons(atom: Atom, multiples: Collection[tuple[Monomial, int]]) -> list[Dim]:
+    """``a - b`` and ``a - b - 1`` for what is multiplied by an atom: if ``a*s > b*s`` then ``a > b``.
+
+    The multiples of a cofactor are those that occur with any atom.
+    """
+    cofactors = {_without(monomial, atom) for monomial, _ in multiples if atom in monomial}
+    found = {
+        Poly(((cofactor, count),))
         for monomial, count in multiples
-        if atom in monomial
-        for place in [monomial.index(atom)]
+        for other in monomial
+        for cofactor in [_without(monomial, other)]
+        if cofactor in cofactors
     }
-    ordered = sorted(cofactors, key=str)
+    ordered = sorted(found, key=str)
     return [a - b - step for a, b in itertools.permutations(ordered, 2) for step in (0, 1)]
+
+
+def _without(monomial: Monomial, atom: Atom) -> Monomial:
+    place = monomial.index(atom)
+    return monomial[:place] + monomial[place + 1 :]

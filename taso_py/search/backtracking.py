@@ -32,6 +32,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
 from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
 from taso_py.search.space import Option, State
@@ -46,6 +47,8 @@ def search(
 ) -> SearchResult:
     """Looks for graphs that compute the same and cost less; an interrupt from the keyboard ends it with what is known.
 
+    Graphs with more than ``WHOLE`` nodes that run are searched region by region (:mod:`taso_py.search.partition`).
+
     Args:
         graph: where to start.
         rules: what may be applied; a matcher that has them prepared may be used for several searches.
@@ -53,9 +56,14 @@ def search(
         limits: how far to go.
         report: told about progress after every graph that is built.
     """
-    return Backtracking(graph, rules, cost, limits or Limits(), report).run()
+    matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
+    if sum(not node.is_static for node in graph.nodes) <= WHOLE:
+        return Backtracking(graph, matcher, cost, limits, report).run()
+    return Partition(graph, matcher, cost, limits, report, Backtracking).run()
 
 
+WHOLE = 240
+"""How many nodes that run a graph has at most that is searched in one piece."""
 DESCENTS = 12
 """How many descents there are at most."""
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant
 from taso_py.rules.index import GraphIndex
 
 
@@ -86,7 +87,7 @@ def _dead_nodes(
 
 def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[Node, None]) -> int:
     """The memory of those static operands of nodes that no living node of the graph reads at run time."""
-    operands = {value for node in nodes if not node.is_static for value in node.inputs if value.node.is_static}
+    operands = {value for node in nodes if not node.is_static for value in node.inputs if _is_stored(value)}
     alone = (v for v in operands if all(user.is_static or user in dead for user in index.users.get(v.node, ())))
     return sum(map(cost.value_bytes, alone))
 
@@ -94,4 +95,8 @@ def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[
 def static_bytes(cost: Cost, graph: Graph) -> int:
     """What a graph stores: the static values that nodes which run read, or that are outputs, each once."""
     read = {value for node in graph.nodes if not node.is_static for value in node.inputs}
-    return sum(cost.value_bytes(value) for value in read.union(graph.outputs) if value.node.is_static)
+    return sum(cost.value_bytes(value) for value in read.union(graph.outputs) if _is_stored(value))
+
+
+def _is_stored(value: Value) -> bool:
+    return value.node.is_static and not isinstance(value.node.op, Constant)

@@ -15,12 +15,11 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
-from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
+from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
 from taso_py.search.skeleton import Skeleton, Skeletons
 from taso_py.search.space import Option, Space, State, Step
-from taso_py.search.trace import make_trace
 
-PRECISION = 1e-6
+PRECISION = 1e-5
 """Costs that differ by less than this share of the original's are equal."""
 
 
@@ -83,7 +82,8 @@ class Engine(ABC):
 
     def is_valid(self, static_bytes: int) -> bool:
         """Whether a graph that stores so much may be a result."""
-        return static_bytes <= self.limits.growth * self.original.static_bytes
+        limit = self.limits.static_bytes
+        return static_bytes <= (self.limits.growth * self.original.static_bytes if limit is None else limit)
 
     def build(self, state: State, option: Option, seen: set[Skeleton]) -> tuple[Step, float] | None:
         """The step that an option is, and what its graph costs; None if it is impossible or leads to nothing new.
@@ -140,8 +140,8 @@ class Engine(ABC):
         )
 
     def _candidate(self, state: State) -> Candidate:
-        trace = make_trace(self._graph, [(path.match, path.after) for path in state.steps])
-        return Candidate(state.graph, state.seconds, state.static_bytes, trace)
+        steps = [(path.match, path.after) for path in state.steps]
+        return make_candidate(self._graph, state.graph, state.seconds, state.static_bytes, steps)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,8 @@ the growth limit allows.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from taso_py.ir.errors import TasoError
@@ -16,7 +16,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.types import DType
 from taso_py.rules.match import Match
 from taso_py.rules.verdict import Numerics
-from taso_py.search.trace import Trace
+from taso_py.search.trace import Trace, make_trace
 
 
 class StopReason(enum.Enum):
@@ -42,6 +42,8 @@ class Limits:
     seconds: float = 60.0
     growth: float = 1.25
     """How many times the original's weights a result may store; graphs on the way may store more."""
+    static_bytes: float | None = None
+    """The same limit in bytes, in place of the factor."""
     numerics: Numerics | None = None
     """The cap on the rules' numerics class. Without one all are allowed, in half precision all up to ZERO_TERMS."""
     results: int = 5
@@ -73,6 +75,16 @@ class Candidate:
     static_bytes: int
     """What it stores: weights, and what is computed from them at build time."""
     trace: Trace
+    steps: tuple[tuple[Match, Graph], ...] = field(default=(), compare=False, repr=False)
+    """What the trace says, with the matches themselves, each with the graph after it."""
+
+
+def make_candidate(
+    original: Graph, graph: Graph, seconds: float, static_bytes: int, steps: Iterable[tuple[Match, Graph]]
+) -> Candidate:
+    """The candidate that some steps lead to from the original graph."""
+    taken = tuple(steps)
+    return Candidate(graph, seconds, static_bytes, make_trace(original, taken), taken)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import replacements
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match, Matcher
 from taso_py.search.cost import Cost, Difference, created_nodes, difference, static_bytes
+from taso_py.search.rewire import rewire
 
 
 class Option:
@@ -123,9 +124,9 @@ class Space:
         replaced = replacements(option.match, state.index)
         if replaced is None:
             return None
-        step = Step(state, option, replaced, _images(state, replaced), state.graph)
-        outputs, effects = map(step.value, state.graph.outputs), map(step.image, state.graph.effects)
-        return replace(step, graph=Graph(state.graph.inputs, tuple(outputs), tuple(effects)))
+        first = min(state.index.place[node] for node, _ in replaced)
+        graph, images = rewire(state.graph, replaced, first)
+        return Step(state, option, replaced, images, graph)
 
     def finish(self, step: Step, seconds: float, ends_excursion: bool = True) -> State:
         """The state that a step leads to, whose graph costs so much."""
@@ -174,26 +175,6 @@ class Space:
     def _difference(self, match: Match, index: GraphIndex, outputs: frozenset[Value]) -> Difference | None:
         replaced = replacements(match, index)
         return None if replaced is None else difference(self._cost, index, outputs, replaced)
-
-
-def _images(state: State, replaced: Mapping[Value, Value]) -> dict[Node, Node]:
-    """What the nodes downstream of replaced values become; as ``Graph.replace`` does it, but only from there on."""
-    images: dict[Node, Node] = {}
-    affected = {node for node, _ in replaced}
-    for node in state.graph.nodes[min(map(state.index.place.__getitem__, affected)) :]:
-        for operand, _ in node.inputs:
-            if operand in affected:
-                break
-        else:
-            continue
-        inputs = [
-            replaced.get(value) or Value(images.get(value.node, value.node), value.output) for value in node.inputs
-        ]
-        new = make(node.op, inputs, node.token)
-        if new is not node:
-            images[node] = new
-            affected.add(node)
-    return images
 
 
 class _Change:

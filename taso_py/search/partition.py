@@ -1,0 +1,295 @@
+"""Searching large graphs region by region.
+
+A graph is cut at narrow points; each region is searched on its own, within a slack of its own, and regions that are the
+same but for their weights are searched once. The best of all regions together is the best of the whole, apart from what
+crosses a cut: so a second pass cuts elsewhere.
+
+Invariant: what comes back are graphs of the whole model with traces of the whole model, as if it had not been cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.rules.apply import instantiate
+from taso_py.rules.match import Match, Matcher
+from taso_py.search.cost import Cost, static_bytes
+from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.region import Region, correspondence, cut
+from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
+from taso_py.search.rewire import rewire
+from taso_py.search.transfer import Transfer
+
+PASSES = 2
+VARIANTS = 16
+"""How many results of a region are remembered, so that the whole can be put together without this or that rule."""
+WHOLES = 12
+"""How often the whole is put together at most, each time without other rules."""
+LEAST_BUDGET = 30
+"""How many graphs may be built for a region at least."""
+
+
+@dataclass(eq=False)
+class _Kind:
+    """Regions that are the same but for inputs and weights."""
+
+    first: Region
+    members: list[_Member] = field(default_factory=list["_Member"])
+    found: SearchResult | None = None
+
+    @property
+    def size(self) -> int:
+        """How many nodes of one of the regions run."""
+        return sum(not node.is_static for node in self.first.graph.nodes)
+
+    def choose(self, banned: Set[str]) -> Candidate | None:
+        """The cheapest candidate that makes no use of some rules, if it has any steps."""
+        candidates = self.found.candidates if self.found else ()
+        best = next((c for c in candidates if banned.isdisjoint(c.trace.applied)), None)
+        return best if best is not None and best.steps else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """A region of a kind."""
+
+    number: int
+    """Its place among all regions."""
+    region: Region
+    same: Mapping[Node, Node]
+    """What the nodes of the kind's first region are in this one."""
+
+
+def _kinds(regions: Iterable[Region]) -> list[_Kind]:
+    """Regions by kind, in the order of their first occurrence."""
+    kinds: list[_Kind] = []
+    for number, region in enumerate(regions):
+        for kind in kinds:
+            same = correspondence(kind.first.graph, region.graph)
+            if same is not None:
+                kind.members.append(_Member(number, region, same))
+                break
+        else:
+            kinds.append(_Kind(region, [_Member(number, region, {node: node for node in region.graph.nodes})]))
+    return kinds
+
+
+class _Sharing:
+    """A cost for which static values that are stored already need no memory."""
+
+    def __init__(self, cost: Cost, stored: Set[Node]) -> None:
+        self._stored = stored
+        self._cost = cost
+        self.graph_cost, self.node_cost = cost.graph_cost, cost.node_cost
+
+    def value_bytes(self, value: Value) -> int:
+        return 0 if value.node in self._stored else self._cost.value_bytes(value)
+
+
+class Partition:
+    """The search of one large graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        matcher: Matcher,
+        cost: Cost,
+        limits: Limits,
+        report: Report | None,
+        strategy: Callable[[Graph, Matcher, Cost, Limits, Report | None], Engine],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare a search; ``strategy`` makes the engine that searches a region."""
+        self._graph, self._matcher, self._cost, self._limits = graph, matcher, cost, limits
+        self._report, self._strategy, self._now = report, strategy, now
+        self._pool: dict[frozenset[str], Candidate] = {}
+        self._stops: set[StopReason] = set()
+        self._stored: set[Node] = set()
+        self._built = self._expansions = 0
+        self._gain = 0.0
+
+    def run(self) -> SearchResult:
+        """The search, from beginning to end."""
+        self._started = self._now()
+        stored = static_bytes(self._cost, self._graph)
+        best = self._original = make_candidate(self._graph, self._graph, self._cost.graph_cost(self._graph), stored, ())
+        self._keep(best)
+        avoid: frozenset[Value] = frozenset()
+        for _ in range(PASSES):
+            after, outputs = self._improved(best, self._explored(cut(best.graph, avoid)))
+            if after.seconds >= best.seconds - PRECISION * best.seconds or self._is_spent:
+                break
+            best, avoid = after, outputs
+        return self._result()
+
+    @property
+    def _is_spent(self) -> bool:
+        return StopReason.INTERRUPTED in self._stops or self._left <= 0 or self._built >= self._limits.budget
+
+    @property
+    def _left(self) -> float:
+        return self._limits.seconds - (self._now() - self._started)
+
+    def _explored(self, regions: Sequence[Region]) -> list[_Kind]:
+        """The regions by kind, each kind searched as long as there are time and budget."""
+        kinds = _kinds(regions)
+        waiting = sum(kind.size for kind in kinds)
+        for kind in kinds:
+            if self._is_spent:
+                break
+            self._explore(kind, kind.size / max(waiting, 1))
+            waiting -= kind.size
+        return kinds
+
+    def _explore(self, kind: _Kind, share: float) -> None:
+        """Searches a kind of region with its share of what is left."""
+        left = self._limits.budget - self._built
+        cost = _Sharing(self._cost, frozenset(self._stored))
+        more = (self._limits.growth - 1) * self._original.static_bytes / len(kind.members)
+        limits = replace(
+            self._limits,
+            budget=min(left, max(LEAST_BUDGET, round(left * share))),
+            seconds=min(self._left, max(1.0, 2 * share * self._left)),
+            static_bytes=static_bytes(cost, kind.first.graph) + more,
+            results=VARIANTS,
+        )
+        before = self._built, self._expansions, self._gain
+        report = (lambda progress: self._tell(before, kind, progress)) if self._report is not None else None
+        found = kind.found = self._strategy(kind.first.graph, self._matcher, cost, limits, report).run()
+        self._built, self._expansions = before[0] + found.built, before[1] + found.expansions
+        self._gain += (found.original.seconds - found.best.seconds) * len(kind.members)
+        self._stops.add(found.stop_reason)
+        self._stored |= {node for node in found.best.graph.nodes if node.is_static and node.inputs}
+
+    def _tell(self, before: tuple[int, int, float], kind: _Kind, progress: Progress) -> None:
+        """Reports the progress within a region as progress of the whole."""
+        gain = before[2] + (progress.original_seconds - progress.best_seconds) * len(kind.members)
+        seconds, built = self._original.seconds, before[0] + progress.built
+        spent = self._now() - self._started
+        if self._report is not None:
+            self._report(Progress(built, before[1] + progress.expansions, seconds, seconds - gain, spent))
+
+    def _improved(self, before: Candidate, kinds: Sequence[_Kind]) -> tuple[Candidate, frozenset[Value]]:
+        """The best whole that is put together of the best of each kind, and where it was cut.
+
+        The whole is also put together without this or that rule, since weights may belong to several regions: only the
+        whole shows what is stored.
+        """
+        best = before, frozenset[Value]()
+        waiting = [frozenset[str]()]
+        for banned in waiting:
+            chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(banned)) is not None}
+            after, outputs = self._compose(before, kinds, chosen)
+            self._keep(after)
+            if self._is_valid(after) and after.seconds < best[0].seconds:
+                best = after, outputs
+            if not banned or not self._is_valid(after):
+                used = {rule for candidate in chosen.values() for rule in candidate.trace.applied}
+                more = [banned | {rule} for rule in sorted(used) if banned | {rule} not in waiting]
+                waiting += more[: WHOLES - len(waiting)]
+        return self._reduced(before, kinds) if best[0] is before else best
+
+    def _reduced(self, before: Candidate, kinds: Sequence[_Kind]) -> tuple[Candidate, frozenset[Value]]:
+        """The whole in which kinds that gain little for what they store stay as they were, until it may be stored."""
+        chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(frozenset())) is not None}
+        while True:
+            after, outputs = self._compose(before, kinds, chosen)
+            if self._is_valid(after) or not chosen:
+                self._keep(after)
+                return after, outputs
+            chosen.pop(min(chosen, key=lambda kind: _worth(kind, chosen[kind])))
+
+    def _compose(
+        self, before: Candidate, kinds: Sequence[_Kind], chosen: dict[_Kind, Candidate]
+    ) -> tuple[Candidate, frozenset[Value]]:
+        """The whole with chosen candidates in the places of regions, and the values at which it was cut."""
+        members = sorted(((m, kind) for kind in kinds for m in kind.members), key=lambda pair: pair[0].number)
+        composer = _Composer(before.graph)
+        for member, kind in members:
+            composer.insert(kind.first, member, chosen.get(kind))
+        graph, steps = composer.graph, [*before.steps, *composer.steps]
+        stored = static_bytes(self._cost, graph)
+        after = make_candidate(self._graph, graph, self._cost.graph_cost(graph), stored, steps)
+        return after, frozenset(composer.became.values())
+
+    def _is_valid(self, candidate: Candidate) -> bool:
+        return candidate.static_bytes <= self._limits.growth * self._original.static_bytes
+
+    def _keep(self, candidate: Candidate) -> None:
+        if self._is_valid(candidate):
+            used = frozenset(candidate.trace.applied)
+            if used not in self._pool or candidate.seconds < self._pool[used].seconds:
+                self._pool[used] = candidate
+
+    def _result(self) -> SearchResult:
+        best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.steps)))
+        order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET)
+        return SearchResult(
+            self._original,
+            tuple(best[: self._limits.results]),
+            next((stop for stop in order if stop in self._stops), StopReason.EXHAUSTED),
+            self._expansions,
+            self._built,
+            self._now() - self._started,
+        )
+
+
+def _worth(kind: _Kind, candidate: Candidate) -> float:
+    """The seconds that a candidate gains for each byte more that it stores."""
+    if kind.found is None:
+        return 0.0
+    gain = (kind.found.original.seconds - candidate.seconds) * len(kind.members)
+    more = candidate.static_bytes - kind.found.original.static_bytes
+    return gain / more if more > 0 else float("inf")
+
+
+class _Composer:
+    """Puts what was found for regions into the whole, region after region in topological order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.steps: list[tuple[Match, Graph]] = []
+        self.became: dict[Value, Value] = {}
+        """What the outputs of regions became."""
+        self._between = {node: node for node in graph.nodes if node.token is not None}
+        """What the nodes between regions became."""
+
+    def insert(self, first: Region, member: _Member, candidate: Candidate | None) -> None:
+        """Takes the steps of a candidate for the first region of a kind in a region of the kind."""
+        region = member.region
+        inputs = dict(zip(region.graph.inputs, region.inputs, strict=True))
+        outputs = dict(zip(region.graph.outputs, region.outputs, strict=True))
+        leaves: dict[Node, Value] = {}
+        for node, there in member.same.items():
+            if not node.inputs and there.types:
+                leaves[node] = self._now(inputs[there]) if there in inputs else Value(there, 0)
+        transfer = Transfer(leaves)
+        reached = first.graph
+        for match, after in candidate.steps if candidate is not None else ():
+            if not self._take(transfer.match(match)):
+                break
+            reached = after
+        for before, now in zip(first.graph.outputs, reached.outputs, strict=True):
+            self.became[outputs[Value(member.same[before.node], before.output)]] = transfer.value(now)
+
+    def _now(self, value: Value) -> Value:
+        """What an input of a region became."""
+        between = self._between.get(value.node)
+        return self.became.get(value, value) if between is None else Value(between, value.output)
+
+    def _take(self, match: Match) -> bool:
+        """Applies a match to the whole; false if it does not fit any more."""
+        targets = instantiate(match)
+        if targets is None or len(set(match.outputs)) < len(set(match.rule.source.outputs)):
+            return False
+        graph, images = rewire(self.graph, dict(zip(match.outputs, targets, strict=True)))
+        if graph == self.graph:
+            return False
+        self.graph = graph
+        self.steps.append((match, graph))
+        self._between = {node: images.get(now, now) for node, now in self._between.items()}
+        return True

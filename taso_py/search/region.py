@@ -1,0 +1,237 @@
+"""Cutting a graph into regions at narrow points.
+
+The nodes that run are taken in topological order; a cut between two of them is narrow if few values cross it. A region
+is a graph of its own: what it reads from others are its inputs, what others read of it are its outputs.
+
+Invariant: regions come in topological order and hold every pure node that runs exactly once; nodes that are not pure
+lie between them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Constant, Input, Weight
+
+LEAST, USUAL, MOST = 8, 20, 240
+"""How many nodes that run a region has: at least and at most, and how many it does not exceed without need."""
+NEAR = 60
+"""Readers of a value that are further apart in the order of nodes are not thought to have to do with each other."""
+SHARED = 3.0
+"""How much more it costs to separate the readers of a weight: each region may want it merged with other weights."""
+TRIES = 1000
+_AVOID = 1000.0
+"""What a cut at a value costs that shall not be cut at."""
+
+_Pairs: TypeAlias = list[tuple[Value, Value]]
+_State: TypeAlias = tuple[_Pairs, dict[Node, Node]]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A part of a graph as a graph of its own."""
+
+    graph: Graph
+    inputs: tuple[Value, ...]
+    """What the graph's inputs stand for, in the whole graph."""
+    outputs: tuple[Value, ...]
+    """What the graph's outputs stand for."""
+
+
+def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[Region]:
+    """The regions of a graph, cut elsewhere than at the values to avoid."""
+    running = _deepest_first(graph)
+    regions: list[Region] = []
+    for start, stop in _runs(running):
+        ends = _cuts(graph, running, start, stop, avoid)
+        for begin, end in zip([start, *ends], [*ends, stop], strict=True):
+            regions.append(_region(graph, running[begin:end], set(running[begin:end])))
+    return regions
+
+
+def _deepest_first(graph: Graph) -> list[Node]:
+    """The nodes that run, operands first, of those the one that takes the most steps to compute first.
+
+    So whatever does not depend on a long computation comes after it, next to where it is used, and crosses no cuts.
+    """
+    depth: dict[Node, int] = {}
+    for node in graph.nodes:
+        depth[node] = 1 + max((depth[operand] for operand, _ in node.inputs), default=0)
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(node, False) for node in [*(value.node for value in reversed(graph.outputs)), *reversed(graph.effects)]]
+    while stack:
+        node, operands_done = stack.pop()
+        if operands_done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            operands = [operand for operand, _ in node.inputs if operand not in seen and not operand.is_static]
+            stack.append((node, True))
+            stack += [(operand, False) for operand in sorted(operands, key=depth.__getitem__)]
+    return [node for node in order if not isinstance(node.op, Input | Weight) and not node.is_static]
+
+
+def _runs(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
+    """The stretches of pure nodes."""
+    start = 0
+    for place, node in enumerate(nodes):
+        if node.token is not None:
+            if start < place:
+                yield start, place
+            start = place + 1
+    if start < len(nodes):
+        yield start, len(nodes)
+
+
+def _cuts(graph: Graph, nodes: Sequence[Node], start: int, stop: int, avoid: Set[Value]) -> list[int]:
+    """Where to cut a stretch of nodes: at the narrowest points, into regions that are not large."""
+    price = [0.0, *_prices(graph, nodes, start, stop, avoid), 0.0]
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, stop - start + 1):
+        begins = range(max(0, end - MOST), end - LEAST + 1) if end < stop - start or end > LEAST else [0]
+        ways = [(best[begin][0] + price[end] + ((end - begin) / USUAL) ** 2, begin) for begin in begins]
+        best.append(min(ways, default=(inf, 0)))
+    cuts: list[int] = []
+    place = best[-1][1]
+    while place > 0:
+        cuts.append(start + place)
+        place = best[place][1]
+    return cuts[::-1]
+
+
+def _prices(graph: Graph, nodes: Sequence[Node], start: int, stop: int, avoid: Set[Value]) -> list[float]:
+    """What a cut before each node of a stretch but the first costs."""
+    uses: dict[Value, list[int]] = {}
+    for place, node in enumerate(nodes):
+        for value in dict.fromkeys(node.inputs):
+            if not isinstance(value.node.op, Constant):
+                uses.setdefault(value, []).append(place)
+    alive = [value for node in nodes[:start] for value in node.outputs if value in uses]
+    prices: list[float] = []
+    for place in range(start + 1, stop):
+        alive = [v for v in (*alive, *nodes[place - 1].outputs) if v in uses and uses[v][-1] >= place]
+        prices.append(_width_price(graph, alive) + _AVOID * sum(value in avoid for value in alive))
+    for value, places in uses.items():
+        factor = SHARED if value.node.is_static else 1.0
+        for place in range(max(places[0], start) + 1, min(places[-1], stop - 1) + 1):
+            prices[place - start - 1] += factor * _separation_price(places, place)
+    return prices
+
+
+def _width_price(graph: Graph, crossing: Sequence[Value]) -> float:
+    """Nothing where a single value crosses that has several readers, as between the blocks of a model."""
+    width = sum(1.0 if len(graph.users[node]) > 1 else 1.5 for node, _ in crossing)
+    return max(2.0 * (width**2 - 1.0), 0.0)
+
+
+def _separation_price(places: Sequence[int], cut: int) -> float:
+    """More, the more readers of a value that are not far apart come to lie on different sides."""
+    before = bisect_left(places, cut) - bisect_left(places, cut - NEAR)
+    after = bisect_left(places, cut + NEAR) - bisect_left(places, cut)
+    return float(before * after)
+
+
+def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:
+    """The region that consists of some nodes."""
+    new: dict[Value, Value] = {}
+    inputs: dict[Value, Node] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value not in new and not value.node.is_static:
+                inputs[value] = make(Input(f"r{len(inputs)}", value.type))
+                new[value] = inputs[value].value
+        image = make(node.op, [new.get(value, value) for value in node.inputs])
+        new.update({Value(node, output): Value(image, output) for output in range(len(node.types))})
+    returned = set(graph.outputs)
+    outputs = tuple(
+        value
+        for node in nodes
+        for value in node.outputs
+        if value in returned or any(user not in inside and value in user.inputs for user in graph.users[node])
+    )
+    return Region(Graph(tuple(inputs.values()), tuple(new[value] for value in outputs)), tuple(inputs), outputs)
+
+
+def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:
+    """Which node of one graph is which of another that is the same but for its inputs and weights; None if none is.
+
+    Where operands of commutative operators look the same both orders are tried, ``TRIES`` times in all.
+    """
+    forms, weights = _forms(one, other), _weights(one, other)
+    if len(one.outputs) != len(other.outputs):
+        return None
+    first, second = (sorted(graph.outputs, key=lambda v: (forms[v.node], v.output)) for graph in (one, other))
+    states: list[_State] = [(list(zip(first, second, strict=True)), {})]
+    for _ in range(TRIES):
+        if not states:
+            return None
+        pairs, found = states.pop()
+        if _extend(pairs, found, forms, weights, states):
+            return found
+    return None
+
+
+def _extend(
+    pairs: _Pairs,
+    found: dict[Node, Node],
+    forms: Mapping[Node, int],
+    weights: Mapping[Node, Set[Node]],
+    states: list[_State],
+) -> bool:
+    """Carries a correspondence through; false if it fails. What might be tried instead is added to the states."""
+
+    def shared(operands: Sequence[Value]) -> int:
+        return sum(len(weights[a.node] & weights[b.node]) for a, b in zip(left.node.inputs, operands, strict=True))
+
+    taken = set(found.values())
+    while pairs:
+        left, right = pairs.pop()
+        known = found.get(left.node)
+        if known is right.node and left.output == right.output:
+            continue
+        if known is not None or right.node in taken or forms[left.node] != forms[right.node]:
+            return False
+        if left.output != right.output:
+            return False
+        found[left.node] = right.node
+        taken.add(right.node)
+        operands = right.node.inputs
+        if left.node.op.commutative and len(operands) == 2:
+            # The order that maps weights to themselves comes first: weights that regions share stay shared.
+            operands, others = sorted((operands, operands[::-1]), key=shared, reverse=True)
+            states.append(([*pairs, *zip(left.node.inputs, others, strict=True)], dict(found)))
+        pairs += zip(left.node.inputs, operands, strict=True)
+    return True
+
+
+def _forms(*graphs: Graph) -> Mapping[Node, int]:
+    """Numbers for nodes: equal for those that are computed in the same way from leaves of the same types."""
+    forms: dict[Node, int] = {}
+    numbers: dict[object, int] = {}
+    for node in (node for graph in graphs for node in graph.nodes):
+        if node not in forms:
+            forms[node] = numbers.setdefault(_form(node, forms), len(numbers))
+    return forms
+
+
+def _weights(*graphs: Graph) -> Mapping[Node, Set[Node]]:
+    """The weights that nodes are computed from."""
+    weights: dict[Node, frozenset[Node]] = {}
+    for node in (node for graph in graphs for node in graph.nodes):
+        own = frozenset((node,)) if isinstance(node.op, Weight) else frozenset[Node]()
+        weights[node] = own.union(*(weights[operand] for operand, _ in node.inputs))
+    return weights
+
+
+def _form(node: Node, forms: Mapping[Node, int]) -> object:
+    if isinstance(node.op, Input | Weight):
+        return type(node.op), node.types, node.is_static
+    operands = [(forms[operand], output) for operand, output in node.inputs]
+    return node.op.text, node.types, tuple(sorted(operands) if node.op.commutative else operands)

@@ -1,0 +1,41 @@
+"""Replacing values in a graph at the price of what lies downstream of them.
+
+Invariant: the result is that of ``Graph.replace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make
+
+
+def rewire(graph: Graph, replaced: Mapping[Value, Value], first: int = 0) -> tuple[Graph, dict[Node, Node]]:
+    """The graph after values are replaced, and what the nodes became that read something else now.
+
+    Args:
+        graph: the graph before.
+        replaced: what is read in place of values.
+        first: the place of the first replaced value in the graph's order, or any before it.
+    """
+    images: dict[Node, Node] = {}
+    affected = {node for node, _ in replaced}
+
+    def moved(value: Value) -> Value:
+        if value.node not in affected:
+            return value
+        return replaced.get(value) or Value(images.get(value.node, value.node), value.output)
+
+    for node in graph.nodes[first:]:
+        for operand, _ in node.inputs:
+            if operand in affected:
+                break
+        else:
+            continue
+        new = make(node.op, [moved(value) for value in node.inputs], node.token)
+        if new is not node:
+            images[node] = new
+            affected.add(node)
+    effects = tuple([images.get(node, node) for node in graph.effects])
+    return Graph(graph.inputs, tuple(map(moved, graph.outputs)), effects), images

@@ -1,0 +1,133 @@
+"""Partitions: large graphs are searched region by region, and the whole says what was done."""
+
+from collections import Counter
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.match import Matcher
+from taso_py.rules.text import read_rules
+from taso_py.search.backtracking import Backtracking, search
+from taso_py.search.cost import static_bytes
+from taso_py.search.partition import Partition
+from taso_py.search.result import Limits, Progress, SearchResult, StopReason
+from taso_py.search.trace import replay
+from tests.search.examples import FakeCost, read
+
+COST = FakeCost()
+RULES = read("merge", "slices", "factor", "idempotent")
+
+
+def blocks(count: int, shared: bool = False) -> Graph:
+    """Residual blocks that each merge products of one value; with weights of their own or the same for all."""
+    lines: list[str] = []
+    for b in range(count):
+        for i in range(4):
+            key = f"w{i}" if shared else f"w{b}.{i}"
+            lines.append(f'w{i} = weight{{key="{key}", type=f32[8,8]}} m{i} = relu(relu(matmul(h{b}, w{i})))')
+        lines.append(f"s = add(add(m0, m1), add(m2, m3)) h{b + 1} = add(tanh(s), h{b})")
+    return parse_graph(f"graph(h0: f32[2,8]) {{ {' '.join(lines)} return h{count} }}")
+
+
+def divided(graph: Graph, limits: Limits | None = None, seen: list[Progress] | None = None) -> SearchResult:
+    report = seen.append if seen is not None else None
+    return Partition(graph, Matcher(RULES), COST, limits or Limits(), report, Backtracking).run()
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op.name for node in graph.nodes if node.inputs and not node.is_static)
+
+
+def test_regions_together_are_as_good_as_the_whole() -> None:
+    graph = blocks(3)
+    apart, whole = divided(graph), Backtracking(graph, RULES, COST, Limits()).run()
+    assert apart.best.seconds == pytest.approx(whole.best.seconds)
+    assert operators(apart.best.graph) == operators(whole.best.graph)
+    assert apart.stop_reason is StopReason.EXHAUSTED
+
+
+def test_repeated_blocks_are_searched_once() -> None:
+    few, many = divided(blocks(4)), divided(blocks(12))
+    assert operators(many.best.graph)["matmul"] == 12
+    assert many.built < 2 * few.built
+
+
+def test_traces_are_of_the_whole() -> None:
+    graph = blocks(5)
+    result = divided(graph)
+    assert len(result.candidates) > 1
+    for candidate in result.candidates:
+        assert replay(graph, candidate.trace) == candidate.graph
+        assert candidate.seconds == pytest.approx(COST.graph_cost(candidate.graph))
+        assert candidate.static_bytes == static_bytes(COST, candidate.graph)
+
+
+def test_weights_that_blocks_share_are_merged_in_the_same_way() -> None:
+    result = divided(blocks(6, shared=True))
+    assert operators(result.best.graph)["matmul"] == 6
+    assert result.best.static_bytes == result.original.static_bytes
+
+
+def test_results_without_one_rule_or_another_are_among_the_candidates() -> None:
+    result = divided(blocks(4))
+    used = [frozenset(candidate.trace.applied) for candidate in result.candidates]
+    rules = [rule.id for rule in read("merge", "idempotent")]
+    assert frozenset(rules) <= used[0]
+    assert any(rules[0] not in some and rules[1] in some for some in used)
+    assert any(rules[1] not in some and rules[0] in some for some in used)
+
+
+def test_what_crosses_a_cut_is_found_in_the_second_pass() -> None:
+    rule = read_rules("rule a: float[..B] source tanh(exp(a)) target sigmoid(a)")
+    chain = parse_graph(f"graph(x: f32[4]) {{ return {'tanh(exp(' * 60}x{'))' * 60} }}")
+    result = Partition(chain, Matcher(rule), COST, Limits(), None, Backtracking).run()
+    assert operators(result.best.graph) == {"sigmoid": 60}
+
+
+def test_limits_hold_for_the_whole() -> None:
+    result = divided(blocks(4), Limits(budget=12))
+    assert result.built <= 12
+    assert result.stop_reason is StopReason.BUDGET
+    assert result.best.seconds < result.original.seconds
+
+
+def test_progress_is_of_the_whole() -> None:
+    seen: list[Progress] = []
+    result = divided(blocks(4), seen=seen)
+    assert [progress.built for progress in seen] == list(range(1, result.built + 1))
+    assert {progress.original_seconds for progress in seen} == {result.original.seconds}
+    best = [progress.best_seconds for progress in seen]
+    assert best == sorted(best, reverse=True)
+
+
+def test_an_interrupt_ends_all_regions() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.built == 4:
+            raise KeyboardInterrupt
+
+    graph = blocks(8)
+    result = search(graph, RULES, COST, report=interrupt)
+    assert (result.stop_reason, result.built) == (StopReason.INTERRUPTED, 4)
+    assert result.best.seconds < result.original.seconds
+    assert replay(graph, result.best.trace) == result.best.graph
+
+
+def test_effects_stay_in_order_between_regions() -> None:
+    block = "relu(relu(exp(tanh(relu(relu(exp(tanh({}))))))))"
+    effect = '{} = opaque#{}({}){{target="aten.rand_like.default", arguments=[$0], types=[f32[2]], is_pure=false}}'
+    graph = parse_graph(
+        f"""graph(x: f32[2]) {{
+          a = {block.format("x")}
+          {effect.format("r", 0, "a")}
+          b = {block.format("r")}
+          {effect.format("s", 1, "b")}
+          c = {block.format("s")}
+          effects r, s
+          return c
+        }}"""
+    )
+    result = divided(graph)
+    assert operators(result.best.graph)["relu"] == 6
+    assert [node.token for node in result.best.graph.effects] == [0, 1]
+    assert replay(graph, result.best.trace) == result.best.graph

@@ -28,6 +28,8 @@ from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Tile, tiles_for, timed_call
 
+LEAST_RING, MOST_RING = 2**20, 2**26
+"""Bytes of weights between which the caches of present machines make a difference."""
 BUDGET_S = 0.01
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
 MORE_S = 0.06
@@ -46,7 +48,18 @@ _log = logging.getLogger(__name__)
 class CostModel:
     """Latencies of nodes and graphs on a device, in seconds."""
 
-    def __init__(self, device: torch.device, database: LatencyDatabase, *, progress: bool = False) -> None:
+    def __init__(
+        self, device: torch.device, database: LatencyDatabase, *, weight_bytes: int = 0, progress: bool = False
+    ) -> None:
+        """Prepare a model.
+
+        Args:
+            device: where latencies are measured.
+            database: where they are kept.
+            weight_bytes: of the model that is optimized: what its weights displace from the caches between two uses.
+            progress: whether to show a bar.
+        """
+        self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
         self._device = device
         self._database = database
         self._environment = Environment.current(device)
@@ -97,12 +110,15 @@ class CostModel:
         """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
         if self._layouts.is_view(node):
             return f"{tile.name}:{node.op.name}", f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
-        return f"{tile.name}:{node.op.text}", self._layouts.signature(node)
+        signature = self._layouts.signature(node)
+        if "weight" in signature:
+            signature += f" of {self._ring >> 20} MiB"
+        return f"{tile.name}:{node.op.text}", signature
 
     def _measure(self, tile: Tile, node: Node) -> Latency:
         try:
             with torch.no_grad():
-                return self._repeat(timed_call(tile, node, self._device))
+                return self._repeat(timed_call(tile, node, self._device, self._ring))
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
             _log.warning("%s cannot be measured alone and counts as free: %s", node.op.name, first_line(error))

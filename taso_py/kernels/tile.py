@@ -45,9 +45,8 @@ ATEN = Tile("aten", lambda _node, _device: True, _write_aten)
 TILES: tuple[Tile, ...] = (ATEN,)
 
 
-RING_BYTES = 32 * 2**20
-"""How many bytes of weights are read before the same are read again: more than second-level caches hold."""
 RING_COPIES = 64
+"""How many copies of small weights are made at most: so many are beyond the caches in any case or no matter."""
 
 
 def tiles_for(node: Node, device: torch.device) -> list[Tile]:
@@ -55,12 +54,20 @@ def tiles_for(node: Node, device: torch.device) -> list[Tile]:
     return [tile for tile in TILES if tile.covers(node, device)]
 
 
-def timed_call(tile: Tile, node: Node, device: torch.device) -> Callable[[], tuple[Tensor, ...]]:
+def timed_call(tile: Tile, node: Node, device: torch.device, ring_bytes: int) -> Callable[[], tuple[Tensor, ...]]:
     """A call of the tile on operands made up for the node, with as little around it as in a built module.
 
     A model reads each weight once a run, by when the rest of the model has displaced it from the fast caches, whereas
-    activations were written just before. So calls take turns through copies of the weights, :data:`RING_BYTES` of them.
-    It returns the outputs of the node.
+    activations were written just before. So calls take turns through copies of the weights.
+
+    Args:
+        tile: what computes the node.
+        node: the node.
+        device: where.
+        ring_bytes: how many bytes of weights are read before the same are read again; as many as the model has.
+
+    Returns:
+        What computes the outputs of the node.
     """
     operands = random_operands(node, device)
     graph = fx.Graph()
@@ -69,7 +76,7 @@ def timed_call(tile: Tile, node: Node, device: torch.device) -> Callable[[], tup
     forward = fx.GraphModule(torch.nn.Module(), graph).forward
     weights = {i for i, value in enumerate(node.inputs) if value.node.is_static and operands[i] is not None}
     size = sum(tensor.nbytes for i, tensor in enumerate(operands) if tensor is not None and i in weights)
-    copies = min(RING_COPIES, 1 + RING_BYTES // size) if size else 1
+    copies = min(RING_COPIES, 1 + ring_bytes // size) if size else 1
     ring = cycle(
         [
             [_copy(tensor) if i in weights else tensor for i, tensor in enumerate(operands) if tensor is not None]

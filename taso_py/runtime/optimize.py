@@ -158,7 +158,8 @@ class _Job:
 
     def _search(self, program: Program) -> SearchResult:
         with LatencyDatabase() as database:
-            cost = CostModel(program.device, database, progress=self.options.progress)
+            stored = stored_bytes(program.weights.values())
+            cost = CostModel(program.device, database, weight_bytes=stored, progress=self.options.progress)
             cost.warm(program.graph)
             with self._bar("search", self.options.budget) as bar:
 

@@ -42,13 +42,13 @@ def test_constants_stay_numbers_and_indices_are_valid() -> None:
     lookup = _node(
         'opaque(e, i){target="aten.embedding.default", arguments=[$0,$1], types=[f16[7,8]]}',
     )
-    (rows,) = timed_call(ATEN, lookup, CPU)()
+    (rows,) = timed_call(ATEN, lookup, CPU, 2**20)()
     assert (rows.shape, rows.dtype) == ((7, 8), torch.float16)
 
 
 def test_weights_that_are_expanded_can_be_timed() -> None:
     node = _node("add(x, expand(sum(cast(e){dtype=f32}){axes=[-2,-1]}){shape=[3,4]})")
-    assert timed_call(ATEN, node, CPU)()[0].shape == (2, 3, 4)
+    assert timed_call(ATEN, node, CPU, 2**20)()[0].shape == (2, 3, 4)
 
 
 def test_a_timed_call_computes_the_operator() -> None:
@@ -56,5 +56,5 @@ def test_a_timed_call_computes_the_operator() -> None:
     x, w = random_operands(linear, CPU)
     assert x is not None
     assert w is not None
-    (result,) = timed_call(ATEN, linear, CPU)()
+    (result,) = timed_call(ATEN, linear, CPU, 2**20)()
     assert torch.equal(result, torch.nn.functional.linear(x, w))

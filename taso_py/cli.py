@@ -175,12 +175,14 @@ def _add_generate(commands: Any) -> None:
 
 def _generate(parsed: argparse.Namespace) -> int:
     from taso_py.generate.pipeline import Config, generate
+    from taso_py.generate.widen import widened
 
     sets = {"vocabularies": tuple(parsed.ops)} if parsed.ops else {}
     config = Config(**sets, max_operators=parsed.max_ops, seed=parsed.seed)
     start = perf_counter()
     with _Phases() as phases:
         generation = generate(config, _check, phases)
+        wide = widened(generation.rules, _check)
     report = generation.report
     facts = {
         "vocabularies": config.vocabularies,
@@ -189,16 +191,19 @@ def _generate(parsed: argparse.Namespace) -> int:
         "terms": report.terms,
         "candidates": report.candidates,
         "outcomes": dict(sorted(report.outcomes.items())),
+        "widened": len(wide),
     }
-    write_database(parsed.out, [Section("-".join(config.vocabularies), generation.rules, facts)])
+    write_database(parsed.out, [Section("-".join(config.vocabularies), [*generation.rules, *wide], facts)])
     seconds = perf_counter() - start
     if parsed.json:
         unproved = [{"rule": rule, "reason": reason} for rule, reason in report.unproved]
-        _print_json({**facts, "rules": len(generation.rules), "unproved": unproved, "seconds": round(seconds, 1)})
+        _print_json(
+            {**facts, "rules": len(generation.rules) + len(wide), "unproved": unproved, "seconds": round(seconds, 1)}
+        )
     else:
         for name, value in facts.items():
             print(f"{name:<14} {value}")
-        print(f"{len(generation.rules)} rules written to {parsed.out} in {seconds:.0f} s")
+        print(f"{len(generation.rules) + len(wide)} rules written to {parsed.out} in {seconds:.0f} s")
     return 0
 
 

@@ -55,7 +55,8 @@ def _show(experiment: Experiment, settings: Settings) -> None:
         table.add_column(name)
     for row in rows:
         table.add_row(*(f"{row.get(n):.4g}" if isinstance(row.get(n), float) else str(row.get(n, "")) for n in names))
-    Console().print(table)
+    # Tables are wide: a terminal wraps lines, which reads better than columns of one letter.
+    Console(width=max(Console().width, 14 * len(names))).print(table)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class Cells:
                 continue
             rest = tuple(guard for guard in term.guards if guard not in about)
             count = about[0] + about[1] + 1
-            if not self.context.follows(count, [*known, *rest]):
+            if mentions_index(count) or not self.context.follows(count, [*known, *rest]):
                 continue
             bound = tuple(other for other in term.bound if other != name)
             left = term._replace(bound=bound, guards=rest)
@@ -172,8 +172,13 @@ def with_guards(sum_: Iterable[Term], guards: Sequence[Dim]) -> list[Term]:
     return [term._replace(guards=tuple(dict.fromkeys((*term.guards, *guards)))) for term in sum_]
 
 
+def mentions_index(value: Dim) -> bool:
+    """Whether an integer depends on more than sizes."""
+    return any(name.startswith(_INDEX_MARKS) for name in symbols(value))
+
+
 def size_terms(value: Dim) -> list[Term]:
-    """An integer as a real number: the sum of its monomials, each a product of sizes."""
+    """An integer over sizes as a real number: the sum of its monomials, each a product of sizes."""
     return [
         Term(Fraction(coefficient), (), (), tuple(SizeOf(Poly((((atom,), 1),))) for atom in monomial))
         for monomial, coefficient in terms(value)

@@ -10,7 +10,7 @@ Invariant: "zero" is certain; otherwise nothing is said.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from taso_py.ir.size import Dim
@@ -64,7 +64,7 @@ class Equality:
             for place, factor in enumerate(factors):
                 if not isinstance(factor, Call):
                     continue
-                usable = (call for call in seen if _bound_names(call.symbols).issubset(term.bound))
+                usable = (call for call in seen if _is_usable(call, factor, term))
                 equal = next((call for call in usable if self._same(call, factor, here, depth)), None)
                 if equal is None:
                     seen.append(factor)
@@ -100,9 +100,13 @@ def _has_call(term: Term) -> bool:
     return any(isinstance(factor, Call) for factor in term.factors)
 
 
-def _bound_names(names: Iterable[str]) -> frozenset[str]:
-    """Those of canonical bound indices; a call that mentions them means nothing in a term that does not bind them."""
-    return frozenset(name for name in names if name.startswith("%"))
+def _is_usable(call: Call, instead_of: Call, term: Term) -> bool:
+    """Whether a call may stand in a term: it mentions no bound index of another, and is not nested more deeply.
+
+    Otherwise the names that the term's bound indices get by its height might not be free.
+    """
+    bound = {name for name in call.symbols if name.startswith("%")}
+    return bound.issubset(term.bound) and call.height <= instead_of.height
 
 
 def negative(sum_: Sequence[Term]) -> list[Term]:

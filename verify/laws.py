@@ -138,6 +138,8 @@ class Laws:
         if self.level < Level.ALGEBRA:
             return [_call("relu", argument)]
         scale, outside, rest = content(argument, self.is_nonnegative)
+        if rest == constant(1) and scale < 0:
+            return []
         inner = rest if scale > 0 else tuple(t._replace(coefficient=-t.coefficient) for t in rest)
         return [Term(abs(scale), (), (), (*outside, Call("relu", (close(inner),))))]
 
@@ -148,8 +150,6 @@ class Laws:
         if self.level < Level.ALGEBRA and not is_factor:
             return [_call("reciprocal", argument)]
         scale, outside, rest = content(argument, lambda _: True)
-        if scale == 0:
-            return [_call("reciprocal", argument)]
         factors = [self._inverse(factor) for factor in outside]
         if rest != constant(1):
             factors.append(Call("reciprocal", (rest,)))

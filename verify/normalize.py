@@ -33,7 +33,7 @@ from taso_py.ops.scalar import (
     Times,
 )
 from taso_py.rules.substitution import Substitution
-from verify.cells import Cells, size_terms, with_guards
+from verify.cells import Cells, mentions_index, size_terms, with_guards
 from verify.context import Context
 from verify.laws import Laws, Level
 from verify.limits import Budget, Refused
@@ -151,7 +151,7 @@ class Normalizer:
             case Number(value):
                 return list(constant(value))
             case SizeOf(value):
-                return size_terms(self._dim(value, env, known))
+                return self._size(self._dim(value, env, known))
             case Irrational():
                 return list(product_of(scalar))
             case _:
@@ -162,6 +162,11 @@ class Normalizer:
         if self._level is Level.TERMS and len(terms_) > 1:
             self.adds_coefficients |= has_like_terms(terms_)
         return close(terms_)
+
+    def _size(self, value: Dim) -> list[Term]:
+        if mentions_index(value):
+            raise Refused(f"the index {value} as a number")  # substitution of indices does not reach into sizes
+        return size_terms(value)
 
     def _dim(self, value: Dim, env: _Env, known: Sequence[Dim]) -> Dim:
         return self._context.settle(substitute(value, env), known)

@@ -10,7 +10,7 @@ import re
 
 from taso_py.ir.errors import TasoError
 from taso_py.ops.scalar import Condition
-from taso_py.rules.substitution import Substitution, attribute_symbols
+from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from taso_py.rules.verdict import Outcome, Verdict
 from verify.context import Context
 from verify.equality import Equality, negative
@@ -25,7 +25,8 @@ from verify.terms import close, term_key
 DEFAULT_LIMITS = Limits()
 _SHOWN = 160
 """Characters of a term that are shown in a reason."""
-_BOUND_NAME = re.compile(r"k\d+")
+_SIZE = re.compile(r"(?!k\d+$)[A-Za-z_]\w*")
+"""Names of sizes in rules. Bound indices of definitions are k0, k1, ..; the prover's own names begin with a mark."""
 
 
 def prove(rule: Substitution, limits: Limits = DEFAULT_LIMITS) -> Verdict:
@@ -94,6 +95,7 @@ def refuse_unsuitable(rule: Substitution, limits: Limits) -> None:
     names: set[str] = set()
     for node in nodes:
         names.update(*(type_.symbols for type_ in node.types), *(attribute_symbols(v) for _, v in node.op.attributes))
-    clash = next((name for name in sorted(names) if _BOUND_NAME.fullmatch(name)), None)
-    if clash is not None:
-        raise Refused(f"rename the size {clash}: bound indices have such names")
+    foreign = [name for name in sorted(names) if not _SIZE.fullmatch(name)]
+    foreign += [key(variable) for variable in rule.variables if not key(variable).isidentifier()]
+    if foreign:
+        raise Refused(f"rename {foreign[0]}: indices have such names")

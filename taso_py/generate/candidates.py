@@ -39,6 +39,8 @@ class Candidate:
     """The variables that are data."""
     axes: int = 1
     """To how many axes, from the last, the rule is carried over."""
+    one_way: bool = False
+    """Whether only the left side is to be replaced by the right one."""
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:

@@ -282,7 +282,8 @@ class _Lifting:
         for node in topological(value.node for value in values):
             if isinstance(node.op, Input):
                 type_ = self.solver.resolve_type(self.types[node][0]).substitute(choice)
-                if any(isinstance(axis, int) and axis != 1 for axis in type_.shape):
+                fits = zip(reversed(type_.shape), reversed(node.op.type.sizes), strict=False)
+                if any(isinstance(axis, int) and not axis == size == 1 for axis, size in fits):
                     raise ShapeError("the rule would hold for particular sizes only")
                 new[node] = make(Input(node.op.key, type_))
             else:

@@ -15,8 +15,9 @@ from typing import TypeAlias
 from taso_py.generate.candidates import Candidate, collect, distinct, shifted
 from taso_py.generate.derive import Derivation, Deriver
 from taso_py.generate.enumerate import enumerate_terms
+from taso_py.generate.folding import fold
 from taso_py.generate.settle import Refusal, Settler
-from taso_py.generate.vocabulary import VOCABULARIES, Family
+from taso_py.generate.vocabulary import VOCABULARIES, Folding
 from taso_py.generate.worth import lowers_cost, only_adds, saves_contraction
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Value
@@ -76,6 +77,12 @@ def generate(config: Config, prove: Prover, progress: Progress | None = None) ->
     return Generation(tuple(loop.without_redundant()), report)
 
 
+def _directions(candidate: Candidate) -> Iterator[tuple[Sequence[Value], Sequence[Value]]]:
+    yield candidate.left, candidate.right
+    if not candidate.one_way:
+        yield candidate.right, candidate.left
+
+
 def _is_kept(derivation: Derivation, rule: Substitution) -> bool:
     """Derivable is not useless: a search from the source takes few steps, and does not pass through what costs more."""
     match derivation:
@@ -90,12 +97,15 @@ def _is_kept(derivation: Derivation, rule: Substitution) -> bool:
 
 
 def _candidates(config: Config, report: Report, told: Progress) -> Iterator[Candidate]:
-    families = [family for name in config.vocabularies for family in VOCABULARIES[name] if isinstance(family, Family)]
+    families = [family for name in config.vocabularies for family in VOCABULARIES[name]]
     for done, family in enumerate(families):
         told("enumerate", done, len(families))
-        found = enumerate_terms(family, config.seed, config.max_operators)
-        report.terms[family.name] = found.counts
-        yield from collect(found)
+        if isinstance(family, Folding):
+            yield from fold(family, config.seed)
+        else:
+            found = enumerate_terms(family, config.seed, config.max_operators)
+            report.terms[family.name] = found.counts
+            yield from collect(found)
 
 
 @dataclass
@@ -111,7 +121,7 @@ class _Loop:
     def take(self, candidate: Candidate) -> None:
         """Accepts the directions of a candidate that are true, proved, and not derivable or worth keeping even so."""
         directions: list[tuple[Sequence[Value], Sequence[Value], Derivation]] = []
-        for source, target in ((candidate.left, candidate.right), (candidate.right, candidate.left)):
+        for source, target in _directions(candidate):
             baseline = self.settler.baseline(source, target)
             if isinstance(baseline, Refusal):
                 self.report.outcomes[baseline.value] += 1

@@ -1,0 +1,58 @@
+"""``taso-py latencies``: look at, move or forget what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from taso_py.commands.common import command
+from taso_py.ir.errors import TasoError
+
+
+def add(commands: Any) -> None:
+    """Adds the subcommand to the parser."""
+    parser = command(commands, "latencies", _latencies, "Look at, move or forget the measured latencies.")
+    parser.add_argument("action", choices=("list", "clear", "export", "import"))
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, nargs="?", help="for export and import (default: stdout, stdin)"
+    )
+
+
+def _latencies(parsed: argparse.Namespace) -> int:
+    from taso_py.cost.database import LatencyDatabase
+
+    with LatencyDatabase() as database:
+        if parsed.action == "list":
+            for row in database.rows():
+                print(f"{row.latency.median_s * 1e6:12.2f} us  {row.kernel}  {row.signature}")
+            print(f"{len(database.rows())} latencies in {database.path}", file=sys.stderr)
+        elif parsed.action == "clear":
+            print(f"{database.clear()} latencies forgotten")
+        elif parsed.action == "export":
+            text = json.dumps(database.export(), indent=1) + "\n"
+            _write_text(parsed.file, text)
+        else:
+            print(f"{database.merge(_read_json(parsed.file))} latencies added")
+    return 0
+
+
+def _write_text(path: Path | None, text: str) -> None:
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise TasoError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _read_json(path: Path | None) -> Any:
+    try:
+        return json.loads(path.read_text() if path else sys.stdin.read())
+    except OSError as error:
+        raise TasoError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise TasoError(f"{path or 'standard input'} is not JSON: {error}") from error

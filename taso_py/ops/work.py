@@ -1,0 +1,324 @@
+"""How much an operator has to do: floating-point operations and bytes, counted from its definition.
+
+Conventions. A sum, product, maximum or scalar function of two or one numbers is one operation, so that a fused
+multiply-add is two. Every subexpression is computed once for each value of the indices that it depends on, and equal
+ones once altogether: the row sum of a softmax counts per row, not per element. Points that a definition excludes do not
+count: neither products with padding nor keys that a causal mask hides. Numbers that depend on no operand, signs,
+conversions of element types and the choice between guarded cases are free. Operands count with the elements that are
+read, at most once each; what a kernel reads or computes beyond that is the kernel's affair.
+
+Invariant: there is no formula of an operator here; what has no definition has no known number of operations.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeAlias
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant
+from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols, terms
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.scalar import (
+    Apply,
+    Binder,
+    Condition,
+    Guard,
+    Number,
+    Operand,
+    Plus,
+    Read,
+    Reduce,
+    Scalar,
+    SizeOf,
+    Times,
+)
+
+_Given: TypeAlias = tuple[Condition, ...]
+"""The conditions in force."""
+_Grid: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operator, or several together, have to do."""
+
+    flops: int | None
+    """Floating-point operations; None where an operator without a definition takes part."""
+    read: int
+    """Bytes of operands."""
+    written: int
+    """Bytes of results."""
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
+
+
+def item_bytes(dtype: DType) -> int:
+    """The bytes that an element takes; the names of element types tell their bits, and a boolean takes a byte."""
+    bits = re.search(r"\d+", dtype.value)
+    return int(bits[0]) // 8 if bits else 1
+
+
+def value_bytes(value: Value) -> int:
+    """The bytes of a value's elements."""
+    return math.prod(value.type.sizes) * item_bytes(value.type.dtype)
+
+
+def work(node: Node) -> Work:
+    """What a node has to do, from the definition of its operator; types must be concrete."""
+    types = tuple(value.type for value in node.inputs)
+    written = sum(map(value_bytes, node.outputs))
+    if not isinstance(node.op, TensorOperator):
+        return Work(None, sum(map(value_bytes, node.inputs)), written)
+    flops, elements = _count(node.op, types)
+    return Work(flops, sum(n * item_bytes(t.dtype) for n, t in zip(elements, types, strict=True)), written)
+
+
+def region_work(nodes: Iterable[Node], results: Iterable[Value]) -> Work:
+    """What several nodes have to do when one kernel computes them: what they hand each other is not moved.
+
+    Args:
+        nodes: the nodes.
+        results: those of their values that are read elsewhere.
+    """
+    region = set(nodes)
+    works = {node: work(node) for node in region}
+    counted = [done.flops for done in works.values() if done.flops is not None]
+    outside = {
+        v for node in region for v in node.inputs if v.node not in region and not isinstance(v.node.op, Constant)
+    }
+    alone = next(iter(works.values())).read if len(works) == 1 else sum(map(value_bytes, outside))
+    return Work(sum(counted) if len(counted) == len(works) else None, alone, sum(map(value_bytes, set(results))))
+
+
+@lru_cache(maxsize=8192)
+def _count(op: TensorOperator, types: tuple[TensorType, ...]) -> tuple[int, tuple[int, ...]]:
+    """Operations, and the elements that are read of each operand."""
+    shape = op.infer(types)[0].sizes
+    names = [f"out{axis}" for axis in range(len(shape))]
+
+    def reader(position: int) -> Callable[[tuple[Dim, ...]], Scalar]:
+        return lambda index: Read(str(position), index)
+
+    operands = [Operand(type_, reader(position)) for position, type_ in enumerate(types)]
+    counter = _Counter(dict(zip(names, shape, strict=True)))
+    counter.visit(op.define(operands, tuple(map(symbol, names))), ())
+    read = [counter.reads.get(str(position), 0) for position in range(len(types))]
+    return counter.flops, tuple(min(n, math.prod(type_.sizes)) for n, type_ in zip(read, types, strict=True))
+
+
+class _Counter:
+    """Walks a definition, adding up; ``extents`` are those of the indices of the output."""
+
+    def __init__(self, extents: Mapping[str, int]) -> None:
+        self.flops = 0
+        self.reads: dict[str, int] = {}
+        self._extents = dict(extents)
+        self._seen: set[object] = set()
+
+    def visit(self, scalar: Scalar, given: _Given) -> None:
+        """Adds what it takes to have a subexpression wherever the conditions hold."""
+        if not _reads(scalar):
+            return
+        free = _free(scalar)
+        key = self._key(scalar, free, given)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        match scalar:
+            case Read(variable):
+                self.reads[variable] = self.reads.get(variable, 0) + self._points(free, given)
+            case Plus():
+                self._sum(scalar, free, given)
+            case Times(left, right):
+                signs = any(_number(side) in (1, -1) for side in (left, right))
+                self.flops += 0 if signs else self._points(free, given)
+                self.visit(left, given)
+                self.visit(right, given)
+            case Guard(conditions, body):
+                self.visit(body, given + conditions)
+            case Reduce():
+                self._extents.update({binder.name: _extent(binder) for binder in scalar.binders})
+                inside = given + scalar.conditions
+                self.flops += self._points(free | {binder.name for binder in scalar.binders}, inside)
+                self.visit(scalar.body, inside)
+            case Apply(function, argument):
+                self.flops += 0 if function.startswith("cast_") else self._points(free, given)
+                self.visit(argument, given)
+            case _:
+                raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
+
+    def _sum(self, scalar: Scalar, free: frozenset[str], given: _Given) -> None:
+        """A sum: its guarded terms are cases, each added to those that are not guarded."""
+        cases: dict[_Given, list[Scalar]] = {(): []}
+        for conditions, term in _terms(scalar, ()):
+            cases.setdefault(conditions, []).append(term)
+            self.visit(term, given + conditions)
+        always = cases.pop(())
+        for conditions, terms_ in (cases or {(): []}).items():
+            together = [*always, *terms_]
+            operands = sum(_reads(term) for term in together)
+            numbers = [_number(term) for term in together if not _reads(term)]
+            nothing = not numbers or (None not in numbers and sum(n for n in numbers if n is not None) == 0)
+            self.flops += (operands - nothing) * self._points(free, given + conditions)
+
+    def _key(self, scalar: Scalar, free: frozenset[str], given: _Given) -> object:
+        """What tells subexpressions apart: the expression and its conditions, indices named by order and extent."""
+        inside = [condition for condition in given if symbols(condition.value) <= free]
+        names = [name for name in dict.fromkeys(_names(scalar)) if name in free]
+        canonical = {name: symbol(f"#{place}:{self._extents[name]}") for place, name in enumerate(names)}
+        return _renamed(scalar, canonical), frozenset((substitute(c.value, canonical), c.is_equality) for c in inside)
+
+    def _points(self, free: Iterable[str], given: _Given) -> int:
+        """How many values the indices take together; conditions on other indices are not looked at."""
+        chosen = frozenset(free)
+        conditions = [c for c in given if symbols(c.value) and symbols(c.value) <= chosen]
+        groups: nx.Graph[str] = nx.Graph()
+        groups.add_nodes_from(chosen)
+        for condition in conditions:
+            nx.add_path(groups, symbols(condition.value))
+        return math.prod(
+            self._group_points(sorted(group), [c for c in conditions if symbols(c.value) <= group])
+            for group in nx.connected_components(groups)
+        )
+
+    def _group_points(self, names: Sequence[str], conditions: Sequence[Condition]) -> int:
+        extents = [self._extents[name] for name in names]
+        if not conditions:
+            return math.prod(extents)
+        grids = dict(zip(names, np.ogrid[tuple(slice(extent) for extent in extents)], strict=True))
+        held = np.ones(extents, dtype=np.bool_)
+        for condition in conditions:
+            value = _values(condition.value, grids)
+            held &= (value == 0) if condition.is_equality else (value >= 0)
+        return int(held.sum())
+
+
+def _values(value: Dim, grids: Mapping[str, _Grid]) -> _Grid:
+    """An integer expression at every point of a grid."""
+    total = np.zeros((), dtype=np.int64)
+    for monomial, coefficient in terms(value):
+        product = np.asarray(coefficient, dtype=np.int64)
+        for atom in monomial:
+            factor = (
+                grids[atom]
+                if isinstance(atom, str)
+                else _values(atom.numerator, grids) // _values(atom.denominator, grids)
+            )
+            product = product * factor
+        total = total + product
+    return total
+
+
+def _extent(binder: Binder) -> int:
+    if not isinstance(binder.extent, int):
+        raise InvariantError(f"the extent {binder.extent} has no value; substitute sizes before counting")
+    return binder.extent
+
+
+def _parts(scalar: Scalar) -> tuple[Scalar, ...]:
+    match scalar:
+        case Plus(left, right) | Times(left, right):
+            return left, right
+        case Guard(_, body) | Reduce(body=body):
+            return (body,)
+        case Apply(_, argument):
+            return (argument,)
+        case _:
+            return ()
+
+
+def _names(scalar: Scalar) -> Iterator[str]:
+    """The indices that an expression mentions, in order, bound ones too."""
+    if isinstance(scalar, Read):
+        for index in scalar.index:
+            yield from sorted(symbols(index))
+    if isinstance(scalar, Guard | Reduce):
+        for condition in scalar.conditions:
+            yield from sorted(symbols(condition.value))
+    if isinstance(scalar, SizeOf):
+        yield from sorted(symbols(scalar.value))
+    for part in _parts(scalar):
+        yield from _names(part)
+
+
+def _bound(scalar: Scalar) -> Iterator[str]:
+    if isinstance(scalar, Reduce):
+        yield from (binder.name for binder in scalar.binders)
+    for part in _parts(scalar):
+        yield from _bound(part)
+
+
+def _free(scalar: Scalar) -> frozenset[str]:
+    """The indices whose values an expression depends on."""
+    return frozenset(_names(scalar)) - frozenset(_bound(scalar))
+
+
+def _reads(scalar: Scalar) -> bool:
+    """Whether an expression depends on operands; otherwise it is a number known beforehand."""
+    return isinstance(scalar, Read) or any(map(_reads, _parts(scalar)))
+
+
+def _number(scalar: Scalar) -> Fraction | None:
+    """The value of a product of rational numbers, None for what is none."""
+    match scalar:
+        case Number(value):
+            return value
+        case Times(left, right):
+            first, second = _number(left), _number(right)
+            return None if first is None or second is None else first * second
+        case _:
+            return None
+
+
+def _terms(scalar: Scalar, given: _Given) -> Iterator[tuple[_Given, Scalar]]:
+    """The terms of a sum, each with the conditions of the guards around it."""
+    match scalar:
+        case Plus(left, right):
+            yield from _terms(left, given)
+            yield from _terms(right, given)
+        case Guard(conditions, body):
+            yield from _terms(body, given + conditions)
+        case _:
+            yield given, scalar
+
+
+def _renamed(scalar: Scalar, canonical: Mapping[str, Poly]) -> object:
+    """An expression with other names for its indices; bound ones are named by depth and extent."""
+
+    def size(value: Dim) -> Dim:
+        return substitute(value, canonical)
+
+    conditions = getattr(scalar, "conditions", ())
+    renamed = tuple((size(condition.value), condition.is_equality) for condition in conditions)
+    match scalar:
+        case Read(variable, index):
+            return variable, tuple(map(size, index))
+        case SizeOf(value):
+            return size(value)
+        case Reduce(is_max, binders, _, body):
+            depth = len(canonical)
+            inner = {b.name: symbol(f"bound{depth + place}:{b.extent}") for place, b in enumerate(binders)}
+            below = {**canonical, **inner}
+            held = tuple((substitute(c.value, below), c.is_equality) for c in conditions)
+            return "reduce", is_max, tuple(b.extent for b in binders), held, _renamed(body, below)
+        case Apply(function, argument):
+            return function, _renamed(argument, canonical)
+        case Plus() | Times() | Guard():
+            return type(scalar).__name__, renamed, tuple(_renamed(part, canonical) for part in _parts(scalar))
+        case _:
+            return scalar

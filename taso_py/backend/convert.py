@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from taso_py.backend.program import Program
+from taso_py.backend.program import Origin, Program
 from taso_py.backend.schema import defaults, overload_named
 from taso_py.backend.tensors import TORCH_DTYPES, TensorError
 from taso_py.ir.node import Node, Value, make
@@ -118,7 +118,7 @@ def _mapped(
 ) -> Program:
     """The program with its nodes rebuilt and its tensors converted; tied tensors stay tied."""
     variants: dict[str, int] = {}
-    provenance: dict[str, str] = {}
+    provenance: dict[str, Origin] = {}
 
     def recorded(node: Node, inputs: tuple[Value, ...]) -> Node:
         new = rebuild(node, inputs)

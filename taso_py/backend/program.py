@@ -52,6 +52,16 @@ class Contract:
     """Which share storage: pairs of an output's label (``output 0``) and another output's, an input's or a weight's."""
 
 
+@dataclass(frozen=True, order=True)
+class Origin:
+    """Where in the user's model a node comes from."""
+
+    line: str
+    """``file.py:12: y = self.conv(x)``, or what else is known of the place."""
+    module: str = ""
+    """The path of the module whose ``forward`` it is in, e.g. ``encoder.layer.0``; empty for the model itself."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A model, imported."""
@@ -71,5 +81,5 @@ class Program:
     """Where constants are made."""
     variants: Mapping[str, int] = field(default_factory=dict[str, int])
     """Node digest -> the variant of its lowering that has the original's layout, where it is not the first."""
-    provenance: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Node digest -> the source line it was imported from."""
+    provenance: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
+    """Node digest -> what it was imported from."""

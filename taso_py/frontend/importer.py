@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taso_py.backend.lowering import lower, materialize, variants
+from taso_py.backend.program import Origin
 from taso_py.backend.run import call_now
 from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
@@ -27,7 +28,7 @@ from taso_py.frontend.call import Call, NotInDialectError
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
 from taso_py.frontend.dialect.strides import fixed_layout
 from taso_py.frontend.opaque import opaque_call
-from taso_py.frontend.source import check_static, refuse, source_line, type_of
+from taso_py.frontend.source import check_static, module_path, refuse, source_line, type_of
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Weight
@@ -45,7 +46,7 @@ class Importer:
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
     """A fake tensor per value."""
     effects: list[Node] = field(default_factory=list[Node])
-    provenance: dict[str, str] = field(default_factory=dict[str, str])
+    provenance: dict[str, Origin] = field(default_factory=dict[str, Origin])
     variants: dict[str, int] = field(default_factory=dict[str, int])
     """Node digest -> the variant of its lowering that keeps the original's layout, where it is not the first."""
     tokens: Iterator[int] = field(default_factory=itertools.count)
@@ -170,13 +171,13 @@ class Importer:
         return guarded
 
     def _record_source(self, fx_node: fx.Node, found: Sequence[Value | None]) -> None:
-        """Notes the source line for what the call became, as far as no earlier call became the same."""
-        line = source_line(fx_node)
+        """Notes the place in the source for what the call became, as far as no earlier call became the same."""
+        origin = Origin(source_line(fx_node), module_path(fx_node))
         stack = [value.node for value in found if value is not None]
         while stack:
             node = stack.pop()
             if node.digest not in self.provenance and not isinstance(node.op, Input | Weight | Constant):
-                self.provenance[node.digest] = line
+                self.provenance[node.digest] = origin
                 stack += [value.node for value in node.inputs]
 
 

@@ -29,8 +29,14 @@ def source_line(node: fx.Node) -> str:
     if frames:
         frame = (outside or frames)[-1]
         return f"{Path(frame['file']).name}:{frame['line']}: {frame['code'].strip()}"
-    modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
-    return f"module {modules[-1]}" if modules else f"node {node.name}"
+    module = module_path(node)
+    return f"module {module}" if module else f"node {node.name}"
+
+
+def module_path(node: fx.Node) -> str:
+    """The path of the module whose forward a node is in; empty for the outermost."""
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
+    return paths[-1] if paths else ""
 
 
 def operator_name(node: fx.Node) -> str:

@@ -127,9 +127,11 @@ def test_module() -> None:
         "  return v2",
         "}",
     ]
-    sources = [program.provenance[node.digest] for node in program.graph.nodes if node.op.name == "relu"]
+    sources = [program.provenance[node.digest].line for node in program.graph.nodes if node.op.name == "relu"]
     assert len(sources) == 1
     assert re.fullmatch(r"test_graphs\.py:\d+: return F\.relu\(self\.norm\(self\.conv\(image\)\)\)", sources[0])
+    modules = {node.op.name: program.provenance[node.digest].module for node in program.graph.nodes if node.inputs}
+    assert modules == {"conv2d": "conv", "batch_norm": "norm", "relu": ""}
 
 
 def test_exported_program_gives_the_same_graph() -> None:

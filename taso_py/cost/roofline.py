@@ -1,0 +1,243 @@
+"""The roofline of a device: what limits an operator from above, measured here rather than taken from a data sheet.
+
+Three ceilings bound a call from below in time: its operations over the device's peak (the best large matrix product),
+its bytes over the bandwidth of the memory that its data fits in (copy and triad, as STREAM has them: McCalpin 1995),
+and what any call costs that does next to nothing. The first two are the roofline of Williams, Waterman and Patterson
+(CACM 2009), with a roof per level of memory (Ilic, Pratas and Sousa 2014).
+
+Invariant: ceilings are kept in the latency database, under the environment that they were measured in, and are
+measured once; the same inputs always name the same measurements.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.cost.clock import Latency, measure
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment, resolve_device
+from taso_py.ir.types import DType
+from taso_py.ops.work import Work
+
+PEAK_DTYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
+"""The element types that matrix products are measured in."""
+MIB = 2**20
+CPU_SETS = (MIB // 4, 2 * MIB, 16 * MIB, 128 * MIB)
+"""Bytes that copies touch, for the levels of a processor's caches; memory itself comes after these."""
+GPU_SETS = (16 * MIB,)
+BEYOND = 4
+"""How many times the largest cache's bytes a copy touches that is to show the bandwidth of memory."""
+LEAST_BEYOND, MOST_BEYOND = 256 * MIB, 1024 * MIB
+MEMORY_SHARE = 8
+"""No copy touches more than one part in so many of the machine's memory."""
+BUDGET_S = 0.15
+"""Longest time for one attempt at a measurement, unless four calls take longer."""
+ATTEMPTS = 3
+WIDTH = 0.05
+"""An attempt whose interval is wider than this share of the median is made again; what disturbs it makes it longer."""
+
+
+class Bound(enum.Enum):
+    """What limits a call."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    OVERHEAD = "overhead"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of memory."""
+
+    size: int
+    """Bytes of the data that fit in it."""
+    bandwidth: float
+    """Bytes per second, read and written."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The least time that some work can take."""
+
+    bound: Bound
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What a device can do at most."""
+
+    peaks: Mapping[DType, float]
+    """Operations per second by element type, a fused multiply-add being two."""
+    levels: tuple[Level, ...]
+    """From the smallest and fastest to memory itself; at least one."""
+    dispatch_s: float
+    """Seconds that a call takes which computes one element."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second from and to memory itself."""
+        return self.levels[-1].bandwidth
+
+    def level(self, size: int) -> Level:
+        """The level that so many bytes fit in; memory itself for more."""
+        return next((level for level in self.levels if size <= level.size), self.levels[-1])
+
+    def ceiling(self, work: Work, dtype: DType) -> Ceiling:
+        """What limits a call that has this to do in this element type, and the least time for it."""
+        peak = self.peaks.get(dtype)
+        times = {
+            Bound.OVERHEAD: self.dispatch_s,
+            Bound.MEMORY: work.moved / self.level(work.moved).bandwidth,
+            Bound.COMPUTE: (work.flops or 0) / peak if peak else 0.0,
+        }
+        bound = max(times, key=lambda which: times[which])
+        return Ceiling(bound, times[bound])
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """One measurement: its key in the database, and how to make what is measured."""
+
+    kernel: str
+    signature: str
+    amount: float
+    """Operations, or bytes, of one call."""
+    make: Callable[[], Callable[[], object]]
+
+
+def measure_roofline(
+    device: torch.device, dtypes: Iterable[DType], database: LatencyDatabase, *, progress: bool = False
+) -> Roofline:
+    """The roofline of a device; what the database does not have is measured, within seconds.
+
+    Args:
+        device: where.
+        dtypes: the element types that matter; a peak is measured for those among `PEAK_DTYPES`.
+        database: where latencies are kept.
+        progress: whether to show a bar.
+    """
+    environment = Environment.current(resolve_device(device))
+    wanted = [dtype for dtype in PEAK_DTYPES if dtype in set(dtypes)]
+    peaks = {dtype: _matmul(device, environment, dtype) for dtype in wanted}
+    streams = {size: [_copy(device, size), _triad(device, size)] for size in _sets(device)}
+    dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device))
+    probes = [*peaks.values(), *(probe for pair in streams.values() for probe in pair), dispatch]
+    found: dict[_Probe, Latency] = {}
+    for probe in tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress):
+        found[probe] = _known_or_measured(probe, environment, database, device)
+
+    def rate(probe: _Probe) -> float:
+        return probe.amount / max(found[probe].median_s, 1e-12)
+
+    # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
+    rates = list(accumulate((max(map(rate, pair)) for pair in reversed(streams.values())), max))
+    levels = tuple(Level(size, reached) for size, reached in zip(streams, reversed(rates), strict=True))
+    return Roofline({dtype: rate(probe) for dtype, probe in peaks.items()}, levels, found[dispatch].median_s)
+
+
+def _known_or_measured(
+    probe: _Probe, environment: Environment, database: LatencyDatabase, device: torch.device
+) -> Latency:
+    known = database.get(environment, probe.kernel, probe.signature)
+    if known is None:
+        with torch.inference_mode():
+            known = _least(probe.make(), device)
+        database.put(environment, probe.kernel, probe.signature, known)
+    return known
+
+
+def _least(call: Callable[[], object], device: torch.device) -> Latency:
+    attempts: list[Latency] = []
+    while len(attempts) < ATTEMPTS:
+        attempts.append(measure(call, device=device, budget_s=BUDGET_S))
+        if attempts[-1].high_s - attempts[-1].low_s <= WIDTH * attempts[-1].median_s:
+            break
+    return min(attempts, key=lambda latency: latency.median_s)
+
+
+def _matmul(device: torch.device, environment: Environment, dtype: DType) -> _Probe:
+    """A product of square matrices, large enough for the device's peak and small enough for a slow one."""
+    if device.type == "cpu":
+        size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
+    else:
+        size = 4096 if dtype is DType.F64 else 8192
+
+    def make() -> Callable[[], object]:
+        left, right = (torch.rand(size, size, device=device).to(TORCH_DTYPES[dtype]) for _ in range(2))
+        out = torch.empty_like(left)
+        return lambda: torch.mm(left, right, out=out)
+
+    return _Probe("ceiling:matmul", f"{dtype}[{size},{size}]", 2.0 * size**3, make)
+
+
+def _copy(device: torch.device, size: int) -> _Probe:
+    def make() -> Callable[[], object]:
+        source, target = _vectors(device, size, 2)
+        return lambda: target.copy_(source)
+
+    return _Probe("ceiling:copy", f"{size} bytes", _touched(size, 2), make)
+
+
+def _triad(device: torch.device, size: int) -> _Probe:
+    def make() -> Callable[[], object]:
+        left, right, target = _vectors(device, size, 3)
+        return lambda: torch.add(left, right, alpha=3.0, out=target)
+
+    return _Probe("ceiling:triad", f"{size} bytes", _touched(size, 3), make)
+
+
+def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:
+    """Vectors of single precision that together take so many bytes."""
+    return (torch.ones(size // (4 * count), device=device) for _ in range(count))
+
+
+def _touched(size: int, count: int) -> float:
+    return float(size // (4 * count) * 4 * count)
+
+
+def _dispatch(device: torch.device) -> Callable[[], object]:
+    one = torch.ones(1, device=device)
+    return lambda: torch.ops.aten.add.Tensor(one, one)
+
+
+def _sets(device: torch.device) -> list[int]:
+    """The bytes that copies touch, ascending; the last is well beyond the caches."""
+    if device.type == "cpu":
+        sets, cache, memory = CPU_SETS, _largest_cache(), _memory()
+    else:
+        properties = torch.cuda.get_device_properties(device)
+        sets, cache, memory = GPU_SETS, int(getattr(properties, "L2_cache_size", 0)), int(properties.total_memory)
+    beyond = min(max(BEYOND * cache, LEAST_BEYOND), MOST_BEYOND, memory // MEMORY_SHARE)
+    return [*(size for size in sets if size < beyond), beyond]
+
+
+def _largest_cache() -> int:
+    """Bytes of the largest cache that Linux tells of, 0 where it does not."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        with suppress(OSError, ValueError):
+            match = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip())
+            if match:
+                sizes.append(int(match[1]) * {"": 1, "K": 2**10, "M": 2**20}[match[2]])
+    return max(sizes)
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory; where the system does not tell, enough for any copy."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return MOST_BEYOND * MEMORY_SHARE

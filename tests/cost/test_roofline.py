@@ -1,0 +1,85 @@
+"""The roofline: what bounds a call, and ceilings that are measured once and kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taso_py.cost import roofline
+from taso_py.cost.clock import Latency
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.cost.roofline import Bound, Level, Roofline, measure_roofline
+from taso_py.ir.types import DType
+from taso_py.ops.work import Work
+
+ROOF = Roofline({DType.F32: 1e11}, (Level(2**20, 1e11), Level(2**30, 1e10)), 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("work", "dtype", "bound", "seconds"),
+    [
+        (Work(10**9, 2**20, 0), DType.F32, Bound.COMPUTE, 1e-2),
+        (Work(10**9, 2**28, 0), DType.F32, Bound.MEMORY, 2**28 / 1e10),
+        # In the cache a mebibyte takes longer than half a million operations, but less long than from memory.
+        (Work(5 * 10**5, 2**19, 2**19), DType.F32, Bound.MEMORY, 2**20 / 1e11),
+        (Work(100, 400, 400), DType.F32, Bound.OVERHEAD, 2e-6),
+        (Work(0, 0, 0), DType.F32, Bound.OVERHEAD, 2e-6),
+        # Without a peak, or without a known number of operations, bytes and overhead decide.
+        (Work(10**12, 2**28, 0), DType.I64, Bound.MEMORY, 2**28 / 1e10),
+        (Work(None, 2**28, 0), DType.F32, Bound.MEMORY, 2**28 / 1e10),
+    ],
+)
+def test_the_slowest_ceiling_bounds(work: Work, dtype: DType, bound: Bound, seconds: float) -> None:
+    ceiling = ROOF.ceiling(work, dtype)
+    assert ceiling.bound is bound
+    assert ceiling.seconds == pytest.approx(seconds)
+
+
+def test_data_counts_in_the_level_that_it_fits_in() -> None:
+    assert [ROOF.level(size).bandwidth for size in (1, 2**20, 2**20 + 1, 2**40)] == [1e11, 1e11, 1e10, 1e10]
+    assert ROOF.bandwidth == 1e10
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "CPU_SETS", (2**14,))
+    monkeypatch.setattr(roofline, "LEAST_BEYOND", 2**20)
+    monkeypatch.setattr(roofline, "MOST_BEYOND", 2**20)
+    monkeypatch.setattr(roofline, "BUDGET_S", 0.001)
+
+
+@pytest.mark.usefixtures("small")
+def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LatencyDatabase(":memory:") as database:
+        first = measure_roofline(torch.device("cpu"), [DType.F32, DType.I64], database)
+        kernels = sorted({row.kernel for row in database.rows()})
+        assert kernels == ["ceiling:copy", "ceiling:dispatch", "ceiling:matmul", "ceiling:triad"]
+        monkeypatch.setattr(roofline, "measure", None)  # a second measurement would fail
+        assert measure_roofline(torch.device("cpu"), [DType.F32], database) == first
+    assert set(first.peaks) == {DType.F32}
+    assert [level.size for level in first.levels] == [2**14, 2**20]
+    assert first.levels[0].bandwidth >= first.levels[1].bandwidth > 0
+    assert first.dispatch_s > 0
+
+
+@pytest.mark.usefixtures("small")
+def test_figures_are_amounts_over_latencies() -> None:
+    environment = Environment.current("cpu")
+    size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
+    stored = {
+        ("ceiling:matmul", f"f64[{size},{size}]"): 2 * size**3 / 5e10,
+        ("ceiling:copy", "16384 bytes"): 16384 / 1e9,
+        ("ceiling:triad", "16384 bytes"): 16380 / 3e9,
+        ("ceiling:copy", "1048576 bytes"): 1048576 / 4e9,
+        ("ceiling:triad", "1048576 bytes"): 1048572 / 2e9,
+        ("ceiling:dispatch", "add of one element"): 3e-6,
+    }
+    with LatencyDatabase(":memory:") as database:
+        for key, seconds in stored.items():
+            database.put(environment, *key, Latency(seconds, seconds, seconds, 1, 0))
+        found = measure_roofline(torch.device("cpu"), [DType.F64], database)
+    assert found.peaks == {DType.F64: pytest.approx(5e10)}
+    # The smaller set was disturbed: what the larger one reached stands for it too.
+    assert [level.bandwidth for level in found.levels] == [pytest.approx(4e9), pytest.approx(4e9)]
+    assert found.dispatch_s == 3e-6

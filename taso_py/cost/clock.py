@@ -101,7 +101,7 @@ class CpuClock:
 
     def bind(self, fn: Callable[[], object]) -> Timer:
         def timer(repeats: int) -> float:
-            with _gc_paused():
+            with gc_paused():
                 start = time.perf_counter_ns()
                 for _ in repeat(None, repeats):
                     fn()
@@ -152,7 +152,7 @@ class CudaClock:
             return _capture(fn, repeats) if self._graph else functools.partial(_call, fn, repeats)
 
         def timer(repeats: int) -> float:
-            with self._scope(), _gc_paused():
+            with self._scope(), gc_paused():
                 run = batch(repeats)
                 start, end = self._event(), self._event()
                 start.record()
@@ -248,7 +248,7 @@ def _outliers(ordered: Sequence[float]) -> int:
 
 
 @contextlib.contextmanager
-def _gc_paused() -> Generator[None]:
+def gc_paused() -> Generator[None]:
     """Keep the garbage collector from running; what it owes is done between the samples."""
     enabled = gc.isenabled()
     gc.disable()

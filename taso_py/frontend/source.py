@@ -5,6 +5,7 @@ Invariant: a refusal is one line.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from taso_py.frontend.errors import ImportRefusal
 from taso_py.ir.types import TensorType
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
-TORCH_FOLDER = str(Path(torch.__file__).parent)
+TORCH_FOLDER = f"{Path(torch.__file__).parent}{os.sep}"
 
 
 def source_line(node: fx.Node) -> str:

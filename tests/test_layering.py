@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/generate": ("ir ops rules", "numpy egglog"),
     "taso_py/search": ("ir ops rules", "networkx numpy tqdm"),
     "taso_py/kernels": ("ir ops backend", "torch"),
-    "taso_py/cost": ("ir ops kernels backend", "torch numpy tqdm"),
+    "taso_py/cost": ("ir ops kernels backend", "torch networkx numpy tqdm"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/frontend": ("ir ops backend", "torch"),
     "taso_py/report": ("ir ops rules", "rich"),

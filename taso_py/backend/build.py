@@ -1,4 +1,4 @@
-"""Graphs to ``torch.fx.GraphModule``: plain ATen calls, callable as the original was.
+"""Graphs to ``torch.fx.GraphModule``: plain ATen calls, or the kernels of a plan, callable as the original was.
 
 Invariant: the module computes what the graph says, effects in order, writes to buffers last; called on the example
 inputs it keeps the original's contract. It never writes to the program's own weights.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import keep_contract
+from taso_py.backend.fold import evaluate
 from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.lowering import lower, materialize
+from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, converted, is_formatted
 from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import assemble
@@ -28,19 +30,23 @@ from taso_py.ir.operator import Constant, Input, Weight
 aten = torch.ops.aten
 
 
-def build(program: Program) -> fx.GraphModule:
+def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     """The module that computes a program's graph.
+
+    Args:
+        program: what to compute.
+        plan: how to compute it; its kernels pack their weights now, and weights that only they read are not kept twice.
 
     Returns:
         A module in evaluation mode that takes the arguments the original took and returns the same tree. Each fx node
         of a graph node has that node's digest in ``meta["digest"]``.
     """
     root, places = assemble(program.graph, program.weights, program.parameters)
-    writer = _Writer(program, places)
+    writer = _Writer(program, plan, places)
     writer.write(program.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    keep_contract(module, program, {key: state[place] for key, place in places.items()})
+    keep_contract(module, program, {key: state[place] for key, place in places.items() if place in state})
     module.graph.set_codegen(_codegen(program.signature))
     module.graph.lint()
     module.recompile()
@@ -50,11 +56,15 @@ def build(program: Program) -> fx.GraphModule:
 class _Writer:
     """Writes the calls of a graph into an fx graph with flat arguments and results."""
 
-    def __init__(self, program: Program, places: Mapping[str, str]) -> None:
+    def __init__(self, program: Program, plan: Plan, places: Mapping[str, str]) -> None:
         self.graph = fx.Graph()
         self._program = program
+        self._plan = plan
+        self._inside = {node for step in plan.steps.values() if step.kernel for node in step.kernel.nodes[:-1]}
         self._places = places
         self._values: dict[Value, fx.Node] = {}
+        self._gives: dict[Value, Format] = {}
+        self._converted: dict[Value, fx.Node] = {}
         self._fixed: dict[fx.Node, Fixed] = {}
 
     def write(self, graph: Graph) -> None:
@@ -70,7 +80,7 @@ class _Writer:
         for node, content in zip(writes, contents, strict=True):
             self._node(node.inputs[0].node)
             self._call(node, aten.copy_.default, self._values[node.inputs[0]], kept[content])
-        self._erase_unread_results(kept.values())
+        self._erase_unread(kept.values())
         leaves = self._program.signature.outputs
         self.graph.output([leaf.value if isinstance(leaf, Fixed) else kept[graph.outputs[leaf]] for leaf in leaves])
 
@@ -89,15 +99,37 @@ class _Writer:
             self.graph.call_function(check_fixed, (placeholder, leaf.value))
 
     def _node(self, node: Node) -> None:
-        if isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):
+        if node in self._inside or isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):
             return
         if isinstance(node.op, Weight):
             self._values[node.value] = self.graph.get_attr(self._places[node.op.key])
         elif not isinstance(node.op, Constant):
-            operands = [self._values.get(value) for value in node.inputs]
-            variant = self._program.variants.get(node.digest, 0)
-            results = lower(self._caller(node), node, operands, self._program.device, variant)
+            step = self._plan.step(node)
+            if step.kernel is None:
+                operands = [self._read(value, step.reads) for value in node.inputs]
+                variant = self._program.variants.get(node.digest, 0)
+                results = lower(self._caller(node), node, operands, self._program.device, variant)
+            else:
+                results = self._kernel(step.kernel, node, step.reads)
             self._values.update(zip(node.outputs, results, strict=True))
+            self._gives.update((value, step.gives) for value in node.outputs if is_formatted(value))
+
+    def _kernel(self, kernel: Kernel, node: Node, reads: Format) -> list[fx.Node]:
+        """The call of a kernel that gives the outputs of a node."""
+        program = self._program
+        bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics])
+        result = self._call(node, bound, *(self._read(value, reads) for value in kernel.operands))
+        if len(node.types) == 1:
+            return [result]
+        return [self._call(node, operator.getitem, result, index) for index in range(len(node.types))]
+
+    def _read(self, value: Value, format_: Format) -> fx.Node | None:
+        """What stands for an operand, laid out as its reader wants it; None for a constant."""
+        if not is_formatted(value) or self._gives.get(value, Format.DENSE) is format_:
+            return self._values.get(value)
+        if value not in self._converted:
+            self._converted[value] = converted(self.graph, self._values[value], format_)
+        return self._converted[value]
 
     def _caller(self, node: Node) -> Any:
         return lambda target, *arguments, **keywords: self._call(node, target, *arguments, **keywords)
@@ -113,12 +145,12 @@ class _Writer:
             return materialize(self._caller(value.node), value.node.op, self._program.device)
         if is_written_to and may_show_writes(value):
             return self._call(value.node, aten.clone.default, self._values[value])
-        return self._values[value]
+        return cast(fx.Node, self._read(value, Format.DENSE))
 
-    def _erase_unread_results(self, kept: Collection[fx.Node]) -> None:
-        """Erases what takes a result out of several, where nothing reads it."""
+    def _erase_unread(self, kept: Collection[fx.Node]) -> None:
+        """Erases weights, and what takes a result out of several, where nothing reads them."""
         for node in reversed(self.graph.nodes):
-            if node.target is operator.getitem and not node.users and node not in kept:
+            if (node.target is operator.getitem or node.op == "get_attr") and not node.users and node not in kept:
                 self.graph.erase_node(node)
 
 

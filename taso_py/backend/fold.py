@@ -55,7 +55,7 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
         frontier = _frontier(graph, refused)
         for value in frontier:
             if value not in computed:
-                computed[value] = _evaluate(value, weights, program.device)
+                computed[value] = evaluate(value, weights, program.device)
         keys = {value: f"folded.w{value.node.digest[:12]}_{value.output}" for value in frontier}
         folded = graph.replace({value: make(Weight(key, value.type)).value for value, key in keys.items()})
         known = {**weights, **{key: computed[value] for value, key in keys.items()}}
@@ -102,8 +102,8 @@ def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
     return list(found)
 
 
-def _evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Computes a static value."""
+def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    """Computes a static value, in double precision where it takes arithmetic."""
     held: dict[Value, Tensor] = {}
     with torch.no_grad():
         for node in topological([value.node]):

@@ -1,8 +1,8 @@
-"""The cost of a graph: the sum of its operators' latencies, measured on the device.
+"""The cost of a graph: the latencies, measured on the device, of the kernels and memory formats that suit it best.
 
-Each latency is that of the best tile for an operator on operands of the given types and strides, taken from the latency
-database or measured once and put there. What depends on weights only is computed when a module is built and costs
-nothing. The sum guides the search; it is not the verdict (it misses what operators do to each other's caches).
+Each latency is that of a cover on operands of the given types and strides, taken from the latency database or measured
+once and put there. What depends on weights only is computed when a module is built and costs nothing. The sum guides
+the search; it is not the verdict (it misses what operators do to each other's caches).
 
 Invariant: the latency of a node is the same throughout the life of a model, so that a search is deterministic.
 """
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
 from tqdm import tqdm
 
+from taso_py.backend.plan import Format, Plan
 from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.cost.choice import IMAGE_OPERATORS, choose, is_running
 from taso_py.cost.clock import Latency, measure
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
@@ -25,8 +27,11 @@ from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.kernels.aten import ATEN
 from taso_py.kernels.layout import Layouts
-from taso_py.kernels.tile import Tile, tiles_for, timed_call
+from taso_py.kernels.table import TILES, covers
+from taso_py.kernels.tile import Cover, Formats, Tile
+from taso_py.kernels.timed import conversion, timed_call
 
 LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
@@ -40,16 +45,25 @@ WIDTH = 0.25
 """A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
 WARM_UP = 2
 """Calls before anything is measured: the first ones start threads and choose algorithms."""
+PLAIN_NAME = f"{ATEN.name}:"
+"""How the names of plain operators begin in the database."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
 
 _log = logging.getLogger(__name__)
 
 
 class CostModel:
-    """Latencies of nodes and graphs on a device, in seconds."""
+    """Latencies of covers, nodes and graphs on a device, in seconds."""
 
     def __init__(
-        self, device: torch.device, database: LatencyDatabase, *, weight_bytes: int = 0, progress: bool = False
+        self,
+        device: torch.device,
+        database: LatencyDatabase,
+        *,
+        weight_bytes: int = 0,
+        tiles: tuple[Tile, ...] = TILES,
+        formats: Iterable[Format] = Format,
+        progress: bool = False,
     ) -> None:
         """Prepare a model.
 
@@ -57,29 +71,38 @@ class CostModel:
             device: where latencies are measured.
             database: where they are kept.
             weight_bytes: of the model that is optimized: what its weights displace from the caches between two uses.
+            tiles: the implementations to choose from.
+            formats: the memory formats to choose from.
             progress: whether to show a bar.
         """
         self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
         self._device = device
         self._database = database
         self._environment = Environment.current(device)
+        self._tiles, self._formats = tiles, frozenset(formats)
         self._progress = progress
         self._layouts = Layouts()
+        self._covers: WeakKeyDictionary[Node, list[Cover]] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
+        self._prices: WeakKeyDictionary[Cover, dict[Format, float]] = WeakKeyDictionary()
         self._latencies: dict[Key, float] = {}
         self.measured = 0
-        """How many tiles were measured, not found in the database."""
+        """How many latencies were measured, not found in the database."""
 
     def node_cost(self, node: Node) -> float:
-        """Seconds that a node takes at run time; 0 for leaves and for what is computed when a module is built."""
+        """Seconds that a node takes by itself; 0 for leaves and for what is computed when a module is built."""
         known = self._known.get(node)
         if known is None:
             known = self._known[node] = 0.0 if _is_free(node) else self._best(node)
         return known
 
     def graph_cost(self, graph: Graph) -> float:
-        """Seconds that a graph takes: the sum over its nodes."""
-        return sum(map(self.node_cost, graph.nodes))
+        """Seconds that a graph takes with the kernels and memory formats that suit it."""
+        return choose(graph, self, formats=self._formats, exact=False).seconds
+
+    def plan(self, graph: Graph) -> Plan:
+        """The kernels and memory formats that suit a graph best."""
+        return choose(graph, self, formats=self._formats).plan
 
     def value_bytes(self, value: Value) -> int:
         """The memory that a value takes."""
@@ -90,38 +113,84 @@ class CostModel:
         unknown = [node for node in graph.nodes if node not in self._known]
         for node in tqdm(unknown, desc="measure", unit="op", leave=False, disable=not self._progress):
             self.node_cost(node)
+            for cover in self.covers(node):
+                if is_running(node) and len(cover.nodes) > 1:
+                    self.cover_seconds(cover, cover.formats[-1])
+
+    def covers(self, node: Node) -> Sequence[Cover]:
+        """The covers that end with a node, remembered."""
+        known = self._covers.get(node)
+        if known is None:
+            known = self._covers[node] = covers(node, self._device, self._tiles)
+        return known
+
+    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        """The latency of a cover. Results lie as they do, so that it depends on how operands are read."""
+        known = self._prices.setdefault(cover, {})
+        if formats[0] not in known:
+            known[formats[0]] = 0.0 if _is_free(cover.root) else self._latency(cover, formats[0])
+        return known[formats[0]]
+
+    def conversion_seconds(self, value: Value, format_: Format) -> float:
+        """The latency of laying a value out in a memory format; none where both are the same."""
+        channels, rows, columns = value.type.sizes[1:]
+        if channels == 1 or rows == columns == 1:
+            return 0.0
+        key = f"convert:{format_.value}", self._layouts.signature([value], format_.other)
+        return self._lookup(key, lambda: conversion(value, format_, self._device))
 
     def _best(self, node: Node) -> float:
-        return min(self._latency(tile, node) for tile in tiles_for(node, self._device))
+        """The latency of the best cover of a node alone; the formats are tried where they make a difference."""
+        tried = slice(None) if isinstance(node.op, IMAGE_OPERATORS) else slice(1)
+        alone = (cover for cover in self.covers(node) if len(cover.nodes) == 1)
+        return min(self.cover_seconds(cover, pair) for cover in alone for pair in self._allowed(cover)[tried])
 
-    def _latency(self, tile: Tile, node: Node) -> float:
-        key = self._key(tile, node)
+    def _allowed(self, cover: Cover) -> Sequence[Formats]:
+        return [pair for pair in cover.formats if self._formats.issuperset(pair)] or cover.formats[:1]
+
+    def _latency(self, cover: Cover, reads: Format) -> float:
+        key = self._key(cover, reads)
+        return self._lookup(key, lambda: timed_call(cover, reads, self._device, self._ring))
+
+    def _lookup(self, key: Key, make: Callable[[], Callable[[], object]]) -> float:
+        """The median latency of a call: remembered, from the database, or measured now and put there."""
         known = self._latencies.get(key)
         if known is None:
             found = self._database.get(self._environment, *key)
             if found is None:
-                found = self._measure(tile, node)
+                found = self._measure(make, key)
+                if found is None:
+                    self._latencies[key] = math.inf
+                    return math.inf
                 self._database.put(self._environment, *key, found)
                 self.measured += 1
             known = self._latencies[key] = found.median_s
         return known
 
-    def _key(self, tile: Tile, node: Node) -> Key:
+    def _key(self, cover: Cover, reads: Format) -> Key:
         """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
-        if self._layouts.is_view(node):
-            return f"{tile.name}:{node.op.name}", f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
-        signature = self._layouts.signature(node)
+        node = cover.root
+        if len(cover.nodes) == 1 and self._layouts.is_view(node):
+            return f"{cover.name}:{node.op.name}", f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
+        signature = self._layouts.signature(cover.operands, reads)
+        if cover.statics:
+            # Parameters of a normalisation are folded into the weight, which is the first.
+            signature += "; " + self._layouts.signature(cover.statics[:1])
         if "weight" in signature:
             signature += f" of {self._ring >> 20} MiB"
-        return f"{tile.name}:{node.op.text}", signature
+        return f"{cover.name}:{cover.text}", signature
 
-    def _measure(self, tile: Tile, node: Node) -> Latency:
+    def _measure(self, make: Callable[[], Callable[[], object]], key: Key) -> Latency | None:
+        """A measurement; None for a kernel that fails, which is not used then."""
         try:
             with torch.no_grad():
-                return self._repeat(timed_call(tile, node, self._device, self._ring))
+                return self._repeat(make())
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            if not key[0].startswith(PLAIN_NAME):
+                _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))
+                return None
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
-            _log.warning("%s cannot be measured alone and counts as free: %s", node.op.name, first_line(error))
+            _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
             return _NOTHING
 
     def _repeat(self, call: Callable[[], object]) -> Latency:

@@ -1,7 +1,7 @@
 """How the operands of a node lie in memory.
 
 A value that a view operator computes (permute, slice, expand, reshape) shares memory with what it views and is read
-with strides; kernels differ in speed by that. All other values are dense, in row-major order.
+with strides; kernels differ in speed by that. All other values are dense, in the order of their memory format.
 
 Invariant: the tensors made here have the element type, shape and strides that the value has at run time.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.lowering import lower
+from taso_py.backend.plan import IMAGE_RANK, MEMORY_FORMATS, Format
 from taso_py.backend.schema import storage_of
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
@@ -34,13 +35,19 @@ def run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
     return overload(*arguments, **keywords)
 
 
-def operand(value: Value, make: Callable[[TensorType], Tensor]) -> Tensor:
-    """A tensor laid out as the value is, with content from ``make``, which gives a dense tensor of a type."""
+def operand(value: Value, make: Callable[[TensorType], Tensor], format_: Format = Format.DENSE) -> Tensor:
+    """A tensor laid out as the value is, with content from ``make``, which gives a dense tensor of a type.
+
+    Channels last is what a kernel gave, or a conversion; of views only slices are taken from such values.
+    """
+    kinds = VIEWS if format_ is Format.DENSE else (Slice,)
     views: list[Node] = []
-    while isinstance(value.node.op, VIEWS) and not isinstance(value.node.inputs[0].node.op, Constant):
+    while isinstance(value.node.op, kinds) and not isinstance(value.node.inputs[0].node.op, Constant):
         views.append(value.node)
         value = value.node.inputs[0]
     tensor = make(value.type)
+    if tensor.dim() == IMAGE_RANK and not value.node.is_static:
+        tensor = tensor.contiguous(memory_format=MEMORY_FORMATS[format_])
     for node in reversed(views):
         (tensor,) = lower(run, node, [tensor], tensor.device)
     return tensor
@@ -50,14 +57,11 @@ class Layouts:
     """The strides of values, remembered per node."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Node, tuple[str, ...]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Node, dict[tuple[int, Format], str]] = WeakKeyDictionary()
 
-    def signature(self, node: Node) -> str:
-        """The operands' types and strides, and which are weights: what, beside the operator, a latency depends on."""
-        return ", ".join(
-            ("weight " if v.node.is_static and not isinstance(v.node.op, Constant) else "") + self._text(v)
-            for v in node.inputs
-        )
+    def signature(self, values: Sequence[Value], format_: Format = Format.DENSE) -> str:
+        """Types and strides of operands, and which are weights: what, beside the operator, a latency depends on."""
+        return ", ".join(("weight " if is_weight(value) else "") + self._text(value, format_) for value in values)
 
     def is_view(self, node: Node) -> bool:
         """Whether a node moves nothing: its result shares memory with its operand."""
@@ -69,25 +73,34 @@ class Layouts:
         (result,) = lower(run, node, [tensor], _META)
         return storage_of(result) == storage_of(tensor)
 
-    def _text(self, value: Value) -> str:
+    def _text(self, value: Value, format_: Format) -> str:
         op = value.node.op
         if isinstance(op, Constant):
             return op.text
-        if not isinstance(op, VIEWS):
+        is_plain = format_ is Format.DENSE or value.type.rank != IMAGE_RANK or value.node.is_static
+        if is_plain and not isinstance(op, VIEWS):
             return value.type.text
-        if value.node not in self._known:
-            tensor = operand(value, _meta)
+        known, place = self._known.setdefault(value.node, {}), (value.output, format_)
+        if place not in known:
+            tensor = operand(value, _meta, format_)
             strides = "" if tensor.is_contiguous() else ":" + "x".join(map(str, tensor.stride()))
-            self._known[value.node] = (value.type.text + strides,)
-        return self._known[value.node][value.output]
+            known[place] = value.type.text + strides
+        return known[place]
+
+
+def is_weight(value: Value) -> bool:
+    """Whether a value is read from memory as weights are: it depends on weights only, and is no number."""
+    return value.node.is_static and not isinstance(value.node.op, Constant)
 
 
 def _meta(type_: TensorType) -> Tensor:
     return torch.empty(type_.sizes, dtype=TORCH_DTYPES[type_.dtype], device=_META)
 
 
-def random_operands(node: Node, device: torch.device, seed: int = 0) -> Sequence[Tensor | None]:
-    """Tensors for the operands of a node, None for constants.
+def random_operands(
+    values: Sequence[Value], device: torch.device, format_: Format = Format.DENSE, seed: int = 0
+) -> list[Tensor | None]:
+    """Tensors for values, None for constants.
 
     Numbers are positive and moderate, so that nothing becomes slow by overflow, NaN or denormals; integers are zero,
     which is a valid index into anything.
@@ -100,4 +113,4 @@ def random_operands(node: Node, device: torch.device, seed: int = 0) -> Sequence
             return torch.zeros(type_.sizes, dtype=dtype, device=device)
         return (torch.rand(type_.sizes, generator=generator) + 0.1).to(device=device, dtype=dtype)
 
-    return [None if isinstance(value.node.op, Constant) else operand(value, make) for value in node.inputs]
+    return [None if isinstance(value.node.op, Constant) else operand(value, make, format_) for value in values]

@@ -1,92 +1,75 @@
-"""Tiles: ways to compute an operator on a device.
+"""Tiles: the ways PyTorch offers to compute an operator, or a small pattern of operators, on a device.
 
-Graphs hold meanings; a tile is an implementation, chosen per node by measurement as in instruction selection. The
-table has one row now, PyTorch's plain operators; others are rows of the same form.
+Graphs hold meanings; a tile is an implementation, as in instruction selection. Where a tile fits a graph it gives a
+cover: the nodes that one call computes, what the call reads, and in which memory formats it can work.
 
-Invariant: ``TILES`` is never empty for a node that can be lowered, since the plain operators cover every one.
+Invariant: a cover computes what the nodes that it covers mean; which is fastest is for measurement to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from typing import Any
+from typing import TypeAlias
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from taso_py.backend.lowering import lower
-from taso_py.ir.node import Node
-from taso_py.kernels.layout import random_operands
+from taso_py.backend.plan import Bound, Format, Step
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.node import Node, Value
+
+Formats: TypeAlias = tuple[Format, Format]
+"""How operands of rank 4 are read, and how results of rank 4 are given."""
+
+DENSE: Formats = (Format.DENSE, Format.DENSE)
+CHANNELS_LAST: Formats = (Format.CHANNELS_LAST, Format.CHANNELS_LAST)
+EITHER = (DENSE, CHANNELS_LAST)
+
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """A tile at a place: a connected set of nodes that one kernel computes."""
+
+    name: str
+    """Of the tile."""
+    nodes: tuple[Node, ...]
+    """What is computed at once, operands first; only the outputs of the last node can be read by others."""
+    operands: tuple[Value, ...]
+    """What is read at run time."""
+    formats: tuple[Formats, ...]
+    """The memory formats to choose from."""
+    statics: tuple[Value, ...] = ()
+    """What is packed when a module is built."""
+    binder: Callable[[Sequence[Tensor]], Bound] | None = None
+    """Packs static operands and gives the function of the others; None for plain ATen calls."""
+    text: str = ""
+    """What the latency depends on besides tile, operands and formats."""
+
+    @property
+    def root(self) -> Node:
+        """The node whose outputs are computed."""
+        return self.nodes[-1]
+
+    def bind(self, statics: Sequence[Tensor]) -> Bound:
+        """The function of the run-time operands, for these static ones.
+
+        Raises:
+            InvariantError: the cover stands for plain ATen calls, which pack nothing.
+        """
+        if self.binder is None:
+            raise InvariantError(f"{self.name} has no kernel of its own; lower {self.root.op.name} instead")
+        return self.binder(statics)
+
+    def step(self, formats: Formats) -> Step:
+        """This cover as a step of a plan."""
+        return Step(self if self.binder is not None else None, *formats)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """An implementation of single operators."""
+    """An implementation that PyTorch offers."""
 
     name: str
-    covers: Callable[[Node, torch.device], bool]
-    """Whether it can compute a node on a device."""
-    write: Callable[[fx.Graph, Node, Sequence[Any], torch.device], Sequence[Any]]
-    """Writes the calls for a node, given what stands for its operands; gives what stands for its outputs."""
-
-
-def _write_aten(graph: fx.Graph, node: Node, operands: Sequence[Any], device: torch.device) -> Sequence[Any]:
-    def call(overload: Any, *arguments: Any, **keywords: Any) -> fx.Node:
-        return graph.call_function(overload, arguments, keywords)
-
-    return lower(call, node, operands, device)
-
-
-ATEN = Tile("aten", lambda _node, _device: True, _write_aten)
-"""PyTorch's own operator, in the default memory format."""
-
-TILES: tuple[Tile, ...] = (ATEN,)
-
-
-RING_COPIES = 64
-"""How many copies of small weights are made at most: so many are beyond the caches in any case or no matter."""
-
-
-def tiles_for(node: Node, device: torch.device) -> list[Tile]:
-    """The tiles that can compute a node on a device."""
-    return [tile for tile in TILES if tile.covers(node, device)]
-
-
-def timed_call(tile: Tile, node: Node, device: torch.device, ring_bytes: int) -> Callable[[], tuple[Tensor, ...]]:
-    """A call of the tile on operands made up for the node, with as little around it as in a built module.
-
-    A model reads each weight once a run, by when the rest of the model has displaced it from the fast caches, whereas
-    activations were written just before. So calls take turns through copies of the weights.
-
-    Args:
-        tile: what computes the node.
-        node: the node.
-        device: where.
-        ring_bytes: how many bytes of weights are read before the same are read again; as many as the model has.
-
-    Returns:
-        What computes the outputs of the node.
-    """
-    operands = random_operands(node, device)
-    graph = fx.Graph()
-    placeholders = [None if tensor is None else graph.placeholder(f"x{i}") for i, tensor in enumerate(operands)]
-    graph.output(tuple(tile.write(graph, node, placeholders, device)))
-    forward = fx.GraphModule(torch.nn.Module(), graph).forward
-    weights = {i for i, value in enumerate(node.inputs) if value.node.is_static and operands[i] is not None}
-    size = sum(tensor.nbytes for i, tensor in enumerate(operands) if tensor is not None and i in weights)
-    copies = min(RING_COPIES, 1 + ring_bytes // size) if size else 1
-    ring = cycle(
-        [
-            [_copy(tensor) if i in weights else tensor for i, tensor in enumerate(operands) if tensor is not None]
-            for _ in range(copies)
-        ]
-    )
-    return lambda: forward(*next(ring))
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """The same tensor on a copy of its storage: strides stay, even where elements overlap."""
-    storage = tensor.untyped_storage().clone()
-    return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    covers: Callable[[Node, torch.device], Iterable[Cover]]
+    """Where the tile fits with a node last, on a device: in any graph that has nothing else read nodes inside."""

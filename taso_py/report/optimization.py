@@ -6,7 +6,6 @@ lists and objects only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+from taso_py.report.plain import plain
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Report:
     """Median milliseconds of everything that was timed end to end, by name."""
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seed: int = 0
+    kernels: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often each tile beside the plain operators computes something in the result."""
     notes: tuple[str, ...] = ()
     """What the reader should know: no gain, a candidate refused, a runtime that was not available."""
     saved: str | None = None
@@ -69,7 +72,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON-able data; a number that is not finite becomes null."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return {name: plain(value) for name, value in asdict(self).items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The summary that the command line prints."""
@@ -91,6 +94,9 @@ class Report:
         table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")
         yield table
         yield Text.assemble(("rules    ", "dim"), self._rules_text())
+        if self.kernels:
+            listed = ", ".join(f"{name} x{count}" for name, count in self.kernels.items())
+            yield Text.assemble(("kernels  ", "dim"), listed)
         stopped = (
             f"{self.expansions} expansions, {self.candidates} graphs, {self.search_seconds:.1f} s: {self.stop_reason}"
         )
@@ -102,19 +108,9 @@ class Report:
 
     def _rules_text(self) -> str:
         if not self.applied:
-            return "none applied; the original graph is kept"
+            return "none applied; the graph is the original's"
         counts: dict[str, int] = {}
         for rule in self.applied:
             counts[rule] = counts.get(rule, 0) + 1
         listed = ", ".join(f"{rule} x{count}" if count > 1 else rule for rule, count in counts.items())
         return f"{len(self.applied)} applied: {listed}  (taso-py rules show ID)"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value

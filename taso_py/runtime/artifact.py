@@ -1,6 +1,7 @@
 """The saved result: a folder with the program, how to run it, the report and the trace.
 
-``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` says which runtime it is for.
+``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` says which runtime it is for,
+and which kernels compute it there. Packed weights are not saved: they are packed anew when the plan is applied.
 
 Invariant: a folder is replaced file by file, each at once, so that an interrupted run leaves whole files only.
 """
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import nn
-from torch.export import ExportedProgram
 
+from taso_py.backend import Program, build
+from taso_py.frontend import import_program
 from taso_py.ir.errors import TasoError, first_line
+from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
@@ -41,20 +44,37 @@ def serialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any])
     return buffer.getvalue()
 
 
-def deserialize(content: bytes) -> nn.Module:
-    """The module that :func:`serialize` gave the content of."""
-    return torch.export.load(io.BytesIO(content)).module()
+def reimport(content: bytes) -> Program:
+    """The program that a ``.pt2`` file's content holds; a plan for it names its nodes.
+
+    Raises:
+        ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
+    """
+    exported = torch.export.load(io.BytesIO(content))
+    if exported.example_inputs is None:
+        raise ArtifactError(f"{MODEL} has no example inputs; optimize the model again")
+    return import_program(exported, *exported.example_inputs)
 
 
-def save(directory: Path, content: bytes, report: Report, trace: str) -> None:
-    """Writes a result.
+def deserialize(content: bytes, steps: Sequence[Mapping[str, Any]] = ()) -> nn.Module:
+    """The module that :func:`serialize` gave the content of, computed by the kernels of a plan if there is one."""
+    if not steps:
+        return torch.export.load(io.BytesIO(content)).module()
+    program = reimport(content)
+    return build(program, restore(program.graph, steps, program.device))
+
+
+def save(directory: Path, content: bytes, report: Report, trace: str, steps: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Writes a result; ``steps`` is the plan of its kernels.
 
     Raises:
         ArtifactError: the folder cannot be written.
     """
     files: dict[str, bytes] = {
         MODEL: content,
-        PLAN: _json({"version": 1, "model": MODEL, "runtime": report.runtime, "device": report.device}),
+        PLAN: _json(
+            {"version": 2, "model": MODEL, "runtime": report.runtime, "device": report.device, "steps": list(steps)}
+        ),
         "report.json": _json(report.as_dict()),
         "report.html": _html(report, trace).encode(),
         TRACE: trace.encode(),
@@ -94,9 +114,9 @@ def load(directory: str | os.PathLike[str]) -> Runner:
     folder = Path(directory)
     try:
         plan = json.loads((folder / PLAN).read_text())
-        runtime = plan["runtime"]
+        runtime, steps = plan["runtime"], plan.get("steps", [])
         content = (folder / str(plan["model"])).read_bytes()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
     if runtime not in RUNTIMES:
         raise ArtifactError(
@@ -104,19 +124,16 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         )
     try:
         exported = torch.export.load(io.BytesIO(content))
+        module = deserialize(content, steps)
+    except ArtifactError:
+        raise
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(
             f"{folder / MODEL} cannot be read: {first_line(error)}; optimize the model again"
         ) from error
-    return _prepared(exported, runtime)
-
-
-def _prepared(exported: ExportedProgram, runtime: str) -> Runner:
-    module = exported.module()
     if runtime == "eager" or exported.example_inputs is None:
         return module
-    args, kwargs = exported.example_inputs
-    return prepare(module, runtime, args, kwargs)
+    return prepare(module, runtime, *exported.example_inputs)
 
 
 def _json(document: Any) -> bytes:

@@ -6,6 +6,7 @@ float64; where nothing is surely faster, the original graph comes back and the r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from torch import nn
 from torch.export import ExportedProgram
 from tqdm import tqdm
 
-from taso_py.backend import Program
+from taso_py.backend import Plan, Program
+from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, resolve_device
@@ -25,13 +27,14 @@ from taso_py.cost.model import CostModel
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
+from taso_py.kernels.table import PLAIN, TILES
 from taso_py.report.optimization import Report, Speedup
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.artifact import check_writable, save
 from taso_py.runtime.replay import import_source
-from taso_py.runtime.runtimes import Runner, runtimes_to_try
+from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import Judgement, Trial
 from taso_py.search import backtracking, greedy
@@ -65,6 +68,8 @@ class Options:
     """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
     seed: int = 0
     race_seconds: float = 20.0
+    kernels: bool = True
+    """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -141,34 +146,45 @@ class _Job:
         """All stages, in order."""
         runtimes = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
         program = import_source(self.source)
-        found = self._search(program)
-        with self._bar("time", 100) as bar:
+        with LatencyDatabase() as database:
+            cost = self._cost(program, runtimes, database)
+            found = self._search(program, cost)
+            with self._bar("time", 100) as bar:
 
-            def on_round(done: int, _total: int) -> None:
-                bar.update(done - bar.n)
+                def on_round(done: int, _total: int) -> None:
+                    bar.update(done - bar.n)
 
-            trial = Trial(self.source, program, self.options.race_seconds, self.options.seed, on_round)
-            judgement = trial.hold(found, runtimes)
+                trial = Trial(self.source, program, cost.plan, self.options.race_seconds, self.options.seed, on_round)
+                judgement = trial.hold(found, runtimes)
         report = self._report(program, found, judgement, trial.notes)
         trace = judgement.winner.candidate.trace
         if output is not None:
             report = replace(report, saved=str(output))
-            save(output, judgement.content, report, write_trace(trace))
+            save(output, judgement.content, report, write_trace(trace), judgement.steps)
         return Optimized(judgement.winner.runner, report, trace)
 
-    def _search(self, program: Program) -> SearchResult:
-        with LatencyDatabase() as database:
-            stored = stored_bytes(program.weights.values())
-            cost = CostModel(program.device, database, weight_bytes=stored, progress=self.options.progress)
-            cost.warm(program.graph)
-            with self._bar("search", self.options.budget) as bar:
+    def _cost(self, program: Program, runtimes: Sequence[str], database: LatencyDatabase) -> CostModel:
+        """The latencies of what the runtimes can use; compilers choose kernels and formats of their own."""
+        chooses = self.options.kernels and not CHOOSES_KERNELS.isdisjoint(runtimes)
+        return CostModel(
+            program.device,
+            database,
+            weight_bytes=stored_bytes(program.weights.values()),
+            tiles=TILES if chooses else PLAIN,
+            formats=Format if chooses else [Format.DENSE],
+            progress=self.options.progress,
+        )
 
-                def report(progress: Progress) -> None:
-                    bar.update(progress.built - bar.n)
-                    bar.set_postfix_str(f"best {progress.best_seconds / progress.original_seconds:.3f} of the original")
+    def _search(self, program: Program, cost: CostModel) -> SearchResult:
+        cost.warm(program.graph)
+        with self._bar("search", self.options.budget) as bar:
 
-                strategy = SEARCHES[self.options.search]
-                return strategy(program.graph, self.rules, cost, self.options.limits(), report)
+            def report(progress: Progress) -> None:
+                bar.update(progress.built - bar.n)
+                bar.set_postfix_str(f"best {progress.best_seconds / progress.original_seconds:.3f} of the original")
+
+            strategy = SEARCHES[self.options.search]
+            return strategy(program.graph, self.rules, cost, self.options.limits(), report)
 
     def _bar(self, what: str, total: int) -> Any:
         return tqdm(total=total, desc=what, leave=False, disable=not self.options.progress)
@@ -187,6 +203,7 @@ class _Job:
             speedup_high=speedup.high,
             rules_speedup=Speedup(rules.median, rules.low, rules.high),
             applied=winner.candidate.trace.applied,
+            kernels=_kernels(winner.plan),
             error=judgement.comparison.error,
             original_error=judgement.comparison.original_error,
             comparison_passed=judgement.comparison.passed,
@@ -208,3 +225,8 @@ class _Job:
 def _running(graph: Graph) -> int:
     """How many operators run each time: those that do not depend on weights and constants only."""
     return sum(not node.is_static and not isinstance(node.op, Input) for node in graph.nodes)
+
+
+def _kernels(plan: Plan) -> dict[str, int]:
+    """How often each tile but the plain operators computes something."""
+    return dict(sorted(Counter(step.kernel.name for step in plan.steps.values() if step.kernel is not None).items()))

@@ -18,6 +18,8 @@ Runner: TypeAlias = Callable[..., Any]
 
 RUNTIMES = ("eager", "cudagraph", "inductor")
 """The names of the runtimes."""
+CHOOSES_KERNELS = frozenset({"eager", "cudagraph"})
+"""Those that run the kernels which a plan names; the others are compilers and choose their own."""
 
 
 class RuntimeUnavailableError(TasoError):

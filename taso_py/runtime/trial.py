@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from statistics import median
+from typing import Any
 
 from torch import nn
 
-from taso_py.backend import Program, build, fold, retype
+from taso_py.backend import NO_PLAN, Plan, Program, build, fold, retype
 from taso_py.backend.schema import stored_bytes
 from taso_py.ir.errors import TasoError
-from taso_py.runtime.artifact import deserialize, serialize
+from taso_py.ir.graph import Graph
+from taso_py.kernels.saved import dump
+from taso_py.runtime.artifact import deserialize, reimport, serialize
 from taso_py.runtime.compare import Comparison, compare, input_cases
 from taso_py.runtime.regions import RegionError, check_regions
-from taso_py.runtime.runtimes import Runner, RuntimeUnavailableError, prepare
+from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
 from taso_py.search.result import Candidate, SearchResult
@@ -42,7 +45,7 @@ class Finalist:
     name: str
     candidate: Candidate
     program: Program
-    module: nn.Module
+    plan: Plan
     runtime: str
     runner: Runner
 
@@ -54,6 +57,8 @@ class Judgement:
     winner: Finalist
     content: bytes
     """Its ``.pt2`` file."""
+    steps: Sequence[Mapping[str, Any]]
+    """The plan of its kernels, for the graph that the file is imported as."""
     comparison: Comparison
     speedup: Ratio
     """Over the original."""
@@ -71,6 +76,8 @@ class Trial:
 
     source: Source
     program: Program
+    planner: Callable[[Graph], Plan]
+    """Chooses kernels and memory formats."""
     seconds: float
     """Of the race of all; confirming races take half of it each."""
     seed: int
@@ -100,20 +107,16 @@ class Trial:
         return self._original_wins(finalists[ORIGINAL], first)
 
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
-        module = self.source.callable()
-        unchanged = build(self.program)
-        yield Finalist(ORIGINAL, found.original, self.program, unchanged, "eager", module)
+        yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", self.source.callable())
         taken: set[str] = {ORIGINAL}
         for candidate in [found.original, *(c for c in found.candidates if c.trace.steps)]:
-            program, module = self.program, unchanged
-            if candidate.trace.steps:
-                program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
-                module = build(program)
+            program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
             for runtime in runtimes:
-                runner = self._prepare(module, runtime)
+                plan = self.planner(program.graph) if runtime in CHOOSES_KERNELS else NO_PLAN
+                runner = self._prepare(build(program, plan), runtime)
                 if runner is not None:
                     name = _unique(f"{_describe(candidate)}, {runtime}", taken)
-                    yield Finalist(name, candidate, program, module, runtime, runner)
+                    yield Finalist(name, candidate, program, plan, runtime, runner)
 
     def _growth(self, candidate: Candidate) -> float:
         """How many times the weights the candidate stores, which the search has held to the limit."""
@@ -128,7 +131,7 @@ class Trial:
 
     def _judge(self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> Judgement | None:
         """The finalist as winner, or None, with a note, if it is not acceptable."""
-        content, comparison = self._compare(finalist)
+        content, steps, comparison = self._compare(finalist)
         matches = (match for match, _ in replay_steps(self.program.graph, finalist.candidate.trace))
         wrong = [region for region in check_regions(matches, self.seed, self.program.device) if not region.passed]
         if wrong or not comparison.passed:
@@ -144,22 +147,24 @@ class Trial:
             self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
-        return Judgement(finalist, content, comparison, total, rules, seconds, first)
+        return Judgement(finalist, content, steps, comparison, total, rules, seconds, first)
 
     def _original_wins(self, original: Finalist, first: Race) -> Judgement:
-        content, comparison = self._compare(original)
+        content, steps, comparison = self._compare(original)
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {_why(comparison, [])}")
         self._note("nothing was surely faster than the original, which is kept as it is")
         times = median(first.times[ORIGINAL])
-        return Judgement(original, content, comparison, EVEN, EVEN, (times, times), first)
+        return Judgement(original, content, steps, comparison, EVEN, EVEN, (times, times), first)
 
-    def _compare(self, finalist: Finalist) -> tuple[bytes, Comparison]:
+    def _compare(self, finalist: Finalist) -> tuple[bytes, Sequence[Mapping[str, Any]], Comparison]:
         """The finalist's saved form, and how it compares when loaded again."""
-        content = serialize(finalist.module, self.source.args, self.source.kwargs)
+        plain = build(finalist.program) if finalist.name != ORIGINAL else build(self.program)
+        content = serialize(plain, self.source.args, self.source.kwargs)
+        steps = dump(self.planner(reimport(content).graph)) if finalist.plan.steps else []
         cases = input_cases(self.source.args, self.source.kwargs, self.seed)
         reference = build(retype(self.program))
-        return content, compare(self.source.callable(), deserialize(content), reference, cases)
+        return content, steps, compare(self.source.callable(), deserialize(content, steps), reference, cases)
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
         return confirm(

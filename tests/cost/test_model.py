@@ -1,6 +1,7 @@
 """The cost model: sums of measured latencies, remembered in the database; what is static is free."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,9 @@ from taso_py.cost import model
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
+from taso_py.ir.node import Node
+from taso_py.kernels.table import PLAIN, covers
+from taso_py.kernels.tile import Cover
 from taso_py.ops.table import parse_graph
 
 CPU = torch.device("cpu")
@@ -37,7 +41,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_a_graph_costs_the_sum_of_what_runs(measured: list[object]) -> None:
     with LatencyDatabase(":memory:") as database:
-        assert math.isclose(CostModel(CPU, database).graph_cost(GRAPH), 4e-3)
+        assert math.isclose(CostModel(CPU, database, tiles=PLAIN).graph_cost(GRAPH), 4e-3)
     assert len(measured) == 4
 
 
@@ -85,6 +89,23 @@ def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFix
     with LatencyDatabase(":memory:") as database:
         assert CostModel(CPU, database).graph_cost(graph) == 0
     assert "cannot be measured alone" in caplog.text
+
+
+def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> object:
+        raise RuntimeError("no primitive")
+
+    def broken(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
+        return [replace(c, binder=c.binder and fail) for c in covers(node, device)]
+
+    monkeypatch.setattr(model, "covers", broken)
+    graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        assert math.isfinite(cost.graph_cost(graph))
+        assert cost.plan(graph).steps == {}
+        assert {row.kernel.partition(":")[0] for row in database.rows()} == {"aten"}
+    assert "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used" in caplog.text
 
 
 def test_a_real_measurement_is_positive() -> None:

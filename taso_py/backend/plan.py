@@ -1,0 +1,112 @@
+"""Plans: which kernel computes what, and in which memory format values lie.
+
+A kernel covers a connected set of nodes and computes the outputs of the last of them. A plan names a kernel for some
+of a graph's nodes; the others are lowered to plain ATen calls, one by one.
+
+Invariant: a plan changes how values are computed and how they lie in memory, never which values they are.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, fx
+
+from taso_py.ir.node import Node, Value
+
+IMAGE_RANK = 4
+"""Values of this rank have a choice of memory format."""
+
+
+class Format(enum.Enum):
+    """How values of rank 4 lie in memory. All others lie as plain ATen calls leave them."""
+
+    DENSE = "dense"
+    """As plain ATen calls leave them: in row-major order, unless they are views."""
+    CHANNELS_LAST = "channels_last"
+    """In the order (batch, row, column, channel)."""
+
+    @property
+    def other(self) -> Format:
+        """The other one."""
+        return Format.DENSE if self is Format.CHANNELS_LAST else Format.CHANNELS_LAST
+
+
+MEMORY_FORMATS = {Format.DENSE: torch.contiguous_format, Format.CHANNELS_LAST: torch.channels_last}
+
+Bound: TypeAlias = Callable[..., Any]
+"""A function of the run-time operands: a tensor, or a tuple of them where the last node has several outputs."""
+
+
+class Kernel(Protocol):
+    """An implementation of a connected set of nodes."""
+
+    @property
+    def name(self) -> str:
+        """The tile that it is an instance of."""
+        ...
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What it covers, the node whose outputs it computes last."""
+        ...
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """What it reads at run time, in the order of the bound function's arguments."""
+        ...
+
+    @property
+    def statics(self) -> tuple[Value, ...]:
+        """What it packs when a module is built."""
+        ...
+
+    def bind(self, statics: Sequence[Tensor]) -> Bound:
+        """The function of the run-time operands, for these static ones."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a node, or several at once, are computed."""
+
+    kernel: Kernel | None
+    """None for plain ATen calls."""
+    reads: Format = Format.DENSE
+    """How operands of rank 4 that are computed at run time must lie."""
+    gives: Format = Format.DENSE
+    """How results of rank 4 lie."""
+
+
+PLAIN = Step(None)
+"""A plain ATen call on values as plain ATen calls leave them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a graph, by the node whose outputs each computes; nodes without one are computed plainly."""
+
+    steps: Mapping[Node, Step] = field(default_factory=dict[Node, Step])
+
+    def step(self, node: Node) -> Step:
+        """How a node that some step ends with is computed."""
+        return self.steps.get(node, PLAIN)
+
+
+NO_PLAN = Plan()
+"""Plain ATen calls throughout."""
+
+
+def is_formatted(value: Value) -> bool:
+    """Whether a value has a choice of memory format."""
+    return value.type.rank == IMAGE_RANK and not value.node.is_static
+
+
+def converted(graph: fx.Graph, value: fx.Node, format_: Format) -> fx.Node:
+    """A value laid out in a memory format."""
+    keywords: dict[str, Any] = {"memory_format": MEMORY_FORMATS[format_]}
+    return graph.call_function(torch.ops.aten.contiguous.default, (value,), keywords)

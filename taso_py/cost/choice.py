@@ -1,0 +1,310 @@
+"""The joint choice of kernels and memory formats for a graph.
+
+Which covers to take is a packing problem: covers may not overlap, and each saves something over its nodes one by one.
+Overlaps are local (a sum of two convolutions can be computed along with either), so each connected part of the conflict
+graph is solved exactly by branch and bound. Given the covers, each has two ways to lie in memory at most, and a value
+that some readers want otherwise than it is given is converted once, whatever their number. That is a submodular
+function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What energy functions can be
+minimized via graph cuts?, PAMI 2004).
+
+Invariant: the choice is exact for the covers taken; and covers are taken three times, by what they save at their best
+format, dense throughout and channels last throughout, the cheapest choice winning. So it is never worse than the best
+plan that is dense throughout, or channels last throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import networkx as nx
+
+from taso_py.backend.plan import Format, Plan, Step, is_formatted
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Input, Weight
+from taso_py.kernels.tile import Cover, Formats
+from taso_py.ops.contraction import Conv2d
+from taso_py.ops.normalization import BatchNorm
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+
+MOST_EXACT = 18
+"""How many covers a connected part of the conflict graph has at most that is solved exactly."""
+
+
+class Prices(Protocol):
+    """What covers and conversions cost, in seconds."""
+
+    def covers(self, node: Node) -> Sequence[Cover]:
+        """The covers that end with a node; those of the node alone among them."""
+        ...
+
+    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        """The latency of a cover that reads and gives values in these formats."""
+        ...
+
+    def conversion_seconds(self, value: Value, format_: Format) -> float:
+        """The latency of laying a value out in a format."""
+        ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan and its latency."""
+
+    plan: Plan
+    seconds: float
+
+
+def choose(graph: Graph, prices: Prices, *, formats: Iterable[Format] = Format, exact: bool = True) -> Choice:
+    """The best covers and memory formats of a graph.
+
+    Args:
+        graph: what to compute.
+        prices: the latencies.
+        formats: the memory formats to choose from.
+        exact: whether to solve for the formats exactly; otherwise each is improved as long as one change does.
+    """
+    problem = _Problem(graph, prices, frozenset(formats))
+    taken = [problem.take(None), *(problem.take(format_) for format_ in Format if exact and problem.has_choice)]
+    distinct = {frozenset(covers): covers for covers in taken}
+    choices = [_Labelling(graph, covers, problem).solve(exact) for covers in distinct.values()]
+    return min(choices, key=lambda choice: choice.seconds)
+
+
+class _Problem:
+    """A graph's covers, and which formats matter where."""
+
+    def __init__(self, graph: Graph, prices: Prices, formats: frozenset[Format]) -> None:
+        self.prices = prices
+        self._graph, self._formats = graph, formats
+        self._running = [node for node in graph.nodes if is_running(node)]
+        self._images = _reached_from_images(self._running) if Format.CHANNELS_LAST in formats else frozenset[Node]()
+        self.has_choice = bool(self._images)
+        outputs = {value.node for value in graph.outputs}
+        self._alone: dict[Node, list[Cover]] = {}
+        self._fused: list[Cover] = []
+        for node in self._running:
+            covers = prices.covers(node)
+            self._alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
+            fused = [cover for cover in covers if len(cover.nodes) > 1]
+            self._fused += [cover for cover in fused if self._fits(cover, outputs)]
+
+    def _fits(self, cover: Cover, outputs: set[Node]) -> bool:
+        """Whether nothing else reads what the cover computes inside."""
+        users = self._graph.users
+        return all(
+            node not in outputs and all(user in cover.nodes for user in users[node]) for node in cover.nodes[:-1]
+        )
+
+    def formats(self, cover: Cover) -> Sequence[Formats]:
+        """The formats that a cover can choose from here; one, or two, the one that is dense first."""
+        if len(cover.formats) > 1 and cover.root not in self._images:
+            return cover.formats[:1]
+        allowed = [pair for pair in cover.formats if self._formats.issuperset(pair)]
+        return allowed or cover.formats[:1]
+
+    def take(self, format_: Format | None) -> list[Cover]:
+        """Covers that compute every node once, the cheapest in a format; None for each at its best."""
+
+        def seconds(cover: Cover) -> float:
+            pairs = self.formats(cover)
+            wanted = [pair for pair in pairs if format_ in (None, pair[0])] or pairs
+            return min(self.prices.cover_seconds(cover, pair) for pair in wanted)
+
+        alone = {node: min(covers, key=seconds) for node, covers in self._alone.items()}
+        single = {node: seconds(cover) for node, cover in alone.items()}
+        savings = {cover: sum(single[node] for node in cover.nodes) - seconds(cover) for cover in self._fused}
+        packed = _packing({cover: saving for cover, saving in savings.items() if saving > 0})
+        inside = {node for cover in packed for node in cover.nodes}
+        return [*packed, *(cover for node, cover in alone.items() if node not in inside)]
+
+
+def is_running(node: Node) -> bool:
+    """Whether a node is computed at run time."""
+    return not node.is_static and not isinstance(node.op, Input | Weight)
+
+
+def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
+    """The nodes whose memory format may matter: connected to convolutions and pooling by values of rank 4."""
+    graph: nx.Graph[Node] = nx.Graph()
+    for node in running:
+        graph.add_node(node)
+        graph.add_edges_from((node, value.node) for value in node.inputs if is_formatted(value))
+    reached: set[Node] = set()
+    for node in running:
+        if isinstance(node.op, IMAGE_OPERATORS) and node not in reached:
+            reached |= nx.node_connected_component(graph, node)
+    return frozenset(reached)
+
+
+IMAGE_OPERATORS = (Conv2d, BatchNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d)
+"""Operators whose speed depends on the memory format."""
+
+
+def _packing(savings: Mapping[Cover, float]) -> list[Cover]:
+    """Covers that do not overlap and save the most together."""
+    by_node: dict[Node, list[Cover]] = {}
+    for cover in savings:
+        for node in cover.nodes:
+            by_node.setdefault(node, []).append(cover)
+    conflicts: nx.Graph[Cover] = nx.Graph()
+    conflicts.add_nodes_from(savings)
+    for covers in by_node.values():
+        conflicts.add_edges_from((covers[0], other) for other in covers[1:])
+    packed: list[Cover] = []
+    for part in nx.connected_components(conflicts):
+        ordered = sorted(part, key=lambda cover: (-savings[cover], cover.root.digest, cover.name, len(cover.nodes)))
+        packed += _heaviest(ordered, savings) if len(ordered) <= MOST_EXACT else _greedy(ordered)
+    return packed
+
+
+def _greedy(ordered: Sequence[Cover]) -> list[Cover]:
+    taken: list[Cover] = []
+    for cover in ordered:
+        if all(_disjoint(cover, other) for other in taken):
+            taken.append(cover)
+    return taken
+
+
+def _heaviest(ordered: Sequence[Cover], savings: Mapping[Cover, float]) -> list[Cover]:
+    """The best choice of covers that do not overlap, by branch and bound: with the first, then without it."""
+    best, best_saving = list[Cover](), 0.0
+    stack: list[tuple[list[Cover], float, Sequence[Cover]]] = [([], 0.0, ordered)]
+    while stack:
+        taken, saving, rest = stack.pop()
+        if saving > best_saving:
+            best, best_saving = taken, saving
+        if not rest or saving + sum(savings[cover] for cover in rest) <= best_saving:
+            continue
+        first, others = rest[0], rest[1:]
+        stack.append((taken, saving, others))
+        stack.append(([*taken, first], saving + savings[first], [c for c in others if _disjoint(c, first)]))
+    return best
+
+
+def _disjoint(one: Cover, other: Cover) -> bool:
+    return not set(one.nodes) & set(other.nodes)
+
+
+class _Labelling:
+    """Memory formats for covers that were taken: one of the pairs of each."""
+
+    def __init__(self, graph: Graph, covers: Sequence[Cover], problem: _Problem) -> None:
+        self._covers = covers
+        self._pairs = [problem.formats(cover) for cover in covers]
+        self._prices = problem.prices
+        self._own = [
+            [self._prices.cover_seconds(c, pair) for pair in p] for c, p in zip(covers, self._pairs, strict=True)
+        ]
+        self._maker = {
+            value: i for i, cover in enumerate(covers) for value in cover.root.outputs if is_formatted(value)
+        }
+        self._readers: dict[Value, list[int]] = {}
+        for i, cover in enumerate(covers):
+            for value in dict.fromkeys(cover.operands):
+                if is_formatted(value):
+                    self._readers.setdefault(value, []).append(i)
+        self._returned = {value for value in graph.outputs if is_formatted(value)}
+
+    def solve(self, exact: bool) -> Choice:
+        """The best labels, or good ones."""
+        starts = [[0] * len(self._covers), [len(pairs) - 1 for pairs in self._pairs]]
+        free = [i for i, pairs in enumerate(self._pairs) if len(pairs) > 1]
+        if exact and free:
+            labels = self._cut(free)
+        else:
+            labels = min((self._descended(start, free) for start in starts), key=self.seconds)
+        steps = {
+            cover.root: cover.step(pairs[label])
+            for cover, pairs, label in zip(self._covers, self._pairs, labels, strict=True)
+        }
+        needed = {node: step for node, step in steps.items() if step != Step(None)}
+        return Choice(Plan(needed), self.seconds(labels))
+
+    def seconds(self, labels: Sequence[int]) -> float:
+        """The latency under labels."""
+        own = sum(costs[label] for costs, label in zip(self._own, labels, strict=True))
+        return own + sum(
+            self._converting(value, labels) for value in {**self._readers, **dict.fromkeys(self._returned)}
+        )
+
+    def _converting(self, value: Value, labels: Sequence[int]) -> float:
+        """What converting a value costs: once, if anyone wants it otherwise than it is given."""
+        given = self._gives(value, labels)
+        wanted = {self._pairs[i][labels[i]][0] for i in self._readers.get(value, ())}
+        if value in self._returned:
+            wanted.add(Format.DENSE)
+        return self._prices.conversion_seconds(value, given.other) if given.other in wanted else 0.0
+
+    def _gives(self, value: Value, labels: Sequence[int]) -> Format:
+        maker = self._maker.get(value)
+        return Format.DENSE if maker is None else self._pairs[maker][labels[maker]][1]
+
+    def _descended(self, labels: list[int], free: Sequence[int]) -> list[int]:
+        """Labels that no single change improves."""
+        labels = list(labels)
+        around = {i: self._values_around(i) for i in free}
+        improves = True
+        while improves:
+            improves = False
+            for i in free:
+                before = self._own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i])
+                labels[i] ^= 1
+                if self._own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i]) < before:
+                    improves = True
+                else:
+                    labels[i] ^= 1
+        return labels
+
+    def _values_around(self, i: int) -> list[Value]:
+        cover = self._covers[i]
+        return list(dict.fromkeys(value for value in (*cover.operands, *cover.root.outputs) if is_formatted(value)))
+
+    def _cut(self, free: Sequence[int]) -> list[int]:
+        """The best labels: a minimum cut between dense (the source's side) and channels last."""
+        network: nx.DiGraph[object] = nx.DiGraph()
+        network.add_nodes_from((_SOURCE, _SINK))
+        for i in free:
+            _add(network, _SOURCE, i, self._own[i][1])
+            _add(network, i, _SINK, self._own[i][0])
+        for value in {**self._readers, **dict.fromkeys(self._returned)}:
+            readers: list[object] = [self._side(i, 0) for i in self._readers.get(value, ())]
+            readers += [_SOURCE] * (value in self._returned)
+            maker: object = _SOURCE if value not in self._maker else self._side(self._maker[value], 1)
+            self._add_value(network, value, maker, readers)
+        _, (dense, _) = nx.minimum_cut(network, _SOURCE, _SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
+        return [0 if len(pairs) == 1 or i in dense else 1 for i, pairs in enumerate(self._pairs)]
+
+    def _side(self, i: int, end: int) -> object:
+        """What stands for the format in which a cover reads (end 0) or gives (end 1): its variable, or a constant."""
+        choices = {pair[end] for pair in self._pairs[i]}
+        if len(choices) == 2:
+            return i
+        return _SOURCE if choices == {Format.DENSE} else _SINK
+
+    def _add_value(self, network: nx.DiGraph[object], value: Value, maker: object, readers: Sequence[object]) -> None:
+        """Cuts one edge if a value is given dense and a reader wants channels last, another in the opposite case."""
+        others = [reader for reader in readers if reader != maker]
+        if not others:
+            return
+        to_last, to_dense = (value, Format.CHANNELS_LAST), (value, Format.DENSE)
+        _add(network, maker, to_last, self._prices.conversion_seconds(value, Format.CHANNELS_LAST))
+        _add(network, to_dense, maker, self._prices.conversion_seconds(value, Format.DENSE))
+        for reader in others:
+            _add(network, to_last, reader, None)
+            _add(network, reader, to_dense, None)
+
+
+_SOURCE, _SINK = "dense", "channels last"
+
+
+def _add(network: nx.DiGraph[object], tail: object, head: object, seconds: float | None) -> None:
+    """Adds to the capacity of an edge; None for one that is never cut."""
+    if seconds is None:
+        network.add_edge(tail, head)
+    elif network.has_edge(tail, head):
+        network[tail][head]["capacity"] += seconds
+    else:
+        network.add_edge(tail, head, capacity=seconds)

@@ -1,0 +1,72 @@
+"""The tile of PyTorch's plain operators: one call a node, in the memory formats that it keeps.
+
+Invariant: every node that can be lowered has a cover here, whatever the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from taso_py.backend.plan import IMAGE_RANK, Format, is_formatted
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant
+from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
+from taso_py.ops.contraction import Conv2d
+from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.movement import Concat, Permute, Slice
+from taso_py.ops.normalization import BatchNorm
+from taso_py.ops.opaque import Opaque
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from taso_py.ops.reduction import Max, Mean, Sum
+
+_ELEMENTWISE = (Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Rsqrt, Silu, Gelu, Cast)
+_REDUCTIONS = (Sum, Mean, Max)
+_KEEP_FORMAT = (*_ELEMENTWISE, *_REDUCTIONS, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat, Slice)
+_OPAQUE_ELEMENTWISE = frozenset(
+    {"aten.hardswish.default", "aten.hardsigmoid.default", "aten.hardtanh.default", "aten.clamp.default"}
+)
+TO_LAST = (0, 2, 3, 1)
+"""The order of axes that takes channels last: of a channels-last value it is a dense one, without moving anything."""
+FROM_LAST = (0, 3, 1, 2)
+
+
+def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
+    yield Cover("aten", (node,), node.inputs, tuple(_formats(node, device)), text=node.op.text)
+
+
+def _formats(node: Node, device: torch.device) -> Iterator[Formats]:
+    yield DENSE
+    order = _order(node)
+    if order == TO_LAST:
+        yield Format.CHANNELS_LAST, Format.DENSE
+    elif order == FROM_LAST:
+        yield Format.DENSE, Format.CHANNELS_LAST
+    elif (_keeps_format(node) and _has_whole_image(node)) or (isinstance(node.op, Conv2d) and device.type != "cpu"):
+        yield CHANNELS_LAST
+
+
+def _order(node: Node) -> tuple[int, ...] | None:
+    """The order of axes of a permutation of a value that has a choice of format."""
+    if not isinstance(node.op, Permute) or not is_formatted(node.inputs[0]):
+        return None
+    lead = range(IMAGE_RANK - len(node.op.order))
+    return (*lead, *(int(axis) + IMAGE_RANK for axis in node.op.order))
+
+
+def _keeps_format(node: Node) -> bool:
+    if isinstance(node.op, Opaque):
+        return node.op.target in _OPAQUE_ELEMENTWISE and len(node.inputs) == 1
+    return isinstance(node.op, _KEEP_FORMAT)
+
+
+def _has_whole_image(node: Node) -> bool:
+    """Whether an operand of rank 4 is as large as any, so that it decides the layout of the result."""
+    images = [value for value in node.inputs if is_formatted(value)]
+    others = [value for value in node.inputs if not is_formatted(value) and not isinstance(value.node.op, Constant)]
+    return bool(images) and all(value.type.rank < IMAGE_RANK or value.node.is_static for value in others)
+
+
+ATEN = Tile("aten", _covers)
+"""PyTorch's own operators."""

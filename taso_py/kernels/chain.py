@@ -1,0 +1,113 @@
+"""Chains: a convolution or matrix product with static weights, and what a kernel may do to its result on the way out.
+
+Most libraries compute a batch normalisation, an addition and an activation while they write the result of the product;
+what they take differs, the shape of the pattern does not.
+
+Invariant: a chain's nodes form a path from the product to the root; that nothing else reads the inner ones is for the
+graph to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Gelu, Relu, Sigmoid, Silu, Tanh
+from taso_py.ops.normalization import BatchNorm
+from taso_py.ops.opaque import Opaque
+
+ACTIVATIONS = (Relu, Sigmoid, Tanh, Silu, Gelu)
+_OPAQUE_ACTIVATIONS = frozenset({"aten.hardswish.default", "aten.hardsigmoid.default"})
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A product and its epilogue, in the order in which they are computed."""
+
+    product: Node
+    norm: Node | None
+    """An inference batch normalisation."""
+    other: Value | None
+    """What is added, of the type of the product."""
+    nodes: tuple[Node, ...]
+    """All of them, the product first."""
+    activation: Node | None
+
+    @property
+    def statics(self) -> tuple[Value, ...]:
+        """The weight, the bias if there is one, and the parameters of the normalisation."""
+        return (*self.product.inputs[1:], *(self.norm.inputs[1:] if self.norm else ()))
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """What is read at run time: the input, and what is added."""
+        return (self.product.inputs[0], *((self.other,) if self.other else ()))
+
+    @property
+    def text(self) -> str:
+        """What a kernel's latency depends on: not on a normalisation, which becomes weight and bias."""
+        has_bias = self.norm is not None or len(self.product.inputs) == 3
+        epilogue = ["bias"] * has_bias + ["add"] * (self.other is not None)
+        return " ".join([self.product.op.text, *epilogue, *([self.activation.op.text] if self.activation else ())])
+
+    def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias with the normalisation folded into them, in the precision of the weight.
+
+        A normalised product is ``(x * w + b - mean) * s + beta`` with ``s = gamma / sqrt(variance + eps)``, so that the
+        weight becomes ``w * s`` and the bias ``(b - mean) * s + beta``; computed in double precision.
+        """
+        count = len(self.product.inputs) - 1
+        weight, bias = statics[0], statics[1] if count == 2 else None
+        if self.norm is None:
+            return weight, bias
+        gamma, beta, mean, variance = (tensor.double() for tensor in statics[count:])
+        scale = gamma / torch.sqrt(variance + cast(float, cast(BatchNorm, self.norm.op).eps))
+        shift = (0.0 if bias is None else bias.double()) - mean
+        folded = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        return folded.to(weight.dtype), (shift * scale + beta).to(weight.dtype)
+
+
+def chains(root: Node) -> Iterator[Chain]:
+    """The chains that end with a node."""
+    activation, end = (root, root.inputs[0].node) if is_activation(root) else (None, root)
+    tail = [] if activation is None else [activation]
+    yield from _normed(end, None, tail, activation)
+    if isinstance(end.op, Add) and end.inputs[0] != end.inputs[1] and end.inputs[0].type == end.inputs[1].type:
+        for this, other in (end.inputs, end.inputs[::-1]):
+            yield from _normed(this.node, other, [end, *tail], activation)
+
+
+def _normed(end: Node, other: Value | None, tail: list[Node], activation: Node | None) -> Iterator[Chain]:
+    if _is_product(end):
+        yield Chain(end, None, other, (end, *tail), activation)
+    elif isinstance(end.op, BatchNorm) and all(value.node.is_static for value in end.inputs[1:]):
+        product = end.inputs[0].node
+        if isinstance(product.op, Conv2d) and _is_product(product):
+            yield Chain(product, end, other, (product, end, *tail), activation)
+
+
+def _is_product(node: Node) -> bool:
+    if not isinstance(node.op, Conv2d | Linear | Matmul):
+        return False
+    first, *others = node.inputs
+    return (
+        not first.node.is_static
+        and all(value.node.is_static and not isinstance(value.node.op, Constant) for value in others)
+        and first.type.rank >= 2
+        and others[0].type.rank == (4 if isinstance(node.op, Conv2d) else 2)
+        and all(size > 0 for size in (*first.type.sizes, *node.types[0].sizes))
+    )
+
+
+def is_activation(node: Node) -> bool:
+    """Whether a node is a function of the elements of one value that libraries fuse into what computes it."""
+    if isinstance(node.op, Opaque):
+        return node.op.target in _OPAQUE_ACTIVATIONS and len(node.inputs) == 1
+    return isinstance(node.op, ACTIVATIONS)

@@ -1,0 +1,142 @@
+"""Tiles of NVIDIA's libraries: cuDNN's fused convolutions, and the epilogues of cuBLASLt's matrix product.
+
+Each is probed once per device and element type. Weights of channels-last convolutions are packed channels last.
+(cuDNN: aten/src/ATen/native/cudnn/ConvShared.cpp; cuBLASLt: ``_addmm_activation``, aten/src/ATen/native/cuda/Blas.cpp.)
+
+Invariant: these tiles cover nothing on other devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from taso_py.backend.plan import Bound
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.node import Node
+from taso_py.kernels.chain import Chain, chains
+from taso_py.kernels.probe import agrees, example
+from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Tile
+from taso_py.ops.contraction import Conv2d, Linear
+from taso_py.ops.elementwise import Gelu, Relu
+
+aten = torch.ops.aten
+
+
+def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
+    for chain in chains(node) if device.type == "cuda" else ():
+        if not isinstance(chain.product.op, Conv2d):
+            continue
+        if chain.activation is None and chain.other is None:
+            # The plain convolution, with its normalisation folded in and its weight packed channels last.
+            yield _cover("cudnn.conv", chain, _bind_conv)
+        elif isinstance(chain.activation and chain.activation.op, Relu) and _takes(chain, device, conv_relu_works):
+            yield _cover("cudnn.conv_relu", chain, _bind_conv_relu)
+
+
+def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
+    for chain in chains(node) if device.type == "cuda" else ():
+        op = chain.activation.op if chain.activation else None
+        fuses = isinstance(op, Relu) or (isinstance(op, Gelu) and op.approximate == "tanh")
+        is_biased_linear = isinstance(chain.product.op, Linear) and len(chain.product.inputs) == 3
+        if fuses and is_biased_linear and chain.other is None and _takes(chain, device, linear_works):
+            yield Cover(
+                *("cublaslt.linear", chain.nodes, chain.operands, (DENSE,), chain.statics),
+                *(lambda statics, chain=chain: _bind_linear(chain, statics), chain.text),
+            )
+
+
+def _cover(name: str, chain: Chain, bind: Callable[[Chain, Sequence[Tensor]], Bound]) -> Cover:
+    return Cover(
+        *(name, chain.nodes, chain.operands, (CHANNELS_LAST,), chain.statics),
+        *(lambda statics: bind(chain, statics), chain.text),
+    )
+
+
+def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:
+    dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
+    return len(dtypes) == 1 and works(TORCH_DTYPES[dtypes.pop()], device)
+
+
+def _packed(chain: Chain, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None, list[Any]]:
+    """The weight channels last, the bias, and the arguments in the order in which cuDNN's calls take them."""
+    op = chain.product.op
+    assert isinstance(op, Conv2d)
+    weight, bias = chain.parameters(statics)
+    windows = [list(op.stride), list(op.padding), list(op.dilation), op.groups]
+    return weight.contiguous(memory_format=torch.channels_last), bias, windows
+
+
+def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+    weight, bias, windows = _packed(chain, statics)
+
+    def conv(x: Tensor) -> Tensor:
+        return aten.conv2d.default(x, weight, bias, *windows)
+
+    return conv
+
+
+def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+    weight, bias, windows = _packed(chain, statics)
+    if chain.other is None:
+
+        def cudnn_conv_relu(x: Tensor) -> Tensor:
+            return aten.cudnn_convolution_relu.default(x, weight, bias, *windows)
+
+        return cudnn_conv_relu
+
+    def cudnn_conv_add_relu(x: Tensor, other: Tensor) -> Tensor:
+        return aten.cudnn_convolution_add_relu.default(x, weight, other, 1.0, bias, *windows)
+
+    return cudnn_conv_add_relu
+
+
+def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+    weight, bias = chain.parameters(statics)
+    uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
+    columns = weight.t()
+    shape = list(chain.nodes[-1].types[0].sizes)
+
+    def cublaslt_linear(x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).reshape(shape)
+
+    return cublaslt_linear
+
+
+@cache
+def conv_relu_works(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the fused convolutions compute a small example right, channels last."""
+    x, weight, bias = (example(shape, dtype, device) for shape in ((2, 8, 5, 5), (8, 8, 3, 3), (8,)))
+
+    def fused() -> list[Tensor]:
+        image, kernel = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+        windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], 1)
+        return [
+            aten.cudnn_convolution_relu.default(image, kernel, bias, *windows),
+            aten.cudnn_convolution_add_relu.default(image, kernel, image, 1.0, bias, *windows),
+        ]
+
+    product = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1)
+    return agrees(fused, [functional.relu(product), functional.relu(product + x.float())])
+
+
+@cache
+def linear_works(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the fused linear layer computes a small example right, with both activations."""
+    x, weight, bias = (example(shape, dtype, device) for shape in ((4, 8), (8, 8), (8,)))
+
+    def fused() -> list[Tensor]:
+        return [aten._addmm_activation.default(bias, x, weight.t(), use_gelu=uses) for uses in (False, True)]
+
+    product = functional.linear(x.float(), weight.float(), bias.float())
+    return agrees(fused, [functional.relu(product), functional.gelu(product, approximate="tanh")])
+
+
+CUDNN = (Tile("cudnn.conv", _conv_covers), Tile("cublaslt.linear", _linear_covers))
+"""The tiles of NVIDIA's libraries."""

@@ -1,0 +1,164 @@
+"""Tiles of oneDNN on the CPU: convolutions and linear layers with packed weights and fused epilogues.
+
+PyTorch registers them for its own compiler, without a promise that their schemas stay (namespace ``mkldnn``, see
+aten/src/ATen/native/mkldnn/{Conv,Linear}.cpp); so each is probed once per element type, and is not used where a small
+example fails or differs from the plain operators.
+
+Invariant: results of rank 4 are channels last, whatever the format of the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from taso_py.backend.plan import Bound, Format
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.node import Node
+from taso_py.kernels.chain import Chain, chains
+from taso_py.kernels.probe import agrees, example
+from taso_py.kernels.tile import CHANNELS_LAST, Cover, Formats, Tile
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Gelu
+from taso_py.ops.opaque import Opaque
+
+_NAMES = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "silu": "swish", "gelu": "gelu"}
+_OPAQUE_NAMES = {"aten.hardswish.default": "hardswish", "aten.hardsigmoid.default": "hardsigmoid"}
+_CONV_FORMATS: tuple[Formats, ...] = ((Format.DENSE, Format.CHANNELS_LAST), CHANNELS_LAST)
+_LINEAR_FORMATS: tuple[Formats, ...] = ((Format.DENSE, Format.DENSE),)
+_CPU = torch.device("cpu")
+
+
+def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
+    for chain in chains(node):
+        if isinstance(chain.product.op, Conv2d) and _takes(chain, device, convolution_works):
+            yield _cover("onednn.conv", chain, _CONV_FORMATS, _bind_conv)
+
+
+def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
+    for chain in chains(node):
+        # The sum of the linear kernel takes no activation.
+        is_simple = chain.other is None or chain.activation is None
+        if isinstance(chain.product.op, Linear | Matmul) and is_simple and _takes(chain, device, linear_works):
+            yield _cover("onednn.linear", chain, _LINEAR_FORMATS, _bind_linear)
+
+
+def _cover(
+    name: str, chain: Chain, formats: tuple[Formats, ...], bind: Callable[[Chain, Sequence[Tensor]], Bound]
+) -> Cover:
+    def binder(statics: Sequence[Tensor]) -> Bound:
+        return bind(chain, statics)
+
+    return Cover(name, chain.nodes, chain.operands, formats, chain.statics, binder, chain.text)
+
+
+def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype], bool]) -> bool:
+    dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
+    return device.type == "cpu" and len(dtypes) == 1 and works(TORCH_DTYPES[dtypes.pop()]) and _is_fusible(chain)
+
+
+def _is_fusible(chain: Chain) -> bool:
+    """Whether there is a kernel for the epilogue; a sum has none in groups, and is followed by nothing but relu."""
+    if chain.other is None:
+        return True
+    name, _ = _activation(chain.activation)
+    return name in ("none", "relu") and getattr(chain.product.op, "groups", 1) == 1
+
+
+def _activation(node: Node | None) -> tuple[str, str]:
+    """The name of an activation in oneDNN, and which algorithm."""
+    if node is None:
+        return "none", ""
+    if isinstance(node.op, Opaque):
+        return _OPAQUE_NAMES[node.op.target], ""
+    return _NAMES[node.op.name], node.op.approximate if isinstance(node.op, Gelu) else ""
+
+
+def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+    op = chain.product.op
+    assert isinstance(op, Conv2d)
+    windows: list[Any] = [list(op.padding), list(op.stride), list(op.dilation), op.groups]
+    weight, bias = chain.parameters(statics)
+    shape = list(chain.product.inputs[0].type.sizes)
+    packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *windows, shape)
+    name, algorithm = _activation(chain.activation)
+    if chain.other is None:
+        call: Any = torch.ops.mkldnn._convolution_pointwise.default
+
+        def onednn_conv(x: Tensor) -> Tensor:
+            return call(x, packed, bias, *windows, name, [], algorithm)
+
+        return onednn_conv
+    call = torch.ops.mkldnn._convolution_pointwise.binary
+    unary = None if name == "none" else name
+
+    def onednn_conv_add(x: Tensor, other: Tensor) -> Tensor:
+        return call(x, other, packed, bias, *windows, "add", 1.0, unary, [], algorithm)
+
+    return onednn_conv_add
+
+
+def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+    weight, bias = chain.parameters(statics)
+    if isinstance(chain.product.op, Matmul):
+        weight = weight.t()
+    rows = chain.product.inputs[0].type.sizes
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _product(rows[:-1]))
+    name, algorithm = _activation(chain.activation)
+    if chain.other is None:
+        call: Any = torch.ops.mkldnn._linear_pointwise.default
+
+        def onednn_linear(x: Tensor) -> Tensor:
+            return call(x, packed, bias, name, [], algorithm)
+
+        return onednn_linear
+    call = torch.ops.mkldnn._linear_pointwise.binary
+
+    def onednn_linear_add(x: Tensor, other: Tensor) -> Tensor:
+        return call(x, other, packed, bias, "add")
+
+    return onednn_linear_add
+
+
+def _product(sizes: Sequence[int]) -> int:
+    return int(torch.Size(sizes).numel())
+
+
+@cache
+def convolution_works(dtype: torch.dtype) -> bool:
+    """Whether the convolution computes a small example right, in its unary and in its binary form."""
+    x, weight, bias = (example(shape, dtype, _CPU) for shape in ((2, 4, 5, 5), (4, 4, 3, 3), (4,)))
+    windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], 1)
+
+    def fused() -> list[Tensor]:
+        ops = torch.ops.mkldnn
+        packed = ops._reorder_convolution_weight(weight, *windows, list(x.shape))
+        unary = ops._convolution_pointwise.default(x, packed, bias, *windows, "relu", [], "")
+        return [unary, ops._convolution_pointwise.binary(x, x, packed, bias, *windows, "add", 1.0, "relu", [], "")]
+
+    product = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1)
+    return agrees(fused, [functional.relu(product), functional.relu(product + x.float())])
+
+
+@cache
+def linear_works(dtype: torch.dtype) -> bool:
+    """Whether the linear layer computes a small example right, in its unary and in its binary form."""
+    x, weight, bias = (example(shape, dtype, _CPU) for shape in ((3, 4), (4, 4), (4,)))
+
+    def fused() -> list[Tensor]:
+        ops = torch.ops.mkldnn
+        packed = ops._reorder_linear_weight(weight, 3)
+        unary = ops._linear_pointwise.default(x, packed, bias, "gelu", [], "none")
+        return [unary, ops._linear_pointwise.binary(x, x, packed, bias, "add")]
+
+    product = functional.linear(x.float(), weight.float(), bias.float())
+    return agrees(fused, [functional.gelu(product), product + x.float()])
+
+
+ONEDNN = (Tile("onednn.conv", _conv_covers), Tile("onednn.linear", _linear_covers))
+"""The tiles of oneDNN."""

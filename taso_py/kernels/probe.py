@@ -1,0 +1,34 @@
+"""Probing operators whose schemas no one promises: they are used only where a small example comes out right.
+
+Invariant: a probe has no effect but the time it takes, and its answer is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+"""Absolute and relative, of results whose magnitude is about one; float32 leaves room for TF32."""
+
+
+def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) -> bool:
+    """Whether calls of operators that may not exist, or not for these operands, give what is expected."""
+    try:
+        with torch.no_grad():
+            results = fused()
+    except (RuntimeError, AttributeError, TypeError, NotImplementedError):
+        return False
+    allowed = TOLERANCE.get(results[0].dtype)
+    return allowed is not None and all(
+        bool(torch.allclose(result.float(), right, rtol=allowed, atol=allowed))
+        for result, right in zip(results, expected, strict=True)
+    )
+
+
+def example(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The same small numbers at each call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(tuple(shape), generator=generator).sub(0.5).to(device, dtype)

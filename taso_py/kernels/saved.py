@@ -1,0 +1,60 @@
+"""Plans as data: what ``plan.json`` holds of the kernels that were chosen.
+
+Invariant: a restored plan has only kernels that this machine has and that fit the graph; what cannot be restored is
+computed by plain ATen calls, and said once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from taso_py.backend.plan import Format, Plan, Step
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.kernels.table import covers
+from taso_py.kernels.tile import Cover
+
+_log = logging.getLogger(__name__)
+
+
+def dump(plan: Plan) -> list[dict[str, Any]]:
+    """The steps of a plan, one JSON object each; nodes are named by their digests."""
+    return [
+        {
+            "tile": step.kernel.name if step.kernel is not None else "aten",
+            "nodes": [inner.digest for inner in (step.kernel.nodes if step.kernel is not None else (node,))],
+            "reads": step.reads.value,
+            "gives": step.gives.value,
+        }
+        for node, step in sorted(plan.steps.items(), key=lambda item: item[0].digest)
+    ]
+
+
+def restore(graph: Graph, steps: Iterable[Mapping[str, Any]], device: torch.device) -> Plan:
+    """The plan that :func:`dump` gave, for a graph that was imported from the same file."""
+    nodes = {node.digest: node for node in graph.nodes}
+    restored: dict[Node, Step] = {}
+    lost = 0
+    for saved in steps:
+        node = nodes.get(saved["nodes"][-1])
+        cover = None if node is None else _cover(node, saved, device)
+        if cover is None:
+            lost += 1
+        else:
+            restored[cover.root] = cover.step((Format(saved["reads"]), Format(saved["gives"])))
+    if lost:
+        _log.warning("%d kernels of the saved plan are not available here; plain operators take their place", lost)
+    return Plan(restored)
+
+
+def _cover(node: Node, saved: Mapping[str, Any], device: torch.device) -> Cover | None:
+    formats = (Format(saved["reads"]), Format(saved["gives"]))
+    for cover in covers(node, device):
+        same = cover.name == saved["tile"] and [inner.digest for inner in cover.nodes] == list(saved["nodes"])
+        if same and formats in cover.formats:
+            return cover
+    return None

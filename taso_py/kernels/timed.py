@@ -1,0 +1,91 @@
+"""Calls of covers on operands made up for them, for measuring.
+
+Invariant: a timed call computes what the cover's nodes mean, with as little around it as in a built module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from taso_py.backend.lowering import lower
+from taso_py.backend.plan import MEMORY_FORMATS, Bound, Format
+from taso_py.ir.node import Node, Value
+from taso_py.kernels.layout import is_weight, random_operands
+from taso_py.kernels.tile import Cover
+
+RING_COPIES = 64
+"""How many copies of small weights are made at most: so many are beyond the caches in any case or no matter."""
+
+
+def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: int) -> Callable[[], Any]:
+    """A call of a cover.
+
+    A model reads each weight once a run, by when the rest of the model has displaced it from the fast caches, whereas
+    activations were written just before. So calls take turns through copies of the weights.
+
+    Args:
+        cover: what computes its nodes.
+        reads: the memory format of its operands.
+        device: where.
+        ring_bytes: how many bytes of weights are read before the same are read again; as many as the model has.
+
+    Returns:
+        What computes the outputs.
+    """
+    operands = random_operands(cover.operands, device, reads)
+    is_turned = [is_weight(value) for value in cover.operands]
+    statics = [tensor for tensor in random_operands(cover.statics, device) if tensor is not None]
+    turned = [tensor for tensor, turns in zip(operands, is_turned, strict=True) if turns and tensor is not None]
+    size = sum(tensor.nbytes for tensor in (*statics, *turned))
+    copies = min(RING_COPIES, 1 + ring_bytes // size) if size else 1
+    forward = None if cover.binder is not None else _plain(cover.root, operands, device)
+    ring = cycle([_turn(cover, forward, operands, is_turned, statics) for _ in range(copies)])
+
+    def call() -> Any:
+        function, arguments = next(ring)
+        return function(*arguments)
+
+    return call
+
+
+def conversion(value: Value, format_: Format, device: torch.device) -> Callable[[], object]:
+    """The call that lays a value out in a memory format, from the other one."""
+    (tensor,) = random_operands([value], device, format_.other)
+    assert tensor is not None, "constants have no memory format"
+    return lambda: tensor.contiguous(memory_format=MEMORY_FORMATS[format_])
+
+
+def _turn(
+    cover: Cover,
+    forward: Bound | None,
+    operands: Sequence[Tensor | None],
+    is_turned: Sequence[bool],
+    statics: Sequence[Tensor],
+) -> tuple[Bound, list[Tensor]]:
+    """A function and its arguments, with copies of the weights of their own."""
+    pairs = [(tensor, turns) for tensor, turns in zip(operands, is_turned, strict=True) if tensor is not None]
+    arguments = [_copy(tensor) if turns else tensor for tensor, turns in pairs]
+    return forward or cover.bind(list(map(_copy, statics))), arguments
+
+
+def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) -> Bound:
+    """The plain ATen calls of a node, as a function of those operands that are no constants."""
+    graph = fx.Graph()
+    placeholders = [None if tensor is None else graph.placeholder(f"x{i}") for i, tensor in enumerate(operands)]
+
+    def call(overload: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+        return graph.call_function(overload, arguments, keywords)
+
+    graph.output(tuple(lower(call, node, placeholders, device)))
+    return fx.GraphModule(torch.nn.Module(), graph).forward
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """The same tensor on a copy of its storage: strides stay, even where elements overlap."""
+    storage = tensor.untyped_storage().clone()
+    return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

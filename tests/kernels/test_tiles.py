@@ -1,0 +1,169 @@
+"""Tiles: every cover computes what plain operators do, on operands laid out in every way, and packs what it should."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from taso_py.backend.fold import evaluate
+from taso_py.backend.plan import MEMORY_FORMATS, Format
+from taso_py.backend.run import run_graph
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Weight
+from taso_py.ir.types import TensorType
+from taso_py.kernels import onednn
+from taso_py.kernels.table import PLAIN, covers
+from taso_py.kernels.tile import Cover
+from taso_py.ops.table import parse_graph
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+DEVICES = [CPU, pytest.param(CUDA, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+CONV = """graph(x: {t}[2,8,9,7], z: {t}[2,{o},5,4]) {{
+  w = weight{{key="w", type={t}[{o},{c},3,3]}} b = weight{{key="b", type={t}[{o}]}}
+  g = weight{{key="g", type={t}[{o}]}} m = weight{{key="m", type={t}[{o}]}} v = weight{{key="v", type={t}[{o}]}}
+  p = conv2d(x, w{bias}){{stride=[2,2], padding=[1,1], groups={n}}}
+  return {result}
+}}"""
+LINEAR = """graph(x: {t}[2,3,8], z: {t}[2,3,6]) {{
+  w = weight{{key="w", type={t}[6,8]}} u = weight{{key="u", type={t}[8,6]}} b = weight{{key="b", type={t}[6]}}
+  return {result}
+}}"""
+NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
+CONV_RESULTS = [
+    *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
+    *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
+]
+LINEAR_RESULTS = [
+    *("linear(x, w)", "linear(x, w, b)", "gelu(linear(x, w, b))", "silu(linear(x, w))", "add(z, linear(x, w, b))"),
+    *("matmul(x, u)", "relu(matmul(x, u))"),
+]
+
+
+def _graphs(dtype: str) -> Iterator[Graph]:
+    for result, groups, bias in itertools.product(CONV_RESULTS, (1, 2, 8), ("", ", b")):
+        yield parse_graph(CONV.format(t=dtype, o=16, c=8 // groups, n=groups, bias=bias, result=result))
+    for result in LINEAR_RESULTS:
+        yield parse_graph(LINEAR.format(t=dtype, result=result))
+
+
+def _tensors(graph: Graph, device: torch.device) -> tuple[list[Tensor], dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def make(node_type: TensorType) -> Tensor:
+        made = torch.rand(node_type.sizes, generator=generator) - 0.3
+        return made.to(device, TORCH_DTYPES[node_type.dtype])
+
+    weights = {node.op.key: make(node.types[0]) for node in graph.nodes if isinstance(node.op, Weight)}
+    if "v" in weights:
+        weights["v"] = weights["v"].abs() + 0.5
+    return [make(node.types[0]) for node in graph.inputs], weights
+
+
+def _layouts(tensor: Tensor, reads: Format) -> Iterator[Tensor]:
+    """The tensor in a format; and, where that is dense, strided and not at the beginning of its storage."""
+    if reads is Format.CHANNELS_LAST and tensor.dim() == 4:
+        yield tensor.contiguous(memory_format=MEMORY_FORMATS[reads])
+        return
+    yield tensor
+    yield tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+    wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 3, dtype=tensor.dtype, device=tensor.device)
+    wide[..., 2:-1] = tensor
+    yield wide[..., 2:-1]
+
+
+def _fused(graph: Graph, device: torch.device) -> list[Cover]:
+    return [cover for cover in covers(graph.outputs[0].node, device) if cover.binder is not None]
+
+
+def _check(cover: Cover, inputs: Sequence[Tensor], graph: Graph, weights: dict[str, Tensor]) -> None:
+    named = {node.value: tensor for node, tensor in zip(graph.inputs, inputs, strict=True)}
+    # What lies between the graph's inputs and the cover is computed by plain operators.
+    between = [value for value in cover.operands if value not in named]
+    if between:
+        results = run_graph(Graph(graph.inputs, tuple(between)), inputs, weights)
+        named |= dict(zip(between, results, strict=True))
+    bound = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics])
+    (expected,) = run_graph(graph, inputs, weights)
+    tolerance = TOLERANCE[expected.dtype]
+    for reads, _ in cover.formats:
+        for operands in zip(*(_layouts(named[value], reads) for value in cover.operands), strict=False):
+            kept = [operand.clone() for operand in operands]
+            with torch.no_grad():
+                result = bound(*operands)
+            assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+            assert torch.allclose(result.float(), expected.float(), rtol=tolerance, atol=4 * tolerance), cover.name
+            assert all(torch.equal(a, b) for a, b in zip(kept, operands, strict=True)), "an operand was written to"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_every_cover_computes_what_plain_operators_do(dtype: str, device: torch.device) -> None:
+    checked = 0
+    for graph in _graphs(dtype):
+        inputs, weights = _tensors(graph, device)
+        for cover in _fused(graph, device):
+            _check(cover, inputs, graph, weights)
+            checked += 1
+    assert checked > 0 or dtype != "f32"
+
+
+def test_the_plain_cover_comes_first_and_is_all_there_is_on_unknown_devices() -> None:
+    for graph in _graphs("f32"):
+        node = graph.outputs[0].node
+        assert covers(node, CPU)[0].binder is None
+        assert [cover.name for cover in covers(node, torch.device("meta"))] == ["aten"]
+        assert [cover.name for cover in covers(node, CPU, PLAIN)] == ["aten"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "relu(conv2d(x, relu(x)){padding=[4,3]})",  # the weight is no weight
+        "exp(p)",  # no such epilogue
+        "tanh(add(p, z))",  # a sum is followed by relu at most
+        "relu(add(p, z1))",  # the other summand is broadcast
+        "batch_norm(p, g, b, m, d){eps=0.01}",  # a parameter is computed at run time
+    ],
+)
+def test_what_no_kernel_computes_has_only_covers_of_its_last_node_or_none(result: str) -> None:
+    text = CONV.format(t="f32", o=8, c=8, n=1, bias="", result=result)
+    text = text.replace("z: f32", "z1: f32[8,1,1], d: f32[8], z: f32")
+    graph = parse_graph(text)
+    assert [cover.name for cover in covers(graph.outputs[0].node, CPU)] == ["aten"]
+
+
+def test_a_sum_of_two_convolutions_can_be_computed_along_with_either() -> None:
+    graph = parse_graph(
+        CONV.format(t="f32", o=8, c=8, n=1, bias="", result="relu(add(p, conv2d(x, w){stride=[2,2], padding=[1,1]}))")
+    )
+    other = parse_graph(CONV.format(t="f32", o=8, c=8, n=1, bias="", result="add(p, conv2d(p, w){padding=[1,1]})"))
+    assert len(_fused(graph, CPU)) == 0  # equal convolutions are one node, and both summands
+    assert len(_fused(other, CPU)) == 2
+
+
+def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(x: Tensor, packed: Tensor, *_: object) -> Tensor:
+        return torch.zeros(x.shape[0], 4)
+
+    monkeypatch.setattr(torch.ops.mkldnn._linear_pointwise, "default", wrong)
+    onednn.linear_works.cache_clear()
+    assert not onednn.linear_works(torch.float32)
+    monkeypatch.undo()
+    onednn.linear_works.cache_clear()
+    assert onednn.linear_works(torch.float32)
+
+
+def test_an_operator_that_does_not_exist_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_convolution_pointwise", None)
+    onednn.convolution_works.cache_clear()
+    assert not onednn.convolution_works(torch.float32)
+    monkeypatch.undo()
+    onednn.convolution_works.cache_clear()
+    assert onednn.convolution_works(torch.float32)

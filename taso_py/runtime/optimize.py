@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
-from taso_py.backend import Plan, Program
+from taso_py.backend import Plan, Program, build
 from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
@@ -177,6 +178,7 @@ class _Job:
 
     def _search(self, program: Program, cost: CostModel) -> SearchResult:
         cost.warm(program.graph)
+        calibrate(cost, program)
         with self._bar("search", self.options.budget) as bar:
 
             def report(progress: Progress) -> None:
@@ -220,6 +222,20 @@ class _Job:
             seed=self.options.seed,
             notes=tuple(notes),
         )
+
+
+def calibrate(cost: CostModel, program: Program) -> None:
+    """Lets a cost model learn from a run of the unchanged graph what being in this model adds to latencies."""
+    module = build(program)
+    args, kwargs = pytree.tree_unflatten(_arguments(program), program.signature.in_spec)
+    cost.calibrate(program.graph, lambda: module(*args, **kwargs))
+
+
+def _arguments(program: Program) -> list[Any]:
+    """The leaves of the example arguments."""
+    keys = [node.op.key for node in program.graph.inputs if isinstance(node.op, Input)]
+    tensors = dict(zip(keys, program.example_inputs, strict=True))
+    return [tensors[leaf] if isinstance(leaf, str) else leaf.value for leaf in program.signature.inputs]
 
 
 def _running(graph: Graph) -> int:

@@ -91,6 +91,28 @@ def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFix
     assert "cannot be measured alone" in caplog.text
 
 
+@pytest.mark.parametrize("together", [2e-3, 10e-3])
+def test_a_calibrated_model_prices_the_graph_that_was_run_as_it_ran(
+    monkeypatch: pytest.MonkeyPatch, together: float
+) -> None:
+    def run() -> None:
+        pass
+
+    def measure(fn: object, **_: object) -> Latency:
+        seconds = together if fn is run else 1e-3
+        return Latency(seconds, seconds, seconds, 10, 0)
+
+    monkeypatch.setattr(model, "measure", measure)
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database, tiles=PLAIN)
+        assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
+        cost.calibrate(GRAPH, run)
+        assert math.isclose(cost.graph_cost(GRAPH), together)
+        # What moves more has a larger share of what being in a model adds: a sum reads two operands.
+        times = {node.op.name: cost.node_cost(node) for node in GRAPH.nodes}
+        assert (times["relu"] < times["add"]) == (together > 4e-3)
+
+
 def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: object) -> object:
         raise RuntimeError("no primitive")

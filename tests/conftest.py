@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taso_py.cost import roofline
 from taso_py.runtime.zoo.libraries import declare_missing_torchvision_operators
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def small_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures the roofline on little data and in no time: what it shows is worth nothing, but it is there."""
+    monkeypatch.setattr(roofline, "CPU_SETS", (2**14,))
+    monkeypatch.setattr(roofline, "LEAST_BEYOND", 2**20)
+    monkeypatch.setattr(roofline, "MOST_BEYOND", 2**20)
+    monkeypatch.setattr(roofline, "BUDGET_S", 0.001)
 
 
 @pytest.fixture(scope="session")

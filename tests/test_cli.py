@@ -68,6 +68,22 @@ def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.Captur
     assert f"{len(report['applied'])} steps replayed" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small_roofline")
+def test_profile_writes_page_data_and_trace(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    factory, out = f"{model / 'mine.py'}:model", model / "out"
+    assert main(["profile", factory, "--seconds", "0.1", "--output", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads((out / "profile.json").read_text())
+    assert sorted(region["kind"] for region in document["regions"]) == ["add", "linear", "linear", "relu", "tanh"]
+    assert {region["line"] for region in document["regions"]} == {
+        "mine.py:11: return torch.relu(self.a(x)) + torch.tanh(self.b(x))"
+    }
+    assert "traceEvents" in json.loads((out / "trace.json").read_text())
+    assert factory in (out / "profile.html").read_text()
+    assert main(["profile", factory, "--seconds", "0.1"]) == 0
+    assert "bottleneck" in capsys.readouterr().out
+
+
 def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
     torch.export.save(torch.export.export(module, (torch.randn(2, 8),)), model / "mine.pt2")
@@ -93,6 +109,9 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:model", "--runtime", "cudagraph"], "need a GPU"),
         (["optimize", "{}/mine.py:model", "--rules", "{}/absent.rules"], "absent.rules"),
         (["optimize", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),
+        (["profile", "absent.py:model"], "absent.py"),
+        (["profile", "{}/mine.py:model", "--seconds", "0"], "--seconds"),
+        (["profile", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),
         (["replay", "{}/mine.py", "{}/mine.py:model"], "no trace"),
         (["rules", "show", "rffffffffffff"], "no rule has the identifier"),
         (["rules", "list", "--rules", "{}/mine.py"], "line 2"),

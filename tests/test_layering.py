@@ -24,13 +24,13 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/cost": ("ir ops kernels backend", "torch networkx numpy tqdm"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/frontend": ("ir ops backend", "torch"),
-    "taso_py/report": ("ir ops rules", "rich"),
+    "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
     "taso_py/runtime": ("ir ops rules search kernels cost backend frontend report", "torch numpy rich tqdm"),
     "taso_py/runtime/zoo": ("ir runtime", "torch torchvision timm transformers"),
     "taso_py/__init__.py": ("ir rules report runtime", ""),
     "taso_py/cli.py": ("ir commands", ""),
     "taso_py/commands": ("ir ops rules generate search cost report runtime", "verify rich tqdm"),
-    "verify": ("ir ops rules", "z3 numpy"),
+    "verify": ("ir ops rules", "z3 numpy rich"),
     "verify/witness.py": ("ir ops rules", "verify torch numpy"),
 }
 

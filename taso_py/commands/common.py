@@ -33,7 +33,7 @@ def print_json(document: Any) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds MODEL, and the options that say on which inputs and where it runs."""
-    parser.add_argument("model", metavar="MODEL", help="what to optimize, see below")
+    parser.add_argument("model", metavar="MODEL", help="see below")
     parser.add_argument("--input", metavar="SPEC", action="append", default=[], help="an example input; once per input")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", metavar="D", choices=("float32", "bfloat16", "float16", "float64"), help="cast to D")

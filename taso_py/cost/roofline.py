@@ -95,11 +95,11 @@ class Roofline:
         """The level that so many bytes fit in; memory itself for more."""
         return next((level for level in self.levels if size <= level.size), self.levels[-1])
 
-    def ceiling(self, work: Work, dtype: DType) -> Ceiling:
-        """What limits a call that has this to do in this element type, and the least time for it."""
+    def ceiling(self, work: Work, dtype: DType, calls: int = 1) -> Ceiling:
+        """What limits so many calls that have this to do in this element type, and the least time for them."""
         peak = self.peaks.get(dtype)
         times = {
-            Bound.OVERHEAD: self.dispatch_s,
+            Bound.OVERHEAD: self.dispatch_s * calls,
             Bound.MEMORY: work.moved / self.level(work.moved).bandwidth,
             Bound.COMPUTE: (work.flops or 0) / peak if peak else 0.0,
         }

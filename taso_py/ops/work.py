@@ -7,7 +7,8 @@ count: neither products with padding nor keys that a causal mask hides. Numbers 
 conversions of element types and the choice between guarded cases are free. Operands count with the elements that are
 read, at most once each; what a kernel reads or computes beyond that is the kernel's affair.
 
-Invariant: there is no formula of an operator here; what has no definition has no known number of operations.
+Invariant: there is no formula of an operator here. What has no definition has no known number of operations; its
+operands count with no more bytes than its results, since it may look a few rows up in a long table.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def work(node: Node) -> Work:
     types = tuple(value.type for value in node.inputs)
     written = sum(map(value_bytes, node.outputs))
     if not isinstance(node.op, TensorOperator):
-        return Work(None, sum(map(value_bytes, node.inputs)), written)
+        return Work(None, sum(min(value_bytes(value), written) for value in node.inputs), written)
     flops, elements = _count(node.op, types)
     return Work(flops, sum(n * item_bytes(t.dtype) for n, t in zip(elements, types, strict=True)), written)
 

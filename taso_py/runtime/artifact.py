@@ -72,13 +72,22 @@ def save(directory: Path, content: bytes, report: Report, trace: str, steps: Seq
     """
     files: dict[str, bytes] = {
         MODEL: content,
-        PLAN: _json(
+        PLAN: as_json(
             {"version": 2, "model": MODEL, "runtime": report.runtime, "device": report.device, "steps": list(steps)}
         ),
-        "report.json": _json(report.as_dict()),
+        "report.json": as_json(report.as_dict()),
         "report.html": _html(report, trace).encode(),
         TRACE: trace.encode(),
     }
+    write_files(directory, files)
+
+
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files into a folder, which is made if need be.
+
+    Raises:
+        ArtifactError: the folder cannot be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
@@ -136,7 +145,8 @@ def load(directory: str | os.PathLike[str]) -> Runner:
     return prepare(module, runtime, *exported.example_inputs)
 
 
-def _json(document: Any) -> bytes:
+def as_json(document: Any) -> bytes:
+    """A document as the content of a file."""
     return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
 
 

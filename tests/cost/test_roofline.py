@@ -41,15 +41,7 @@ def test_data_counts_in_the_level_that_it_fits_in() -> None:
     assert ROOF.bandwidth == 1e10
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "CPU_SETS", (2**14,))
-    monkeypatch.setattr(roofline, "LEAST_BEYOND", 2**20)
-    monkeypatch.setattr(roofline, "MOST_BEYOND", 2**20)
-    monkeypatch.setattr(roofline, "BUDGET_S", 0.001)
-
-
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_roofline")
 def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with LatencyDatabase(":memory:") as database:
         first = measure_roofline(torch.device("cpu"), [DType.F32, DType.I64], database)
@@ -63,7 +55,7 @@ def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.dispatch_s > 0
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_roofline")
 def test_figures_are_amounts_over_latencies() -> None:
     environment = Environment.current("cpu")
     size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096

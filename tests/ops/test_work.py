@@ -130,6 +130,8 @@ def test_bytes_are_those_of_the_elements_used(call: str, types: tuple[str, ...],
 def test_an_operator_without_a_definition_has_bytes_but_no_operations() -> None:
     call = 'opaque(a){target="aten.cumsum.default", arguments=[$0,0], types=[f32[4,5]]}'
     assert work(node(call, "f32[4,5]")) == Work(None, 80, 80)
+    lookup = 'opaque(a, b){target="aten.embedding.default", arguments=[$0,$1], types=[f32[2,5]]}'
+    assert work(node(lookup, "f32[1000,5]", "i64[2]")) == Work(None, 40 + 16, 40)
 
 
 def test_a_region_does_not_move_what_stays_inside() -> None:

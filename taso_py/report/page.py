@@ -1,0 +1,43 @@
+"""Pages for the browser: one file each, from templates that share a frame and a style.
+
+Invariant: a page is whole by itself. It names no other file and no other place, runs no script, and whatever text comes
+from a model is escaped.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from taso_py.report.chart import short
+from taso_py.report.profile import mebibytes
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("taso_py.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters.update(percent=_percent, mebibytes=mebibytes, short=short)
+    return templates
+
+
+def render(template: str, **content: Any) -> str:
+    """A page.
+
+    Args:
+        template: its file among the templates of this package.
+        content: what the template names.
+    """
+    return _templates().get_template(template).render(**content)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if abs(share) < 0.0995 else f"{share:.0%}"

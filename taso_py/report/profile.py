@@ -1,0 +1,284 @@
+"""The profile of one model: its data, its JSON form, its summary as text.
+
+Invariant: the JSON form holds finite numbers, strings, lists and objects only; all times are milliseconds and come from
+real runs of the whole model, but for those that are named isolated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from taso_py.report.plain import plain
+
+TOP = 10
+"""How many bottlenecks the summary names."""
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A median with its quartiles, in milliseconds."""
+
+    ms: float
+    low_ms: float
+    high_ms: float
+
+    @property
+    def text(self) -> str:
+        """The median and the quartiles."""
+        return f"{self.ms:.3f} ms ({self.low_ms:.3f} to {self.high_ms:.3f})"
+
+
+@dataclass(frozen=True)
+class Region:
+    """An operator, or several that one kernel computes, in the run of the model."""
+
+    kind: str
+    """The operator's name; of several, that of the last."""
+    operators: tuple[str, ...]
+    """The operators with their attributes."""
+    calls: tuple[str, ...]
+    """What PyTorch is asked to do."""
+    types: str
+    """Operands and result."""
+    line: str
+    """Where in the model's source it comes from."""
+    module: str
+    start_ms: float
+    """After the beginning of the run."""
+    time: Duration
+    isolated_ms: float | None
+    """What it takes when measured alone; None where it cannot be."""
+    flops: int | None
+    moved_bytes: int
+    dtype: str
+    bound: str
+    """``compute``, ``memory`` or ``overhead``."""
+    ceiling_ms: float
+    """The least time that the roofline allows."""
+    live_bytes: int
+    """The most memory in use during it, beyond weights and inputs."""
+
+    @property
+    def achieved(self) -> float:
+        """Which share of its time the roofline asks for: 1 is as fast as the device can."""
+        return self.ceiling_ms / self.time.ms if self.time.ms > 0 else 1.0
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return (self.flops or 0) / self.moved_bytes if self.moved_bytes else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return (self.flops or 0) / (self.time.ms * 1e-3) if self.time.ms > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Regions that belong together: of one kind, or from one line of the source."""
+
+    kind: str
+    line: str
+    module: str
+    """The path of the module, with ``*`` for numbers that differ."""
+    count: int
+    ms: float
+    share: float
+    """Of the whole run."""
+    isolated_ms: float
+    ceiling_ms: float
+    flops: int
+    moved_bytes: int
+    bound: str
+    """What most of the time is bound by."""
+
+    @property
+    def achieved(self) -> float:
+        """As for a region."""
+        return self.ceiling_ms / self.ms if self.ms > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The roofline, as it was measured."""
+
+    peaks: Mapping[str, float]
+    """Operations per second by element type."""
+    levels: tuple[tuple[int, float], ...]
+    """Bytes that fit, and bytes per second, from the nearest cache to memory."""
+    dispatch_ms: float
+    """What a call takes that does next to nothing."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where a model's time and memory go."""
+
+    model: str
+    device: str
+    original: Duration
+    """The model as it was given."""
+    whole: Duration
+    """Its graph, operator by operator."""
+    input: Duration
+    """Unpacking and checking the arguments."""
+    output: Duration
+    """Packing the results."""
+    regions: tuple[Region, ...]
+    ceilings: Ceilings
+    rounds: int
+    mark_ms: float
+    """What reading the clock cost between two operators; already taken off."""
+    busy_ms: float | None
+    """On a GPU, how long kernels ran; None on a CPU."""
+    peak_bytes: int
+    """The most memory in use at once, beyond weights and inputs."""
+    weight_bytes: int
+    input_bytes: int
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+    saved: str | None = None
+
+    @cached_property
+    def total_ms(self) -> float:
+        """The sum of all parts of the run."""
+        return self.input.ms + sum(region.time.ms for region in self.regions) + self.output.ms
+
+    @cached_property
+    def kinds(self) -> tuple[Summed, ...]:
+        """The regions by operator, the longest first."""
+        return self._summed(lambda region: (region.kind,))
+
+    @cached_property
+    def bottlenecks(self) -> tuple[Summed, ...]:
+        """The regions by operator, source line and kind of module, the longest first."""
+        return self._summed(lambda region: (region.kind, region.line, _pattern(region.module)))
+
+    @cached_property
+    def bounds(self) -> Mapping[str, float]:
+        """Milliseconds by what they are bound by."""
+        names = ("compute", "memory", "overhead")
+        return {name: sum(r.time.ms for r in self.regions if r.bound == name) for name in names}
+
+    @property
+    def dispatch_ms(self) -> float:
+        """What dispatching all calls costs at least."""
+        return self.ceilings.dispatch_ms * sum(len(region.calls) for region in self.regions)
+
+    @property
+    def peak_region(self) -> Region | None:
+        """Where memory is scarcest."""
+        return max(self.regions, key=lambda region: region.live_bytes, default=None)
+
+    def _summed(self, key: Any) -> tuple[Summed, ...]:
+        groups: dict[Any, list[Region]] = {}
+        for region in self.regions:
+            groups.setdefault(key(region), []).append(region)
+        return tuple(sorted((_sum(group, self.total_ms) for group in groups.values()), key=lambda one: -one.ms))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The profile as JSON-able data."""
+        document = {name: plain(value) for name, value in asdict(self).items()}
+        document["kinds"] = [plain({**asdict(one), "achieved": one.achieved}) for one in self.kinds]
+        document["bottlenecks"] = [plain({**asdict(one), "achieved": one.achieved}) for one in self.bottlenecks[:TOP]]
+        for region, entry in zip(self.regions, document["regions"], strict=True):
+            entry["achieved"] = plain(region.achieved)
+        return {**document, "bounds": plain(dict(self.bounds)), "dispatch_ms": plain(self.dispatch_ms)}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The summary that the command line prints."""
+        for name, text in self.facts:
+            yield Text.assemble((f"{name:<10}", "dim"), text)
+        yield ""
+        yield from _lines("bottleneck", self.bottlenecks[:TOP], with_place=True)
+        yield ""
+        yield from _lines("operator", self.kinds[:TOP], with_place=False)
+        for note in self.notes:
+            yield Text.assemble(("note      ", "dim"), note)
+        if self.saved:
+            yield Text.assemble(("saved     ", "dim"), self.saved)
+
+    @cached_property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What is to be said in a line each, by name."""
+        peak, bounds = self.peak_region, self.bounds
+        shares = ", ".join(f"{ms / self.total_ms:.0%} {name}-bound" for name, ms in bounds.items())
+        peaks = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in self.ceilings.peaks.items())
+        dispatch = (
+            f"{sum(len(r.calls) for r in self.regions)} calls at {self.ceilings.dispatch_ms * 1e3:.1f} us: "
+            f"{self.dispatch_ms:.3f} ms, {self.dispatch_ms / self.total_ms:.0%} of the run"
+        )
+        idle = [] if self.busy_ms is None else [("GPU", f"busy for {self.busy_ms:.3f} ms of {self.whole.ms:.3f} ms")]
+        memory = (
+            f"{mebibytes(self.peak_bytes)} at the peak" + (f", in {peak.kind} {peak.module}" if peak else "")
+            + f"; weights {mebibytes(self.weight_bytes)}, inputs {mebibytes(self.input_bytes)}"
+        )  # fmt: skip
+        return (
+            ("model", f"{self.model}  on {self.environment.get('device_name', self.device)}"),
+            ("latency", f"{self.original.text} as given; {self.whole.text} operator by operator; {self.rounds} runs"),
+            ("parts", f"input {self.input.ms:.3f} ms, {len(self.regions)} operators "
+             f"{sum(r.time.ms for r in self.regions):.3f} ms, output {self.output.ms:.3f} ms"),
+            ("bound by", shares),
+            ("dispatch", dispatch),
+            *idle,
+            ("memory", memory),
+            ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory"),
+        )  # fmt: skip
+
+
+def mebibytes(size: float) -> str:
+    """Bytes for people."""
+    return f"{size / 2**20:.1f} MiB"
+
+
+def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[Text]:
+    """A table that fits a terminal of 80 columns, each place in a line of its own."""
+    yield Text(
+        f"{name:<20}{'ms':>9}{'share':>7}{'count':>6}{'alone':>9}{'GFLOP/s':>8}{'GB/s':>7} bound    of roof", "dim"
+    )
+    for row in rows:
+        seconds = max(row.ms, 1e-9) * 1e-3
+        yield Text(
+            f"{row.kind[-19:]:<20}{row.ms:>9.3f}{row.share:>7.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
+            f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} {row.bound:<8}{row.achieved:>8.0%}"
+        )
+        if with_place:
+            yield Text("  " + "  ".join(part for part in (row.line, row.module) if part), "dim")
+
+
+def _sum(regions: Iterable[Region], total_ms: float) -> Summed:
+    group = list(regions)
+    ms = sum(region.time.ms for region in group)
+    by_bound: dict[str, float] = {}
+    for region in group:
+        by_bound[region.bound] = by_bound.get(region.bound, 0.0) + region.time.ms
+    return Summed(
+        kind=group[0].kind,
+        line=group[0].line,
+        module=_common([region.module for region in group]),
+        count=len(group),
+        ms=ms,
+        share=ms / total_ms if total_ms else 0.0,
+        isolated_ms=sum(region.isolated_ms or 0.0 for region in group),
+        ceiling_ms=sum(region.ceiling_ms for region in group),
+        flops=sum(region.flops or 0 for region in group),
+        moved_bytes=sum(region.moved_bytes for region in group),
+        bound=max(by_bound, key=lambda name: by_bound[name]),
+    )
+
+
+def _pattern(module: str) -> str:
+    return re.sub(r"\d+", "*", module)
+
+
+def _common(modules: Sequence[str]) -> str:
+    return modules[0] if len(set(modules)) == 1 else _pattern(modules[0])

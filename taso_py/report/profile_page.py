@@ -1,0 +1,172 @@
+"""The profile as a page: a timeline with memory, the roofline with every operator, tables.
+
+Invariant: nothing is computed here but where things are drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from taso_py.report.chart import OTHER, Scale, colours, decades, short
+from taso_py.report.page import render
+from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, mebibytes
+
+BOUND_COLOURS: Mapping[str, str] = {"compute": "#2b3442", "memory": "#74889d", "overhead": "#c3ccd6"}
+AROUND = "#333"
+"""The colour of what is no operator: inputs and outputs."""
+WIDTH = 1040.0
+"""Pixels from the left to the right of a chart, margins included."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A rectangle of the timeline."""
+
+    x: float
+    width: float
+    colour: str
+    bound_colour: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The run from left to right."""
+
+    x: Scale
+    bars: tuple[Bar, ...]
+    memory: Scale
+    curve: str
+    """The memory in use as points of a polygon."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """An operator on the roofline."""
+
+    x: float
+    y: float
+    radius: float
+    colour: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Roof:
+    """A line of the roofline, with its name at its end."""
+
+    points: tuple[float, float, float, float]
+    name: str
+    is_peak: bool
+
+
+@dataclass(frozen=True)
+class RoofChart:
+    """The roofline and the operators under it."""
+
+    x: Scale
+    y: Scale
+    roofs: tuple[Roof, ...]
+    dots: tuple[Dot, ...]
+
+    @property
+    def slope(self) -> float:
+        """The angle of a bandwidth's line, in degrees: a power of ten up for each to the right."""
+        up, right = (abs(axis.end - axis.start) / math.log10(axis.high / axis.low) for axis in (self.y, self.x))
+        return round(-math.degrees(math.atan2(up, right)), 1)
+
+
+def profile_page(profile: Profile) -> str:
+    """The page of a profile."""
+    kinds = colours([one.kind for one in profile.kinds])
+    return render(
+        "profile.html",
+        profile=profile,
+        top=profile.bottlenecks[:TOP],
+        colours=kinds,
+        legend=legend(kinds),
+        bound_colours=BOUND_COLOURS,
+        timeline=timeline(profile, kinds),
+        roof=roof_chart(profile.regions, profile.ceilings, kinds),
+    )
+
+
+def legend(kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Names with their colours; all that have no colour of their own are one entry."""
+    own = [(name, colour) for name, colour in kinds.items() if colour != OTHER]
+    return own + ([("others", OTHER)] if OTHER in kinds.values() else [])
+
+
+def timeline(profile: Profile, kinds: Mapping[str, str]) -> Timeline:
+    """The regions of a run, one after the other."""
+    x = Scale(0.0, max(profile.total_ms, 1e-9), 60.0, WIDTH - 10)
+    memory = Scale(0.0, max(profile.peak_bytes, 1), 190.0, 110.0)
+    bars = tuple(_bars(profile, x, kinds))
+    curve = [(x.start, memory.start)]
+    for region in profile.regions:
+        level = memory(region.live_bytes)
+        curve += [(x(region.start_ms), level), (x(region.start_ms + region.time.ms), level)]
+    curve.append((curve[-1][0], memory.start))
+    return Timeline(x, bars, memory, " ".join(f"{place},{level}" for place, level in curve))
+
+
+def _bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
+    for name, start, time in (
+        ("input preparation", 0.0, profile.input),
+        ("output", profile.total_ms - profile.output.ms, profile.output),
+    ):
+        yield Bar(x(start), _width(x, start, time), AROUND, AROUND, f"{name}\n{time.text}")
+    for region in profile.regions:
+        width = _width(x, region.start_ms, region.time)
+        yield Bar(x(region.start_ms), width, kinds[region.kind], BOUND_COLOURS[region.bound], title(region))
+
+
+def _width(x: Scale, start_ms: float, time: Duration) -> float:
+    """The width of a bar, which is seen however short the time is."""
+    return max(round(x(start_ms + time.ms) - x(start_ms), 2), 0.25)
+
+
+def title(region: Region) -> str:
+    """What a reader sees on pointing at a region."""
+    place = " ".join(part for part in (region.line, region.module) if part)
+    return (
+        f"{region.kind}  {region.types}\n{place}\n{region.time.text}, {region.bound}-bound, "
+        f"{region.achieved:.0%} of the roof\n{short(region.flops or 0)}FLOP, {mebibytes(region.moved_bytes)} moved, "
+        f"{mebibytes(region.live_bytes)} in use"
+    )
+
+
+def roof_chart(regions: tuple[Region, ...], ceilings: Ceilings, kinds: Mapping[str, str]) -> RoofChart:
+    """The operators that compute, by operations per byte and per second, under what the device can do."""
+    computing = [region for region in regions if region.flops and region.moved_bytes and region.time.ms > 0]
+    peak = max(ceilings.peaks.values(), default=0.0)
+    fastest = max(rate for _, rate in ceilings.levels)
+    ridge = peak / ceilings.levels[-1][1] if peak else 1.0
+    x = Scale(*decades([*(region.intensity for region in computing), ridge, ridge / 100]), 60.0, WIDTH - 130, True)
+    y = Scale(*decades([*(region.rate for region in computing), peak or fastest]), 330.0, 15.0, True)
+    longest = max((region.time.ms for region in computing), default=1.0)
+    dots = tuple(
+        Dot(
+            x(region.intensity), y(region.rate), round(2.5 + 8 * (region.time.ms / longest) ** 0.5, 1),
+            kinds[region.kind], title(region),
+        )
+        for region in sorted(computing, key=lambda region: -region.time.ms)
+    )  # fmt: skip
+    return RoofChart(x, y, tuple(_roofs(ceilings, x, y)), dots)
+
+
+def _roofs(ceilings: Ceilings, x: Scale, y: Scale) -> Iterator[Roof]:
+    top = max(ceilings.peaks.values(), default=y.high)
+    for dtype, peak in ceilings.peaks.items():
+        yield Roof((x.start, y(peak), x.end, y(peak)), f"{short(peak)}FLOP/s {dtype}", True)
+    drawn: float | None = None
+    for size, rate in reversed(ceilings.levels):
+        if drawn is not None and rate < 1.25 * drawn:
+            continue  # hardly another line
+        name = f"{short(rate)}B/s " + ("memory" if drawn is None else f"up to {mebibytes(size)}")
+        drawn = rate
+        left, right = max(x.low, y.low / rate), min(x.high, min(top, y.high) / rate)
+        if left < right:
+            yield Roof((x(left), y(left * rate), x(right), y(right * rate)), name, False)

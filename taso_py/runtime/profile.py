@@ -1,0 +1,252 @@
+"""The profile of a model: its graph is run as it is, timed from inside, and set beside the device's roofline.
+
+Invariant: what is profiled is the model operator by operator, as PyTorch computes it in eager mode; nothing is
+rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from torch import fx
+from tqdm import tqdm
+
+from taso_py.backend import Program, build
+from taso_py.backend.plan import Format
+from taso_py.backend.program import Origin
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.clock import Latency, measure
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.cost.model import CostModel
+from taso_py.cost.roofline import Bound, Roofline, measure_roofline
+from taso_py.ir.errors import TasoError
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant, Input
+from taso_py.ir.types import DType
+from taso_py.kernels.layout import Layouts
+from taso_py.kernels.table import PLAIN
+from taso_py.ops.work import Work, region_work
+from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.report.profile_page import profile_page
+from taso_py.runtime.artifact import as_json, check_writable, write_files
+from taso_py.runtime.profile_run import Part, Run, Spread, time_parts
+from taso_py.runtime.profile_trace import Observed, observe
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.source import Source
+
+PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
+"""What the output folder gets; the last is a trace for chrome://tracing or Perfetto."""
+BEYOND = 1.1
+"""Which share of the roofline an operator cannot really achieve."""
+SPREAD = 1.2
+"""How far apart quartiles are on a machine that does something else."""
+
+
+class ProfileError(TasoError):
+    """A profile that cannot be made as asked."""
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """How to profile; the defaults are those of the command line."""
+
+    seconds: float = 5.0
+    """Of runs that are timed from inside; the model as given is timed for a third of that."""
+    seed: int = 0
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0:
+            raise ProfileError("profiling needs a time above 0; give --seconds a few")
+
+
+def profile_source(source: Source, options: ProfileOptions, output: Path | None = None) -> Profile:
+    """Profiles what MODEL names; ``output`` is the folder for page, data and trace, if any."""
+    if output is not None:
+        check_writable(output)
+    with torch.no_grad():
+        program = import_source(source)
+        profile = _Job(source, options, program, build(program)).run(output)
+    if output is not None:
+        profile = replace(profile, saved=str(output))
+        write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
+    return profile
+
+
+@dataclass
+class _Job:
+    """One profile under way."""
+
+    source: Source
+    options: ProfileOptions
+    program: Program
+    module: fx.GraphModule
+
+    def run(self, output: Path | None) -> Profile:
+        source, device = self.source, self.program.device
+        original = self._original()
+        with tqdm(total=100, desc="run", leave=False, disable=not self.options.progress) as bar:
+
+            def on_round(share: float) -> None:
+                bar.update(round(100 * share) - bar.n)
+
+            run = time_parts(self.module, source.args, source.kwargs, device, self.options.seconds, on_round)
+        names = [self._name(part) for part in run.parts]
+        trace = None if output is None else output / TRACE
+        seen = observe(self.module, names, source.args, source.kwargs, device, trace)
+        with LatencyDatabase() as database:
+            dtypes = {self._dtype(part) for part in run.parts}
+            roofline = measure_roofline(device, dtypes, database, progress=self.options.progress)
+            cost = CostModel(
+                device,
+                database,
+                weight_bytes=stored_bytes(self.program.weights.values()),
+                tiles=PLAIN,
+                formats=[Format.DENSE],
+                progress=self.options.progress,
+            )
+            cost.warm(self.program.graph)
+            regions = tuple(self._regions(run, seen, roofline, cost))
+        return self._profile(run, original, regions, seen, roofline)
+
+    def _original(self) -> Duration:
+        module = self.source.callable()
+        args, kwargs = self.source.args, self.source.kwargs
+        seconds = self.options.seconds / 3
+        found = measure(lambda: module(*args, **kwargs), device=self.program.device, budget_s=seconds, width=0.0)
+        return _of_latency(found)
+
+    def _profile(
+        self, run: Run, original: Duration, regions: tuple[Region, ...], seen: Observed, roofline: Roofline
+    ) -> Profile:
+        return Profile(
+            model=self.source.name,
+            device=str(self.program.device),
+            original=original,
+            whole=_duration(run.whole),
+            input=_duration(run.input),
+            output=_duration(run.output),
+            regions=regions,
+            ceilings=Ceilings(
+                peaks={str(dtype): peak for dtype, peak in roofline.peaks.items()},
+                levels=tuple((level.size, level.bandwidth) for level in roofline.levels),
+                dispatch_ms=roofline.dispatch_s * 1e3,
+            ),
+            rounds=run.rounds,
+            mark_ms=run.mark_s * 1e3,
+            busy_ms=None if seen.busy_s is None else seen.busy_s * 1e3,
+            peak_bytes=max(seen.live_bytes, default=0),
+            weight_bytes=stored_bytes(self.program.weights.values()),
+            input_bytes=stored_bytes(self.program.example_inputs),
+            environment=Environment.current(self.program.device).as_dict(),
+            seed=self.options.seed,
+            notes=tuple(_notes(regions, run)),
+        )
+
+    def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[Region]:
+        layouts = Layouts()
+        starts = accumulate((time.median for time in run.times), initial=run.input.median)
+        for part, start, time, live in zip(run.parts, starts, run.times, seen.live_bytes, strict=False):
+            nodes = self._nodes(part)
+            work = _work(nodes, layouts)
+            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls))
+            origin = self._origin(nodes)
+            yield Region(
+                kind=self._name(part),
+                operators=tuple(node.op.text for node in nodes),
+                calls=part.calls,
+                types=_types(nodes),
+                line=origin.line,
+                module=origin.module,
+                start_ms=start * 1e3,
+                time=_duration(time),
+                isolated_ms=sum(map(cost.node_cost, nodes)) * 1e3 if nodes else None,
+                flops=work.flops,
+                moved_bytes=work.moved,
+                dtype=str(self._dtype(part)),
+                bound=ceiling.bound.value,
+                ceiling_ms=ceiling.seconds * 1e3,
+                live_bytes=live,
+            )
+
+    @cached_property
+    def _by_digest(self) -> Mapping[str, Node]:
+        return {node.digest: node for node in self.program.graph.nodes}
+
+    @cached_property
+    def _called(self) -> frozenset[str]:
+        """The nodes that have calls of their own."""
+        return frozenset(node.meta["digest"] for node in self.module.graph.nodes if "digest" in node.meta)
+
+    def _nodes(self, part: Part) -> list[Node]:
+        """The nodes that a part computes: that of its calls last, and those before it that have no calls."""
+        root = self._by_digest.get(part.digest or "")
+        found: dict[Node, None] = {}
+        stack = [root] if root is not None else []
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found[node] = None
+                stack += [v.node for v in node.inputs if v.node.digest not in self._called and _runs(v.node)]
+        return list(reversed(found))
+
+    def _name(self, part: Part) -> str:
+        root = self._by_digest.get(part.digest or "")
+        if root is None:
+            return part.calls[0]
+        target: object = getattr(root.op, "target", None)
+        return str(target) if target is not None else root.op.name
+
+    def _dtype(self, part: Part) -> DType:
+        """The element type that a part computes in: that of its first floating-point operand, else of its result."""
+        nodes = self._nodes(part)
+        types = [t for node in nodes for t in (*(value.type for value in node.inputs), *node.types)]
+        return next((type_.dtype for type_ in types if type_.dtype.is_floating), DType.I64)
+
+    def _origin(self, nodes: list[Node]) -> Origin:
+        known = [self.program.provenance[node.digest] for node in nodes if node.digest in self.program.provenance]
+        return known[-1] if known else Origin("")
+
+
+def _notes(regions: Sequence[Region], run: Run) -> Iterator[str]:
+    """What makes the figures doubtful."""
+    if any(region.achieved > BEYOND and region.bound != Bound.OVERHEAD.value for region in regions):
+        yield (
+            "some operators are faster than the roofline, which was measured on a busier machine; when it is at rest, "
+            "forget it with 'taso-py latencies clear'"
+        )
+    if run.whole.high > SPREAD * run.whole.low:
+        yield "the quartiles of the latency are far apart: the machine is busy with something else"
+
+
+def _runs(node: Node) -> bool:
+    return not node.is_static and not isinstance(node.op, Input | Constant)
+
+
+def _work(nodes: list[Node], layouts: Layouts) -> Work:
+    """What the nodes have to do; a view has nothing to do, whatever its definition says is read."""
+    if not nodes or (len(nodes) == 1 and layouts.is_view(nodes[0])):
+        return Work(0, 0, 0)
+    return region_work(nodes, nodes[-1].outputs)
+
+
+def _types(nodes: list[Node]) -> str:
+    if not nodes:
+        return ""
+    inside = set(nodes)
+    operands = [v.type.text for node in nodes for v in node.inputs if v.node not in inside]
+    return f"{', '.join(operands)} -> {', '.join(type_.text for type_ in nodes[-1].types)}"
+
+
+def _duration(spread: Spread) -> Duration:
+    return Duration(spread.median * 1e3, spread.low * 1e3, spread.high * 1e3)
+
+
+def _of_latency(latency: Latency) -> Duration:
+    return Duration(latency.median_s * 1e3, latency.low_s * 1e3, latency.high_s * 1e3)

@@ -1,0 +1,107 @@
+"""What torch.profiler sees of one run: the Chrome trace, the memory that is in use, how long a GPU is busy.
+
+Invariant: a recorded range bears the name that the profile gives the part, so that trace and tables can be read side by
+side.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from taso_py.runtime.profile_run import copy_of
+
+_PREFIX = "part "
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one run showed."""
+
+    live_bytes: tuple[int, ...]
+    """For each part, the most memory in use during it beyond what was in use before the run."""
+    busy_s: float | None
+    """Seconds in which a GPU ran kernels; None on a CPU."""
+
+
+def observe(
+    module: fx.GraphModule,
+    names: Sequence[str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+    trace: Path | None = None,
+) -> Observed:
+    """Runs a module once under torch.profiler.
+
+    Args:
+        module: made by :func:`taso_py.backend.build`.
+        names: what to call its parts, in order.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        device: where it runs.
+        trace: a file to write the Chrome trace to, if any.
+    """
+    # The profiler's library announces itself on standard error, where only progress and mistakes belong.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    recorded = _recorded(module, names)
+    recorded(*args, **kwargs)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+        recorded(*args, **kwargs)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    if trace is not None:
+        profiler.export_chrome_trace(str(trace))
+    results = profiler.profiler.kineto_results if profiler.profiler else None
+    events = results.events() if results else []
+    return Observed(_live(events, len(names), device), _busy(events) if device.type == "cuda" else None)
+
+
+def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
+    graph, places = copy_of(module)
+    for number, (place, name) in enumerate(zip(places, names, strict=True)):
+        with graph.inserting_before(place.first):
+            opened = graph.call_function(
+                torch.ops.profiler._record_function_enter_new.default, (f"{_PREFIX}{number}: {name}",)
+            )
+        with graph.inserting_after(place.last):
+            graph.call_function(torch.ops.profiler._record_function_exit._RecordFunction, (opened,))
+    return fx.GraphModule(module, graph)
+
+
+def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int, ...]:
+    """The most bytes in use in each part: what a part leaves, later ones find."""
+    kind = DeviceType.CPU if device.type == "cpu" else DeviceType.CUDA
+    starts = sorted(event.start_ns() for event in events if event.name().startswith(_PREFIX))
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type() == kind]
+    most, live, part = [0] * count, 0, -1
+    for when, change in sorted(changes, key=lambda pair: pair[0]):
+        now = bisect_right(starts, when) - 1
+        for passed in range(max(part, 0), min(now, count - 1) + 1):
+            most[passed] = max(most[passed], live)
+        part, live = max(part, now), live + change
+        if 0 <= part < count:
+            most[part] = max(most[part], live)
+    for rest in range(max(part, 0), count):
+        most[rest] = max(most[rest], live)
+    return tuple(most)
+
+
+def _busy(events: Sequence[Any]) -> float:
+    """Seconds in which kernels ran, overlaps counted once."""
+    spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.device_type() == DeviceType.CUDA)
+    total, reached = 0, 0
+    for start, end in spans:
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return total * 1e-9

@@ -57,17 +57,30 @@ class Choice:
     seconds: float
 
 
-def choose(graph: Graph, prices: Prices, *, formats: Iterable[Format] = Format, exact: bool = True) -> Choice:
+EVERY_START: Sequence[Format | None] = (None, *Format)
+
+
+def choose(
+    graph: Graph,
+    prices: Prices,
+    *,
+    formats: Iterable[Format] = Format,
+    starts: Sequence[Format | None] = EVERY_START,
+    exact: bool = True,
+) -> Choice:
     """The best covers and memory formats of a graph.
 
     Args:
         graph: what to compute.
         prices: the latencies.
         formats: the memory formats to choose from.
-        exact: whether to solve for the formats exactly; otherwise each is improved as long as one change does.
+        starts: by what covers save in which format they are taken; None for what they save at their best.
+        exact: whether to solve for the formats exactly; otherwise each is improved as long as one change does, and
+            only the first start is tried.
     """
     problem = _Problem(graph, prices, frozenset(formats))
-    taken = [problem.take(None), *(problem.take(format_) for format_ in Format if exact and problem.has_choice)]
+    tried = starts if exact and problem.has_choice else starts[:1]
+    taken = [problem.take(format_) for format_ in tried]
     distinct = {frozenset(covers): covers for covers in taken}
     choices = [_Labelling(graph, covers, problem).solve(exact) for covers in distinct.values()]
     return min(choices, key=lambda choice: choice.seconds)

@@ -44,6 +44,8 @@ LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
 BUDGET_S = 0.01
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+RUN_S = 0.6
+"""Time to measure a run of a whole graph for."""
 MORE_S = 0.06
 """Longest time for another attempt."""
 ATTEMPTS = 3
@@ -138,17 +140,21 @@ class CostModel:
         """
         running = [node for node in graph.nodes if is_running(node) and not _is_free(node)]
         covers = [self.covers(node)[0] for node in running]
-        self.context = Context()
+        self.recalibrate(Context())
         alone = sum(self._alone(cover, Format.DENSE) for cover in covers)
         digest = hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
-        together = self._lookup((f"{PLAIN_NAME}graph", f"{digest} of {len(running)} calls"), lambda: call)
+        together = self._lookup((f"{PLAIN_NAME}graph", f"{digest} of {len(running)} calls"), lambda: call, RUN_S)
         if not together or not alone:
             return
         missing = max(0.0, together - alone)
         per_call = min(COLD_CALL_S, missing / max(1, len(covers)))
         moved = sum(self._activation_bytes(cover) for cover in covers)
         per_byte = (missing - per_call * len(covers)) / moved if moved else 0.0
-        self.context = Context(min(1.0, together / alone), per_call, per_byte)
+        self.recalibrate(Context(min(1.0, together / alone), per_call, per_byte))
+
+    def recalibrate(self, context: Context) -> None:
+        """Prices everything anew for a context."""
+        self.context = context
         self._known.clear()
         self._prices.clear()
 
@@ -213,13 +219,13 @@ class CostModel:
         key = self._key(cover, reads)
         return self._lookup(key, lambda: timed_call(cover, reads, self._device, self._ring))
 
-    def _lookup(self, key: Key, make: Callable[[], Callable[[], object]]) -> float:
+    def _lookup(self, key: Key, make: Callable[[], Callable[[], object]], budget_s: float = BUDGET_S) -> float:
         """The median latency of a call: remembered, from the database, or measured now and put there."""
         known = self._latencies.get(key)
         if known is None:
             found = self._database.get(self._environment, *key)
             if found is None:
-                found = self._measure(make, key)
+                found = self._measure(make, key, budget_s)
                 if found is None:
                     self._latencies[key] = math.inf
                     return math.inf
@@ -241,11 +247,11 @@ class CostModel:
             signature += f" of {self._ring >> 20} MiB"
         return f"{cover.name}:{cover.text}", signature
 
-    def _measure(self, make: Callable[[], Callable[[], object]], key: Key) -> Latency | None:
+    def _measure(self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float) -> Latency | None:
         """A measurement; None for a kernel that fails, which is not used then."""
         try:
             with torch.no_grad():
-                return self._repeat(make())
+                return self._repeat(make(), budget_s)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             if not key[0].startswith(PLAIN_NAME):
                 _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))
@@ -254,13 +260,13 @@ class CostModel:
             _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
             return _NOTHING
 
-    def _repeat(self, call: Callable[[], object]) -> Latency:
+    def _repeat(self, call: Callable[[], object], budget_s: float) -> Latency:
         """The least of a few measurements, of one if it is good: what disturbs a measurement makes it longer."""
         for _ in range(WARM_UP):
             call()
         attempts: list[Latency] = []
         while len(attempts) < ATTEMPTS:
-            budget = MORE_S if attempts else BUDGET_S
+            budget = max(MORE_S, budget_s) if attempts else budget_s
             attempts.append(measure(call, device=self._device, budget_s=budget))
             if attempts[-1].samples >= SAMPLES and _spread(attempts[-1]) <= WIDTH:
                 break

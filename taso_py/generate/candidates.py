@@ -7,6 +7,7 @@ or direction, one is kept: the one that comes first.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -57,6 +58,19 @@ def _written(values: Iterable[Value]) -> int:
         below = sum(counts[value.node] for value in node.inputs)
         counts[node] = below + (not isinstance(node.op, Input))
     return sum(counts[value.node] for value in values)
+
+
+def _repeats(values: Iterable[Value]) -> set[Node]:
+    """The variables that an output reads more than once, when every use is written out."""
+    found: set[Node] = set()
+    for value in values:
+        reads: dict[Node, Counter[Node]] = {}
+        for node in topological([value.node]):
+            reads[node] = Counter({node: 1}) if isinstance(node.op, Input) else Counter()
+            for operand in node.inputs:
+                reads[node].update(reads[operand.node])
+        found |= {variable for variable, count in reads[value.node].items() if count > 1}
+    return found
 
 
 def collect(found: Enumeration) -> Iterator[Candidate]:
@@ -151,10 +165,14 @@ def _text(form: Form, numbers: dict[int, int], ranks: Sequence[int]) -> str:
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """One candidate a key, and none whose sides are the same, in the order of :attr:`Candidate.order`."""
+    """One candidate a key, and none whose sides are the same, in the order of :attr:`Candidate.order`.
+
+    A variable that is repeated on both sides makes an instance of a candidate with distinct variables, or a
+    coincidence of no use: such candidates are left out.
+    """
     first: dict[str, Candidate] = {}
     for candidate in candidates:
-        if candidate.left != candidate.right:
+        if candidate.left != candidate.right and not _repeats(candidate.left) & _repeats(candidate.right):
             first.setdefault(candidate.key, candidate)
     return sorted(first.values(), key=lambda candidate: candidate.order)
 

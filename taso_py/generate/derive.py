@@ -13,10 +13,12 @@ Invariant: rewrites are rules that were proved.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from taso_py.generate.egraph import HEADER, Ground, Pattern, declaration
 from taso_py.generate.retest import generic_instance
+from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.rules.substitution import Substitution
 
@@ -39,6 +41,19 @@ class Derivation(enum.Enum):
     ONE_STEP = "an instance of a rule"
 
 
+@dataclass(frozen=True)
+class _Rewrite:
+    """An accepted rule as a rewrite of the e-graph, in a ruleset of its own."""
+
+    ruleset: str
+    reads: frozenset[str]
+    """The constructors in its source."""
+    makes: frozenset[str]
+    """Those in its target."""
+    grows: bool
+    """Whether it joins several outputs, of which there may be quadratically many."""
+
+
 class Deriver:
     """An e-graph with the accepted rules."""
 
@@ -48,8 +63,9 @@ class Deriver:
 
         self._bindings, self._graph, self._seed = bindings, bindings.EGraph(), seed
         self._declared: set[str] = set()
-        self._rewrites: dict[str, str] = {}
-        self._run(f"{HEADER}(ruleset commute)(ruleset rules)")
+        self._rewrites: dict[str, _Rewrite] = {}
+        self._combined: dict[tuple[str, ...], str] = {}
+        self._run(f"{HEADER}(ruleset commute)")
 
     def _run(self, program: str) -> list[object]:
         return list(self._graph.run_program(*self._graph.parse_program(program)))
@@ -77,8 +93,10 @@ class Deriver:
         self._declare(rule)
         text = Pattern().rewrite(rule)
         if text and text not in self._rewrites:
-            own = self._rewrites[text] = f"rule{len(self._rewrites)}"
-            self._run(f"(ruleset {own})(rule {text} :ruleset {own})(rule {text} :ruleset rules)")
+            name = f"rule{len(self._rewrites)}"
+            reads, makes = _constructors(rule.source), _constructors(rule.target)
+            self._rewrites[text] = _Rewrite(name, reads, makes, len(rule.source.outputs) > 1)
+            self._run(f"(ruleset {name})(rule {text} :ruleset {name})")
         return bool(text)
 
     def redundant(
@@ -88,16 +106,15 @@ class Deriver:
 
         A group is a rule and its reverse, which are left out together when either is derived.
         """
-        own = {rule: self._rewrites.get(Pattern().rewrite(rule), "") for group in groups for rule in group}
+        own = {rule: Pattern().rewrite(rule) for group in groups for rule in group}
         gone: set[Substitution] = set()
-        for number, group in enumerate(reversed(groups)):
-            others = {name for rule, name in own.items() if rule not in gone} - {own[rule] for rule in group} - {""}
-            self._run(f"(unstable-combined-ruleset others{number} {' '.join(sorted(others))})")
-            gone.update(rule for rule in group if not is_kept(self.derive(rule, f"others{number}"), rule))
+        for group in reversed(groups):
+            without = {own[rule] for rule in (*gone, *group)}
+            gone.update(rule for rule in group if not is_kept(self.derive(rule, without), rule))
         return gone
 
-    def derive(self, rule: Substitution, ruleset: str = "rules") -> Derivation:
-        """How the accepted rules derive this one."""
+    def derive(self, rule: Substitution, without: Collection[str] = ()) -> Derivation:
+        """How the accepted rules derive this one; those whose rewrites are ``without`` are left out."""
         instance = generic_instance(rule, self._seed)
         if instance is None:
             return Derivation.NOT
@@ -108,28 +125,58 @@ class Deriver:
             f"(= {source.value(a)} {target.expression(b)})"
             for a, b in zip(instance.source.outputs, instance.target.outputs, strict=True)
         )
+        # Rulesets are made before the push: what is declared after it is gone with the pop.
+        from_source = self._relevant(_constructors(instance.source), without)
+        from_both = self._relevant(_constructors(instance.source) | _constructors(instance.target), without)
         self._run(f"(push)\n{inserted}")
-        rounds = self._rounds_until(facts, ROUNDS, ruleset)
+        rounds = self._rounds_until(facts, ROUNDS, from_source)
         found = _BY_ROUNDS[rounds] if rounds else Derivation.NOT
         if not rounds:
             self._run("\n".join(target.insert(instance.target.nodes)))
-            if self._rounds_until(facts, ROUNDS_FROM_BOTH, ruleset):
+            if self._rounds_until(facts, ROUNDS_FROM_BOTH, from_both):
                 found = Derivation.BOTH_WAYS
         self._run("(pop)")
         return found
 
-    def _rounds_until(self, facts: str, most: int, ruleset: str) -> int:
+    def _relevant(self, reached: frozenset[str], without: Collection[str]) -> list[str]:
+        """The rulesets of a round: all rewrites that may apply to what is reached, then those that grow one by one."""
+        waiting = [rewrite for text, rewrite in self._rewrites.items() if text not in without]
+        chosen: list[_Rewrite] = []
+        while ready := [rewrite for rewrite in waiting if rewrite.reads <= reached]:
+            chosen += ready
+            waiting = [rewrite for rewrite in waiting if not rewrite.reads <= reached]
+            reached = reached.union(*(rewrite.makes for rewrite in ready))
+        plain = tuple(sorted(rewrite.ruleset for rewrite in chosen if not rewrite.grows))
+        return [self._combine(plain)] * bool(plain) + sorted(rewrite.ruleset for rewrite in chosen if rewrite.grows)
+
+    def _combine(self, names: tuple[str, ...]) -> str:
+        if names not in self._combined:
+            self._combined[names] = f"combined{len(self._combined)}"
+            self._run(f"(unstable-combined-ruleset {self._combined[names]} {' '.join(names)})")
+        return self._combined[names]
+
+    def _rounds_until(self, facts: str, most: int, rulesets: Sequence[str]) -> int:
         """After how many rounds the facts hold; 0 if not within the limits."""
-        commute = "(saturate (run commute))"
-        for done in range(1, most + 1):
-            self._run(f"(run-schedule {commute} (run {ruleset}) {commute})")
+        for done in range(1, most + 1) if rulesets else ():
+            for ruleset in rulesets:
+                if self._entries() > MOST_ENTRIES:
+                    return done if self._holds(facts) else 0
+                self._run(f"(run-schedule {_COMMUTE} (run {ruleset}) {_COMMUTE})")
             if self._holds(facts):
                 return done
-            (report,) = self._run("(print-size)")
-            sizes: list[tuple[str, int]] = getattr(report, "sizes", [])
-            if sum(count for _, count in sizes) > MOST_ENTRIES:
-                break
         return 0
+
+    def _entries(self) -> int:
+        (report,) = self._run("(print-size)")
+        sizes: list[tuple[str, int]] = getattr(report, "sizes", [])
+        return sum(count for _, count in sizes)
+
+
+_COMMUTE = "(saturate (run commute))"
+
+
+def _constructors(graph: Graph) -> frozenset[str]:
+    return frozenset(declaration(node)[0] for node in graph.nodes if not isinstance(node.op, Input))
 
 
 _BY_ROUNDS = {1: Derivation.ONE_STEP, 2: Derivation.TWO_STEPS, 3: Derivation.MANY_STEPS}

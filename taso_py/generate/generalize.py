@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from math import gcd
 from typing import Any, TypeAlias, get_args, get_type_hints
 
 from taso_py.ir.errors import InvariantError, ShapeError
@@ -32,7 +33,6 @@ Number: TypeAlias = tuple[str, int | float]
 UNIT: Number = ("size", 1)
 """Axes of size one of the variables."""
 _ALWAYS_FIXED = frozenset({"conv2d.groups"})
-_MOST_FIXED_SETS = 32
 _MOST_CHOICES = 16
 
 
@@ -82,23 +82,18 @@ def numbers(source: Sequence[Value], target: Sequence[Value]) -> list[Number]:
     return list(lifting.met)
 
 
-def generalities(found: Sequence[Number]) -> Iterator[Generality]:
-    """What to try, from the most general: first with bounds of slices apart, then with few numbers fixed."""
+def starts(found: Sequence[Number]) -> Iterator[Generality]:
+    """Where the search for the most general rule starts, the most general first.
+
+    Bounds of slices are first kept apart; only where all else fails are they meant as sizes.
+    """
     bounds = [number for number in found if number[0] == "slice"]
-    others = [number for number in found if number[0] != "slice"]
-    if bounds:
-        for size in (0, len(others)):
-            yield Generality(frozenset(others[:size]), shares_bounds=False)
-    subsets = (frozenset(subset) for size in range(len(found) + 1) for subset in itertools.combinations(found, size))
-    yield from (Generality(fixed) for fixed in itertools.islice(subsets, _MOST_FIXED_SETS))
-
-
-def baselines(found: Sequence[Number]) -> Iterator[Generality]:
-    """The least general that is worth trying: whatever may be fixed is, bounds of slices only if need be."""
     others = frozenset(number for number in found if number[0] != "slice")
-    yield Generality(others, shares_bounds=False)
-    yield Generality(others)
-    yield Generality(frozenset(found))
+    for shares in (False, True) if bounds else (True,):
+        for fixed in dict.fromkeys((frozenset[Number](), others)):
+            yield Generality(fixed, shares)
+    if bounds:
+        yield Generality(frozenset(found))
 
 
 class _Preferring(Solver):
@@ -132,7 +127,10 @@ class _Preferring(Solver):
 
 
 def _without_common_factor(difference: Poly) -> Poly:
-    """A difference without the atoms that all its terms share: it vanishes where the rest does."""
+    """A difference without the factors that all its terms share: it vanishes where the rest does."""
+    content = gcd(*(factor for _, factor in difference.terms))
+    if content > 1:
+        difference = Poly(tuple((monomial, factor // content) for monomial, factor in difference.terms))
     for atom in difference.terms[0][0]:
         quotient = floordiv(difference, symbol(atom)) if isinstance(atom, str) else difference
         if len(difference.terms) > 1 and isinstance(quotient, Poly) and quotient * symbol(str(atom)) == difference:

@@ -6,16 +6,19 @@ Invariant: a rule that fails is false; one that passes may still be. The draws d
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
 from taso_py.generate.fingerprint import generator, samples
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import ShapeError, TasoError
+from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, evaluate, symbol, symbols
 from taso_py.ir.types import Axis, Group, TensorType
+from taso_py.ir.unify import STRICT
 from taso_py.ops.base import plain_axis
 from taso_py.ops.evaluate import Domain, evaluate_graph
 from taso_py.ops.movement import Slice
@@ -150,9 +153,33 @@ def instantiate(
             shape += group if isinstance(axis, Group) else [axis]
         return TensorType(type_.dtype, tuple(shape))
 
-    sides = [rebuild(side, retype, lambda op: op.substitute(sizes)) for side in (rule.source, rule.target)]
-    for node in sides[0].nodes:
-        elements = np.prod(node.types[0].sizes)
+    # Most draws do not fit: types are inferred before any node is made.
+    types = _types(rule, sizes, retype)
+    for node in rule.source.nodes:
+        elements = prod(types[node].sizes)
         if elements == 0 or (most_elements is not None and elements > most_elements):
             return None
+    sides = [rebuild(side, retype, lambda op: op.substitute(sizes)) for side in (rule.source, rule.target)]
     return Substitution(sides[0], sides[1], (), rule.numerics)
+
+
+def _types(
+    rule: Substitution, sizes: Mapping[str, Dim], retype: Callable[[TensorType], TensorType]
+) -> dict[Node, TensorType]:
+    """The types of all values of both sides.
+
+    Raises:
+        ShapeError, ValueError: a side does not type-check, or the two differ in type.
+    """
+    types: dict[Node, TensorType] = {}
+    for node in (*rule.source.nodes, *rule.target.nodes):
+        if node not in types:
+            types[node] = (
+                retype(node.op.type)
+                if isinstance(node.op, Input)
+                else node.op.substitute(sizes).infer([types[value.node] for value in node.inputs], STRICT)[0]
+            )
+    for left, right in zip(rule.source.outputs, rule.target.outputs, strict=True):
+        if types[left.node] != types[right.node]:
+            raise ShapeError("the sides differ in type")
+    return types

@@ -9,16 +9,13 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from taso_py.generate.generalize import Generality, baselines, generalities, lift, numbers
+from taso_py.generate.generalize import Generality, lift, numbers, starts
 from taso_py.generate.retest import Trial, generic_instance, retest
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome, Prover
-
-_MOST_TRIED = 40
-"""How many rules are tried for one direction of one candidate."""
 
 
 class Refusal(enum.Enum):
@@ -35,12 +32,15 @@ class Settler:
     prove: Prover
     seed: int
     reason: str = field(default="", init=False)
-    _tried: set[str] = field(default_factory=set[str], init=False)
+    _tried: dict[str, Substitution | None] = field(default_factory=dict[str, "Substitution | None"], init=False)
+    """The rules of this direction that were tried, and what was proved."""
 
     def baseline(self, source: Sequence[Value], target: Sequence[Value]) -> Substitution | Refusal:
         """The least general rule: symbolic sizes, but every attribute fixed that may be; bounds of slices if needed."""
         refusal = Refusal.ILL_TYPED
-        for generality in baselines(numbers(source, target)):
+        for generality in starts(numbers(source, target)):
+            if any(number[0] != "slice" for number in numbers(source, target)) and not generality.fixed:
+                continue
             for rule in lift(source, target, generality):
                 refusal = Refusal.FALSE
                 if retest(rule, self.seed) is Trial.PASSED and generic_instance(rule, self.seed) is not None:
@@ -56,14 +56,24 @@ class Settler:
             data: the variables that are data; a group may lead these, or all variables.
         """
         self.reason = ""
-        self._tried: set[str] = set()
-        for generality in generalities(numbers(source, target)):
-            plain = self._first_proved(source, target, generality)
+        self._tried = {}
+        for start in starts(numbers(source, target)):
+            plain = self._first_proved(source, target, start)
             if plain is not None:
+                generality, plain = self._freed(source, target, start, plain)
                 return [*self._grouped(source, target, generality, data)] or [plain]
-            if len(self._tried) >= _MOST_TRIED:
-                break
         return []
+
+    def _freed(
+        self, source: Sequence[Value], target: Sequence[Value], generality: Generality, rule: Substitution
+    ) -> tuple[Generality, Substitution]:
+        """A more general rule: each fixed number becomes a symbol where the prover still proves it."""
+        for number in sorted(generality.fixed):
+            freer = replace(generality, fixed=generality.fixed - {number})
+            found = self._first_proved(source, target, freer)
+            if found is not None:
+                generality, rule = freer, found
+        return generality, rule
 
     def _grouped(
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, data: frozenset[str]
@@ -83,11 +93,14 @@ class Settler:
     ) -> Substitution | None:
         for rule in lift(source, target, generality):
             if rule.id in self._tried:
+                if (known := self._tried[rule.id]) is not None:
+                    return known
                 continue
-            self._tried.add(rule.id)
+            self._tried[rule.id] = None
             if retest(rule, self.seed) is Trial.PASSED and generic_instance(rule, self.seed) is not None:
                 verdict = self.prove(rule)
                 if verdict.outcome is Outcome.PROVED and verdict.numerics is not None:
-                    return replace(rule, numerics=verdict.numerics)
+                    self._tried[rule.id] = replace(rule, numerics=verdict.numerics)
+                    return self._tried[rule.id]
                 self.reason = verdict.reason
         return None

@@ -21,7 +21,7 @@ from taso_py.ops.movement import Concat, Slice
 from taso_py.rules.substitution import Substitution, canonical
 from taso_py.rules.verdict import Outcome, Prover
 
-WAYS = (4,)
+WAYS = (3, 4)
 """How many operators the wider rules merge. Matching tries every choice of so many readers of an operand."""
 
 

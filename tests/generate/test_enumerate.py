@@ -72,7 +72,8 @@ def test_candidates_are_found_once_up_to_names_and_order() -> None:
     assert len(keys) == len(set(keys))
     assert "relu(0:1) = relu(relu(0:1))" in keys
     assert "0:1 = half{axis=-1, side=1}(concat{axis=-1}(1:1,0:1))" in keys
-    assert "add(0:1,add(0:1,1:1)) = add(1:1,add(0:1,0:1))" in keys
+    # What repeats a variable on both sides is an instance of what does not.
+    assert "add(0:1,add(0:1,1:1)) = add(1:1,add(0:1,0:1))" not in keys
 
 
 def test_shared_operators_are_counted_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taso_py.generate.generalize import Generality, generalities, lift, numbers
+from taso_py.generate.generalize import Generality, lift, numbers, starts
 from taso_py.generate.retest import Trial, generic_instance, instances, retest
 from taso_py.ir.node import Value
 from taso_py.ops.table import parse_graph
@@ -20,7 +20,7 @@ def _sides(variables: str, source: str, target: str) -> tuple[tuple[Value, ...],
 def _first_true(variables: str, source: str, target: str) -> str:
     """The statement of the most general rule that passes random instances."""
     sides = _sides(variables, source, target)
-    for generality in generalities(numbers(*sides)):
+    for generality in starts(numbers(*sides)):
         for rule in lift(*sides, generality):
             if retest(rule, 0) is Trial.PASSED and generic_instance(rule, 0) is not None:
                 return " ".join(rule.statement.split())

@@ -9,7 +9,7 @@ from taso_py.generate.pipeline import Config, Generation, generate
 from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables
 from taso_py.ir.errors import TasoError
 from taso_py.ops.contraction import Linear
-from taso_py.ops.elementwise import Relu
+from taso_py.ops.elementwise import Add, Relu
 from taso_py.ops.movement import Concat
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
@@ -22,12 +22,13 @@ SMALL = Family(
     "small",
     (Variables("x", (3, 2), DATA, 2), Variables("w", (2, 2), WEIGHT, 2)),
     (
+        Production(Add(), "ww"),
         Production(Linear(), "dw"),
         Production(Relu(), "d"),
         Production(Concat(-2), ".."),
         Production(Half(-1, 0), "."),
     ),
-    operators=2,
+    operators=3,
     split_axes=(-1,),
 )
 

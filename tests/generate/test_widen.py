@@ -12,8 +12,9 @@ MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
 """
 
 
-def test_a_merge_of_two_becomes_a_merge_of_four() -> None:
-    (wide,) = widened(read_rules(MERGE), prove)
+def test_a_merge_of_two_becomes_a_merge_of_three_and_of_four() -> None:
+    three, wide = widened(read_rules(MERGE), prove)
+    assert three.size == (3, 5)
     assert len(wide.source.outputs) == len(wide.target.outputs) == 4
     assert wide.size == (4, 6)
     assert (wide.proof, wide.numerics) == ("derived", Numerics.REORDER)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import pytest
-import torch
 
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.cost.choice import Choice, choose, is_running
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
-from taso_py.kernels.table import covers
+from taso_py.ir.node import Node
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
+from tests.prices import Invented
 
-CPU = torch.device("cpu")
 HEADER = """graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {
   w = weight{key="w", type=f32[4,4,3,3]} u = weight{key="u", type=f32[4,4,1,1]} b = weight{key="b", type=f32[4]}
   c = conv2d(x, w){padding=[1,1]} d = conv2d(y, u)
@@ -34,27 +30,6 @@ GRAPHS = [
     "return relu(batch_norm(c, b, b, b, b){eps=0.1})",
     'return add(x, opaque(c){target="aten.cumsum.default", arguments=[$0,1], types=[f32[1,4,6,6]]})',
 ]
-
-
-@dataclass
-class Invented:
-    """Prices drawn at random, remembered."""
-
-    seed: int
-    drawn: dict[object, float] = field(default_factory=dict[object, float])
-    kept: dict[Node, list[Cover]] = field(default_factory=dict[Node, list[Cover]])
-
-    def covers(self, node: Node) -> Sequence[Cover]:
-        return self.kept.setdefault(node, covers(node, CPU))
-
-    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        return self._draw((cover.name, *(node.digest for node in cover.nodes), formats[0].value), 1.0)
-
-    def conversion_seconds(self, value: Value, format_: Format) -> float:
-        return self._draw((*value.key, format_.value), 0.6)
-
-    def _draw(self, key: tuple[object, ...], most: float) -> float:
-        return self.drawn.setdefault(key, random.Random(f"{self.seed} {key}").random() * most)
 
 
 def _coverings(graph: Graph, prices: Invented) -> Iterator[tuple[Cover, ...]]:

@@ -46,7 +46,7 @@ def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with LatencyDatabase(":memory:") as database:
         first = measure_roofline(torch.device("cpu"), [DType.F32, DType.I64], database)
         kernels = sorted({row.kernel for row in database.rows()})
-        assert kernels == ["ceiling:copy", "ceiling:dispatch", "ceiling:matmul", "ceiling:triad"]
+        assert kernels == ["ceiling:copy", "ceiling:dispatch", "ceiling:matmul", "ceiling:read", "ceiling:triad"]
         monkeypatch.setattr(roofline, "measure", None)  # a second measurement would fail
         assert measure_roofline(torch.device("cpu"), [DType.F32], database) == first
     assert set(first.peaks) == {DType.F32}
@@ -63,6 +63,8 @@ def test_figures_are_amounts_over_latencies() -> None:
         ("ceiling:matmul", f"f64[{size},{size}]"): 2 * size**3 / 5e10,
         ("ceiling:copy", "16384 bytes"): 16384 / 1e9,
         ("ceiling:triad", "16384 bytes"): 16380 / 3e9,
+        ("ceiling:read", "16384 bytes"): 16384 / 2e9,
+        ("ceiling:read", "1048576 bytes"): 1048576 / 1e9,
         ("ceiling:copy", "1048576 bytes"): 1048576 / 4e9,
         ("ceiling:triad", "1048576 bytes"): 1048572 / 2e9,
         ("ceiling:dispatch", "add of one element"): 3e-6,

@@ -1,0 +1,150 @@
+"""Plans: whatever kernels and formats are chosen, a model computes the same; plans survive being saved."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from taso_py.backend import NO_PLAN, Plan, Program, build, fold, retype
+from taso_py.backend.plan import Format
+from taso_py.cost.choice import choose
+from taso_py.frontend import import_module
+from taso_py.ir.operator import Weight
+from taso_py.kernels.saved import dump, restore
+from taso_py.runtime import zoo
+from tests.prices import CPU, Invented
+
+QUICK = ("squeezenet1_1", "mobilenet_v3_large", "bert_base", "nasrnn")
+ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in zoo.names() if name not in QUICK)]
+
+
+class Residual(nn.Module):
+    """Blocks whose values are read inside and outside, as views, transposed, written to a buffer and returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+        self.norm = nn.BatchNorm2d(6)
+        self.linear = nn.Linear(6, 6)
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(2, 6, 5, 4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        inner = self.one(x)
+        total = functional.relu(self.norm(self.two(x)) + inner)
+        self.seen.copy_(inner)
+        last = functional.gelu(self.linear(total.permute(0, 2, 3, 1)))
+        pooled = functional.max_pool2d(last.permute(0, 3, 1, 2), 2)
+        return total, inner[:, 2:4], last, torch.cat([pooled, pooled.sigmoid()], 1).flatten(1), x.transpose(2, 3)
+
+
+def _plan(program: Program, seed: int) -> Plan:
+    # Every other plan prefers fused kernels, so that all of them are met.
+    return choose(program.graph, Invented(seed, fused=0.2 if seed % 2 else 1.0)).plan
+
+
+def _outputs(program: Program, plan: Plan, args: tuple[Tensor, ...]) -> list[Tensor]:
+    with torch.no_grad():
+        return pytree.tree_leaves(build(program, plan)(*args))
+
+
+def _check(program: Program, plan: Plan, args: tuple[Tensor, ...]) -> None:
+    """Checks that a plan is about as near to the truth as plain calls are."""
+    exact = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in args)
+    outputs = (
+        _outputs(program, NO_PLAN, args),
+        _outputs(program, plan, args),
+        _outputs(retype(program), NO_PLAN, exact),
+    )
+    for plain, planned, truth in zip(*outputs, strict=True):
+        assert (plain.shape, plain.stride(), plain.dtype) == (planned.shape, planned.stride(), planned.dtype)
+        scale = float(truth.abs().max()) or 1.0
+        error, own = (float((found - truth).abs().max()) for found in (planned, plain))
+        assert error <= 4 * own + 1e-5 * scale
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_models_compute_the_same_under_random_plans(name: str) -> None:
+    module, args = zoo.get(name).make(0, small=True)
+    program = fold(import_module(module, args))
+    for seed in range(3):
+        _check(program, _plan(program, seed), args)
+
+
+def test_every_tile_and_format_is_met() -> None:
+    module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    met: Counter[tuple[str, Format]] = Counter()
+    for seed in range(30):
+        plan = _plan(program, seed)
+        met.update((step.kernel.name if step.kernel else "aten", step.reads) for step in plan.steps.values())
+        _check(program, plan, args)
+    assert {name for name, _ in met} >= {"aten", "onednn.conv", "onednn.linear"}
+    assert {format_ for _, format_ in met} == set(Format)
+
+
+def test_a_wrong_plan_would_be_noticed() -> None:
+    module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    other = fold(import_module(Residual().eval(), args))
+    with torch.no_grad():
+        expected, found = build(program)(*args), build(other, _plan(other, 1))(*args)
+    assert not torch.allclose(expected[0], found[0], atol=1e-3)
+
+
+def test_a_buffer_that_is_written_to_gets_the_same_content() -> None:
+    module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    for seed in range(4):
+        plain, planned = build(program), build(program, _plan(program, seed))
+        with torch.no_grad():
+            plain(*args)
+            planned(*args)
+        assert torch.allclose(plain.get_buffer("seen"), planned.get_buffer("seen"), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # copying a tree's description warns in torch
+def test_packed_weights_are_not_kept_twice_and_copies_share_them() -> None:
+    module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    plan = choose(program.graph, Invented(1, fused=0.0)).plan
+    built = build(program, plan)
+    packed = {v.node for step in plan.steps.values() if step.kernel for v in step.kernel.statics}
+    keys = {node.op.key for node in packed if isinstance(node.op, Weight)}
+    assert keys
+    assert keys.isdisjoint(name for name, _ in built.named_parameters())
+    copied = copy.deepcopy(built)
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(built(*args), copied(*args), strict=True))
+
+
+def test_plans_survive_being_saved() -> None:
+    module, args = zoo.get("squeezenet1_1").make(0, small=True)
+    program = fold(import_module(module, args))
+    plan = _plan(program, 1)
+    restored = restore(program.graph, json.loads(json.dumps(dump(plan))), CPU)
+    assert {node: (step.reads, step.gives) for node, step in restored.steps.items()} == {
+        node: (step.reads, step.gives) for node, step in plan.steps.items()
+    }
+    assert all((step.kernel is None) == (plan.steps[node].kernel is None) for node, step in restored.steps.items())
+    _check(program, restored, args)
+
+
+def test_kernels_that_are_not_there_are_plain_calls(caplog: pytest.LogCaptureFixture) -> None:
+    module, args = zoo.get("squeezenet1_1").make(0, small=True)
+    program = fold(import_module(module, args))
+    steps = dump(_plan(program, 1))
+    for step in steps:
+        step["tile"] = "onednn.of_another_version" if step["tile"].startswith("onednn") else step["tile"]
+    restored = restore(program.graph, steps, CPU)
+    assert all(step.kernel is None for step in restored.steps.values())
+    assert "are not available here" in caplog.text
+    _check(program, restored, args)
+    assert restore(program.graph, [], CPU) == NO_PLAN

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from taso_py.cli import main
+from tests.report.pages import problems
 
 MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
   source linear(x, a), linear(x, b)
@@ -53,6 +54,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("small_roofline")
 def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factory, out = f"{model / 'mine.py'}:model", model / "out"
     options = ["--rules", str(model / "merge.rules"), "--output", str(out), "--json", "--time-limit", "5"]
@@ -60,6 +62,9 @@ def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.Captur
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads((out / "report.json").read_text())
     assert report["comparison_passed"]
+    page = (out / "report.html").read_text()
+    assert problems(page) == []
+    assert all(rule in page for rule in report["applied"])
     assert report["speedup_low"] <= report["speedup"] <= report["speedup_high"]
     assert report["error"] < 1e-5
     x = torch.randn(1, 512)

@@ -1,7 +1,7 @@
 """The roofline of a device: what limits an operator from above, measured here rather than taken from a data sheet.
 
 Three ceilings bound a call from below in time: its operations over the device's peak (the best large matrix product),
-its bytes over the bandwidth of the memory that its data fits in (copy and triad, as STREAM has them: McCalpin 1995),
+its bytes over the bandwidth of the memory that its data fits in (copy, sum and triad, after STREAM: McCalpin 1995),
 and what any call costs that does next to nothing. The first two are the roofline of Williams, Waterman and Patterson
 (CACM 2009), with a roof per level of memory (Ilic, Pratas and Sousa 2014).
 
@@ -132,9 +132,9 @@ def measure_roofline(
     environment = Environment.current(resolve_device(device))
     wanted = [dtype for dtype in PEAK_DTYPES if dtype in set(dtypes)]
     peaks = {dtype: _matmul(device, environment, dtype) for dtype in wanted}
-    streams = {size: [_copy(device, size), _triad(device, size)] for size in _sets(device)}
+    streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
     dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device))
-    probes = [*peaks.values(), *(probe for pair in streams.values() for probe in pair), dispatch]
+    probes = [*peaks.values(), *(probe for kinds in streams.values() for probe in kinds), dispatch]
     found: dict[_Probe, Latency] = {}
     for probe in tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress):
         found[probe] = _known_or_measured(probe, environment, database, device)
@@ -143,7 +143,7 @@ def measure_roofline(
         return probe.amount / max(found[probe].median_s, 1e-12)
 
     # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
-    rates = list(accumulate((max(map(rate, pair)) for pair in reversed(streams.values())), max))
+    rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(streams.values())), max))
     levels = tuple(Level(size, reached) for size, reached in zip(streams, reversed(rates), strict=True))
     return Roofline({dtype: rate(probe) for dtype, probe in peaks.items()}, levels, found[dispatch].median_s)
 
@@ -197,6 +197,16 @@ def _triad(device: torch.device, size: int) -> _Probe:
         return lambda: torch.add(left, right, alpha=3.0, out=target)
 
     return _Probe("ceiling:triad", f"{size} bytes", _touched(size, 3), make)
+
+
+def _read(device: torch.device, size: int) -> _Probe:
+    """Matrices by vectors read and hardly write, and are faster than any copy."""
+
+    def make() -> Callable[[], object]:
+        (source,) = _vectors(device, size, 1)
+        return lambda: source.sum()
+
+    return _Probe("ceiling:read", f"{size} bytes", _touched(size, 1), make)
 
 
 def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:

@@ -40,7 +40,7 @@ class Region:
     """An operator, or several that one kernel computes, in the run of the model."""
 
     kind: str
-    """The operator's name; of several, that of the last."""
+    """The operator's name; of several, all names with a plus between."""
     operators: tuple[str, ...]
     """The operators with their attributes."""
     calls: tuple[str, ...]
@@ -249,7 +249,8 @@ def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[T
         seconds = max(row.ms, 1e-9) * 1e-3
         yield Text(
             f"{row.kind[-19:]:<20}{row.ms:>9.3f}{row.share:>7.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
-            f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} {row.bound:<8}{row.achieved:>8.0%}"
+            f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} "
+            f"{row.bound:<8}{row.achieved:>8.0%}"
         )
         if with_place:
             yield Text("  " + "  ".join(part for part in (row.line, row.module) if part), "dim")

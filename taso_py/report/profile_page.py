@@ -103,16 +103,17 @@ def timeline(profile: Profile, kinds: Mapping[str, str]) -> Timeline:
     """The regions of a run, one after the other."""
     x = Scale(0.0, max(profile.total_ms, 1e-9), 60.0, WIDTH - 10)
     memory = Scale(0.0, max(profile.peak_bytes, 1), 190.0, 110.0)
-    bars = tuple(_bars(profile, x, kinds))
+    drawn = tuple(bars(profile, x, kinds))
     curve = [(x.start, memory.start)]
     for region in profile.regions:
         level = memory(region.live_bytes)
         curve += [(x(region.start_ms), level), (x(region.start_ms + region.time.ms), level)]
     curve.append((curve[-1][0], memory.start))
-    return Timeline(x, bars, memory, " ".join(f"{place},{level}" for place, level in curve))
+    return Timeline(x, drawn, memory, " ".join(f"{place},{level}" for place, level in curve))
 
 
-def _bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
+def bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
+    """Inputs, outputs and regions of a run, placed by time."""
     for name, start, time in (
         ("input preparation", 0.0, profile.input),
         ("output", profile.total_ms - profile.output.ms, profile.output),

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from taso_py.backend import Program, build
@@ -64,8 +63,15 @@ def deserialize(content: bytes, steps: Sequence[Mapping[str, Any]] = ()) -> nn.M
     return build(program, restore(program.graph, steps, program.device))
 
 
-def save(directory: Path, content: bytes, report: Report, trace: str, steps: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Writes a result; ``steps`` is the plan of its kernels.
+def save(
+    directory: Path,
+    content: bytes,
+    report: Report,
+    page: str,
+    trace: str,
+    steps: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Writes a result; ``page`` is the report for the browser, ``steps`` the plan of its kernels.
 
     Raises:
         ArtifactError: the folder cannot be written.
@@ -76,7 +82,7 @@ def save(directory: Path, content: bytes, report: Report, trace: str, steps: Seq
             {"version": 2, "model": MODEL, "runtime": report.runtime, "device": report.device, "steps": list(steps)}
         ),
         "report.json": as_json(report.as_dict()),
-        "report.html": _html(report, trace).encode(),
+        "report.html": page.encode(),
         TRACE: trace.encode(),
     }
     write_files(directory, files)
@@ -148,15 +154,6 @@ def load(directory: str | os.PathLike[str]) -> Runner:
 def as_json(document: Any) -> bytes:
     """A document as the content of a file."""
     return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
-
-
-def _html(report: Report, trace: str) -> str:
-    """The summary and the trace as one page."""
-    console = Console(record=True, width=120, file=io.StringIO())
-    console.print(report)
-    console.rule("trace")
-    console.print(trace, markup=False, highlight=False)
-    return console.export_html()
 
 
 def _replace(path: Path, data: bytes) -> None:

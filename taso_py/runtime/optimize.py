@@ -30,10 +30,12 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN, TILES
 from taso_py.report.optimization import Report, Speedup
+from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.artifact import check_writable, save
+from taso_py.runtime.evidence import gather
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
@@ -161,7 +163,8 @@ class _Job:
         trace = judgement.winner.candidate.trace
         if output is not None:
             report = replace(report, saved=str(output))
-            save(output, judgement.content, report, write_trace(trace), judgement.steps)
+            page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
+            save(output, judgement.content, report, page, write_trace(trace), judgement.steps)
         return Optimized(judgement.winner.runner, report, trace)
 
     def _cost(self, program: Program, runtimes: Sequence[str], database: LatencyDatabase) -> CostModel:

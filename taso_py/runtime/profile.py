@@ -72,11 +72,27 @@ def profile_source(source: Source, options: ProfileOptions, output: Path | None 
         check_writable(output)
     with torch.no_grad():
         program = import_source(source)
-        profile = _Job(source, options, program, build(program)).run(output)
+        profile = profile_module(source, program, build(program), options, output)
     if output is not None:
         profile = replace(profile, saved=str(output))
         write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
     return profile
+
+
+def profile_module(
+    source: Source, program: Program, module: fx.GraphModule, options: ProfileOptions, output: Path | None = None
+) -> Profile:
+    """Profiles a module that computes a program, by whichever kernels.
+
+    Args:
+        source: what it was made from; its inputs are taken, and it is timed as given.
+        program: whose graph the module computes.
+        module: built from it.
+        options: how to profile.
+        output: an existing folder for the Chrome trace, if any.
+    """
+    with torch.no_grad():
+        return _Job(source, options, program, module).run(output)
 
 
 @dataclass
@@ -200,8 +216,7 @@ class _Job:
         root = self._by_digest.get(part.digest or "")
         if root is None:
             return part.calls[0]
-        target: object = getattr(root.op, "target", None)
-        return str(target) if target is not None else root.op.name
+        return "+".join(str(getattr(node.op, "target", node.op.name)) for node in self._nodes(part))
 
     def _dtype(self, part: Part) -> DType:
         """The element type that a part computes in: that of its first floating-point operand, else of its result."""

@@ -23,7 +23,7 @@ X = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save(tmp_path / "out", serialize(MODULE, (X,), {}), REPORT, "the trace")
+    save(tmp_path / "out", serialize(MODULE, (X,), {}), REPORT, "<!DOCTYPE html>the page", "the trace")
     return tmp_path / "out"
 
 
@@ -32,7 +32,8 @@ def test_a_saved_result_has_every_file_and_no_other(saved: Path) -> None:
     assert names == {"model.pt2", "plan.json", "report.json", "report.html", "trace.rules"}
     report = json.loads((saved / "report.json").read_text())
     assert (report["speedup"], report["speedup_high"], report["applied"]) == (2.0, None, ["r1", "r1"])
-    assert "the trace" in (saved / "report.html").read_text()
+    assert (saved / "report.html").read_text() == "<!DOCTYPE html>the page"
+    assert (saved / "trace.rules").read_text() == "the trace"
 
 
 def test_a_saved_result_computes_the_same(saved: Path) -> None:

@@ -1,0 +1,55 @@
+"""The page of an optimization: whole by itself, with what changed, the rules, and the evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taso_py.ops.table import parse_graph
+from taso_py.report.difference import difference
+from taso_py.report.optimization import Report, Speedup
+from taso_py.report.optimization_page import Evidence, OutputCheck, optimization_page
+from tests.report.pages import problems, text_of
+from tests.report.test_difference import MERGE, TWICE, applied
+from tests.report.test_profile_page import PROFILE, region
+
+REPORT = Report(
+    model="mine.py:<i>model</i>", device="cpu", runtime="eager", original_ms=2.0, optimized_ms=1.0, speedup=2.0,
+    speedup_low=1.9, speedup_high=2.1, rules_speedup=Speedup(1.5, 1.4, 1.6), applied=(MERGE.id, MERGE.id), error=1e-7,
+    original_error=2e-7, comparison_passed=True, stop_reason="done", search_seconds=0.1, expansions=1, candidates=2,
+    estimated_ms=(2.0, 1.0), operators=(7, 11), weight_bytes=(2**20, 2**20), rounds=9, kernels={"oneDNN linear": 3},
+    timed={"original": 2.0, "2 rules applied, eager": 1.0}, environment={"device_name": "A & B"}, notes=("a note",),
+)  # fmt: skip
+AFTER = replace(PROFILE, regions=(*PROFILE.regions[:2], region("linear+relu", 3.6, 0.4, "layers.1")))
+EVIDENCE = Evidence(
+    difference=applied(TWICE), rules=(MERGE,), profiles=(PROFILE, AFTER),
+    outputs=(OutputCheck(0, "example", 1e-7, 2e-7, 1e-6, True), OutputCheck(1, "random x10", 1e-3, 2e-7, 1e-6, False)),
+    trace="trace 0 {}",
+)  # fmt: skip
+
+
+def test_the_page_is_whole_by_itself() -> None:
+    page = optimization_page(REPORT, EVIDENCE)
+    assert problems(page) == []
+    assert "<i>model" not in page
+
+
+def test_the_page_says_what_is_known() -> None:
+    text = text_of(optimization_page(REPORT, EVIDENCE))
+    for part in (
+        "Optimization of mine.py:<i>model</i>", "2.00x", "1.900 to 2.100 at 95%", "Note: a note.", "oneDNN linear",
+        "4 operators went, 8 came", f"{MERGE.id} × 2", "numerics: reorder", "linear(x, concat(a, b){axis=-2})",
+        "linear+relu", "2 rules applied, eager", "random x10", "passed", "failed", "trace 0 {}", "A & B",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_the_page_says_when_nothing_changed() -> None:
+    nothing = replace(EVIDENCE, difference=difference(parse_graph(TWICE), []), rules=())
+    text = text_of(optimization_page(replace(REPORT, applied=(), kernels={}), nothing))
+    assert "No substitution was applied" in text
+    assert "Substitutions applied" not in text
+
+
+def test_what_has_no_known_error_is_still_a_page() -> None:
+    lost = replace(REPORT, error=float("nan"), speedup_high=float("inf"))
+    assert problems(optimization_page(lost, EVIDENCE)) == []

@@ -1,5 +1,8 @@
 """The runtimes a module can be prepared for: eager, CUDA graphs, Inductor.
 
+Inductor comes in two forms: as ``torch.compile`` has it by default, and with ``freezing``, which folds weights and picks
+packed kernels for them. Which is faster depends on the model.
+
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs.
 """
 
@@ -16,7 +19,9 @@ from taso_py.ir.errors import TasoError, first_line
 
 Runner: TypeAlias = Callable[..., Any]
 
-RUNTIMES = ("eager", "cudagraph", "inductor")
+COMPILED = ("inductor", "inductor-freezing")
+"""The runtimes that compile, which takes a while."""
+RUNTIMES = ("eager", "cudagraph", *COMPILED)
 """The names of the runtimes."""
 CHOOSES_KERNELS = frozenset({"eager", "cudagraph"})
 """Those that run the kernels which a plan names; the others are compilers and choose their own."""
@@ -27,7 +32,7 @@ class RuntimeUnavailableError(TasoError):
 
 
 def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
-    """The runtimes that a choice stands for; ``auto`` stands for all that the device has.
+    """The runtimes that a choice stands for; ``auto`` is all that the device has, ``inductor`` both its forms.
 
     Raises:
         RuntimeUnavailableError: the device does not have the one asked for.
@@ -35,8 +40,8 @@ def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
     if name == "cudagraph" and device.type != "cuda":
         raise RuntimeUnavailableError("CUDA graphs need a GPU; use --runtime eager, inductor or auto")
     if name == "auto":
-        return RUNTIMES if device.type == "cuda" else ("eager", "inductor")
-    return (name,)
+        return RUNTIMES if device.type == "cuda" else ("eager", *COMPILED)
+    return COMPILED if name == "inductor" else (name,)
 
 
 def prepare(module: nn.Module, runtime: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Runner:
@@ -61,9 +66,18 @@ def _eager(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) 
 
 
 def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
-    # Each candidate is its own program: what was compiled for an earlier one must not count against recompile limits.
-    torch.compiler.reset()
     return torch.compile(module, backend="inductor", dynamic=False)
+
+
+def _inductor_freezing(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
+    compiled = torch.compile(module, backend="inductor", dynamic=False, options={"freezing": True})
+
+    def frozen(*args: Any, **kwargs: Any) -> Any:
+        # Weights are frozen only where no gradients can be asked for.
+        with torch.no_grad():
+            return compiled(*args, **kwargs)
+
+    return frozen
 
 
 def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Runner:
@@ -95,5 +109,6 @@ def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 _PREPARE: Mapping[str, Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Runner]] = {
     "eager": _eager,
     "inductor": _inductor,
+    "inductor-freezing": _inductor_freezing,
     "cudagraph": _cudagraph,
 }

@@ -23,13 +23,15 @@ from taso_py.kernels.saved import dump
 from taso_py.runtime.artifact import deserialize, reimport, serialize
 from taso_py.runtime.compare import Comparison, compare, input_cases
 from taso_py.runtime.regions import RegionError, check_regions
-from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, RuntimeUnavailableError, prepare
+from taso_py.runtime.runtimes import CHOOSES_KERNELS, COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import replay_steps
 
 ORIGINAL = "original"
+COMPILED_FINALISTS = 1
+"""How many rewritten graphs are built for runtimes that compile, which takes up to a minute each."""
 EVEN = Ratio(1.0, 1.0, 1.0, 0, 1.0)
 """What is compared with itself."""
 
@@ -109,9 +111,12 @@ class Trial:
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
         yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", self.source.callable())
         taken: set[str] = {ORIGINAL}
-        for candidate in [found.original, *(c for c in found.candidates if c.trace.steps)]:
+        rewritten = [candidate for candidate in found.candidates if candidate.trace.steps]
+        for candidate in [found.original, *rewritten]:
             program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
             for runtime in runtimes:
+                if runtime in COMPILED and candidate not in (found.original, *rewritten[:COMPILED_FINALISTS]):
+                    continue
                 plan = self.planner(program.graph) if runtime in CHOOSES_KERNELS else NO_PLAN
                 runner = self._prepare(build(program, plan), runtime)
                 if runner is not None:

@@ -9,8 +9,9 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_auto_stands_for_what_the_device_has() -> None:
-    assert runtimes_to_try("auto", CPU) == ("eager", "inductor")
-    assert runtimes_to_try("auto", CUDA) == ("eager", "cudagraph", "inductor")
+    assert runtimes_to_try("auto", CPU) == ("eager", "inductor", "inductor-freezing")
+    assert runtimes_to_try("auto", CUDA) == ("eager", "cudagraph", "inductor", "inductor-freezing")
+    assert runtimes_to_try("inductor", CPU) == ("inductor", "inductor-freezing")
     assert runtimes_to_try("eager", CPU) == ("eager",)
     with pytest.raises(RuntimeUnavailableError, match="need a GPU"):
         runtimes_to_try("cudagraph", CPU)

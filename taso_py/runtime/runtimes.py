@@ -1,7 +1,7 @@
 """The runtimes a module can be prepared for: eager, CUDA graphs, Inductor.
 
-Inductor comes in two forms: as ``torch.compile`` has it by default, and with ``freezing``, which folds weights and picks
-packed kernels for them. Which is faster depends on the model.
+Inductor comes in two forms: as ``torch.compile`` has it by default, and with ``freezing``, which folds weights and
+picks packed kernels for them. Which is faster depends on the model.
 
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs.
 """

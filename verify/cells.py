@@ -13,10 +13,15 @@ from taso_py.ir.size import Dim, Poly, symbol, symbols, terms
 from taso_py.ops.scalar import Read, SizeOf
 from verify.context import Context, has_division, mentions
 from verify.limits import Budget, Refused
+from verify.reindex import merge, quotient, split
 from verify.terms import (
+    Call,
     Factor,
     Term,
+    close,
+    close_branches,
     factor_symbols,
+    indices,
     substitute_term,
     tidy_guards,
     unit_coefficient,
@@ -38,7 +43,7 @@ class Cells:
 
     def needed(self, guards: Iterable[Dim], known: Sequence[Dim]) -> tuple[Dim, ...] | None:
         """The guards that neither the known ones nor each other imply; None if they evidently never hold together."""
-        settled = [self.context.settle(guard, known) for guard in guards]
+        settled = [self.context.linear(self.context.settle(guard, known)) for guard in guards]
         kept = tidy_guards(settled)
         if kept is None:
             return None
@@ -56,11 +61,16 @@ class Cells:
             guards = self.needed(term.guards, known)
             if guards is None:
                 return None
-            reduced = self._use_equality(term._replace(guards=guards))
+            term = term._replace(guards=guards)
+            reduced = self._use_equality(term)
             if reduced is None:
                 break
             term = reduced
-        settled = self._settle(term._replace(guards=guards), known)
+        settled = self._settle(term, known)
+        if term.bound:
+            moved = split(settled, self.context) or merge(settled) or quotient(settled, self.context)
+            if moved is not None:
+                return self.simplify(moved, known)
         return settled if settled.guards == guards else self.simplify(settled, known)
 
     def simplified(self, sum_: Iterable[Term], known: Sequence[Dim]) -> list[Term]:
@@ -98,9 +108,15 @@ class Cells:
         return term._replace(factors=factors, guards=guards)
 
     def _settle_factor(self, factor: Factor, known: Sequence[Dim]) -> Factor:
-        if isinstance(factor, Read) and any(map(has_division, factor.index)):
-            return Read(factor.variable, tuple(self.context.settle(index, known) for index in factor.index))
-        return factor
+        match factor:
+            case Read(variable, index) if any(map(has_division, index)):
+                return Read(variable, tuple(self.context.settle(i, known) for i in index))
+            case Call(function, arguments) if any(map(has_division, indices([factor]))):
+                closing = close_branches if function == "max" else close
+                settled = (closing(self._settle(inner, known) for inner in argument) for argument in arguments)
+                return Call(function, tuple(settled))
+            case _:
+                return factor
 
     def count_unused(self, term: Term, known: Sequence[Dim]) -> list[Term]:
         """The term with each bound index that no factor mentions replaced by its number of values, if that is plain."""

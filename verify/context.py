@@ -5,7 +5,7 @@ Invariant: whatever is answered "yes" holds for all integers that satisfy the fa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from taso_py.ir.size import Atom, Dim, FloorDiv, Monomial, Poly, floordiv, symbol, symbols, terms
@@ -96,10 +96,34 @@ class Context:
             return False
         answer = self._follows.get(value)
         if answer is None:
-            answer = self._follows[value] = self._follows_from(value, self.facts, DEPTH)
+            answer = self._follows[value] = self._follows_from(value, self._with_quotients(value, self.facts), DEPTH)
         if answer or not known:
             return answer
-        return self._follows_from(value, [*known, *self.facts], DEPTH)
+        return self._follows_from(value, self._with_quotients(value, [*known, *self.facts]), DEPTH)
+
+    def _with_quotients(self, value: Poly, facts: Sequence[Dim]) -> Sequence[Dim]:
+        """The facts, and what they say of the floor divisions ``f = n//d`` that occur, where ``d`` is surely positive.
+
+        ``0 <= n - d*f < d``; ``n >= m*d`` gives ``f >= m``, and ``n < m*d`` gives ``f < m``.
+        """
+        if not has_division(value):
+            return facts
+        found: list[Dim] = []
+        for atom in dict.fromkeys(value.atoms()):
+            if not isinstance(atom, FloorDiv) or not self.nonnegative(atom.denominator - 1):
+                continue
+            quotient = Poly((((atom,), 1),))
+            rest = atom.numerator - atom.denominator * quotient
+            found += [rest, atom.denominator - 1 - rest]
+            for fact in facts:
+                least = floordiv(atom.numerator - fact, atom.denominator)
+                if not has_division(least):
+                    found.append(quotient - least)
+                beyond = atom.numerator + fact + 1
+                most = floordiv(beyond, atom.denominator)
+                if most * atom.denominator == beyond:
+                    found.append(most - 1 - quotient)
+        return [*found, *facts]
 
     def _follows_from(self, value: Dim, facts: Sequence[Dim], depth: int) -> bool:
         if self.nonnegative(value):
@@ -107,6 +131,10 @@ class Context:
         if isinstance(value, int) or depth == 0:
             return False
         monomial, coefficient = self._obstacle(value)
+        if abs(coefficient) == 1 and len(monomial) == 1 and isinstance(monomial[0], FloorDiv):
+            linear = self._without_division(value, monomial[0], coefficient)
+            if linear is not None:
+                return self._follows_from(linear, facts, depth)
         for fact in facts:
             if coefficients(fact).get(monomial, 0) * coefficient > 0:
                 if self._follows_from(value - fact, facts, depth - 1):
@@ -138,6 +166,29 @@ class Context:
 
     # -- floor divisions
 
+    def linear(self, guard: Dim) -> Dim:
+        """An equivalent guard with fewer floor divisions: ``n//d <= m`` exactly where ``n <= m*d + d - 1``."""
+        while has_division(guard) and isinstance(guard, Poly):
+            found = (
+                self._without_division(guard, monomial[0], coefficient)
+                for monomial, coefficient in guard.terms
+                if abs(coefficient) == 1 and len(monomial) == 1 and isinstance(monomial[0], FloorDiv)
+            )
+            replaced = next((value for value in found if value is not None), None)
+            if replaced is None:
+                return guard
+            guard = replaced
+        return guard
+
+    def _without_division(self, guard: Poly, atom: FloorDiv, sign: int) -> Dim | None:
+        """An equivalent of a guard ``rest + sign * atom``; None if there is another division or no positive divisor."""
+        rest = guard - sign * Poly((((atom,), 1),))
+        if has_division(rest) or not self.nonnegative(atom.denominator - 1):
+            return None
+        if sign > 0:
+            return atom.numerator + rest * atom.denominator
+        return (rest + 1) * atom.denominator - 1 - atom.numerator
+
     def settle(self, value: Dim, known: Sequence[Dim] = ()) -> Dim:
         """``value`` with those floor divisions carried out whose quotient is evident."""
         if isinstance(value, int) or not has_division(value):
@@ -164,11 +215,58 @@ class Context:
         return total
 
     def _quotient(self, atom: FloorDiv, known: Sequence[Dim]) -> Dim:
-        for quotient in _QUOTIENTS:
+        for quotient in (*_QUOTIENTS, *_long_quotients(atom)):
             rest = atom.numerator - quotient * atom.denominator
             if self.follows(rest, known) and self.follows(atom.denominator - 1 - rest, known):
                 return quotient
-        return Poly((((atom,), 1),))
+        inner = self._inner_division(atom.numerator)
+        if inner is None:
+            return Poly((((atom,), 1),))
+        rest = atom.numerator - Poly((((inner,), 1),))
+        return self._divide(
+            FloorDiv(inner.numerator + rest * inner.denominator, inner.denominator * atom.denominator), known
+        )
+
+    def _inner_division(self, numerator: Dim) -> FloorDiv | None:
+        """The ``n//d`` of a numerator ``n//d + r`` without other divisions: ``(n//d + r)//e == (n + r*d)//(d*e)``."""
+        found = [(monomial, factor) for monomial, factor in terms(numerator) if any(_is_division(a) for a in monomial)]
+        if len(found) != 1 or len(found[0][0]) != 1 or found[0][1] != 1:
+            return None
+        atom = found[0][0][0]
+        return atom if isinstance(atom, FloorDiv) and self.nonnegative(atom.denominator - 1) else None
+
+
+def _is_division(atom: Atom) -> bool:
+    return isinstance(atom, FloorDiv)
+
+
+def _long_quotients(atom: FloorDiv) -> Iterator[Dim]:
+    """What a division may give, from a term of each side: ``q`` for ``(q*M + r) // (M + N)`` and ``(q*M + r) // M``.
+
+    For ``(i*M + r) // (D*M)`` it is ``i // D``.
+    """
+    divisor = [term for term in terms(atom.denominator) if term[0]]
+    if len(divisor) == 1:
+        for term in terms(atom.numerator):
+            yield from _reduced(term[0], divisor[0][0])
+        return
+    for monomial, factor in divisor:
+        lead = Poly(((monomial, factor),))
+        for term in terms(atom.numerator):
+            quotient = floordiv(Poly((term,)), lead) if term[0] else 0
+            if quotient * lead == Poly((term,)):
+                yield quotient
+
+
+def _reduced(numerator: Monomial, denominator: Monomial) -> Iterator[Dim]:
+    """The division of products without their common factors, if they have any."""
+    left, divisor = list(numerator), list(denominator)
+    for atom in denominator:
+        if atom in left:
+            left.remove(atom)
+            divisor.remove(atom)
+    if left and divisor and len(divisor) < len(denominator):
+        yield floordiv(Poly(((tuple(left), 1),)), Poly(((tuple(divisor), 1),)))
 
 
 def _as_bound(fact: Poly) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from math import isqrt
 
 from taso_py.ops.functions import IRRATIONALS
 from taso_py.ops.scalar import Irrational, SizeOf
@@ -38,7 +39,7 @@ class Laws:
     """Applies the laws of one level in one context."""
 
     def __init__(self, context: Context, level: Level) -> None:
-        self._context = context
+        self.context = context
         self.level = level
 
     # -- signs
@@ -47,7 +48,7 @@ class Laws:
         """Whether a factor is greater than zero for all values of the variables."""
         match factor:
             case SizeOf(value):
-                return self._context.nonnegative(value - 1)
+                return self.context.nonnegative(value - 1)
             case Call("reciprocal", ((Term(coefficient, (), (), (inner,)),),)):
                 return coefficient > 0 and self.is_positive(inner)
             case Call(function, _):
@@ -61,7 +62,7 @@ class Laws:
         """Whether a factor is at least zero wherever it is defined."""
         match factor:
             case SizeOf(value):
-                return self._context.nonnegative(value)
+                return self.context.nonnegative(value)
             case Call("reciprocal", (argument,)):
                 return self.is_nonnegative_sum(argument)
             case Call(function, _):
@@ -130,6 +131,8 @@ class Laws:
             return self._reciprocal(argument)
         if function == "exp" and self.level is Level.ALGEBRA:
             return self._exp(argument)
+        if function == "rsqrt" and (root := _root(argument)) is not None:
+            return list(constant(1 / root))
         return [_call(function, argument)]
 
     def _relu(self, argument: Sum) -> list[Term]:
@@ -163,6 +166,16 @@ class Laws:
             factor = magnitude if term.coefficient > 0 else self._inverse(magnitude)
             product = self.multiply(product, Term(Fraction(1), (), (), (factor,)))
         return [product]
+
+
+def _root(sum_: Sum) -> Fraction | None:
+    """The square root of a sum that is the square of a positive rational number."""
+    match sum_:
+        case (Term(value, (), (), ()),) if value > 0:
+            root = Fraction(isqrt(value.numerator), isqrt(value.denominator))
+            return root if root * root == value else None
+        case _:
+            return None
 
 
 def _call(function: str, *arguments: Sum) -> Term:

@@ -32,6 +32,7 @@ from verify.terms import (
     unit_coefficient,
 )
 
+_INCREASING = frozenset({"exp", "sigmoid", "tanh"})
 _MOST_CANDIDATES = 36
 """How many places of a window are tried as one that is always inside."""
 
@@ -70,15 +71,18 @@ class Maxima:
         for outside, (alive,) in self._cells.split([branches], known):
             used = [self._without_unused(branch, [*known, *outside]) for branch in alive]
             value = _single_value(used)
-            terms = value if value is not None else self._maximum(used)
+            terms = value if value is not None else self._maximum(used, [*known, *outside])
             result += [rename_bound(term._replace(guards=term.guards + outside), self._fresh) for term in terms]
         return result
 
-    def _maximum(self, branches: Sequence[Term]) -> Sequence[Term]:
+    def _maximum(self, branches: Sequence[Term], known: Sequence[Dim]) -> Sequence[Term]:
         """``max(c + s*x) = c + s*max(x)`` for a positive ``s``, where neither ``c`` nor ``s`` depends on the place."""
         plain = product_of(Call("max", (close_branches(branches),)))
-        if self._laws.level is not Level.ALGEBRA or len(branches) != 1:
+        if self._laws.level is not Level.ALGEBRA:
             return plain
+        increasing = self._of_increasing(branches, known)
+        if increasing is not None or len(branches) != 1:
+            return plain if increasing is None else increasing
         (branch,) = branches
         (value,) = (factor.arguments[0] for factor in branch.factors if isinstance(factor, Call))
         fixed = [term for term in value if term_symbols(term).isdisjoint(branch.bound)]
@@ -94,17 +98,38 @@ class Maxima:
         greatest = Call("max", (close_branches([scaled]),))
         return [*fixed, Term(scale, (), (), (*outside, greatest))]
 
+    def _of_increasing(self, branches: Sequence[Term], known: Sequence[Dim]) -> list[Term] | None:
+        """``max(f(x)) = f(max(x))`` for an increasing function, unless the maximum may be empty; None otherwise."""
+        calls = [_only_call(branch) for branch in branches]
+        functions = {call.function if call else "" for call in calls}
+        if len(functions) != 1 or not functions <= _INCREASING:
+            return None
+        if not self._is_inhabited(close_branches(branches), known):
+            return None
+        inner = [
+            branch._replace(factors=(Call("value", call.arguments),))
+            for branch, call in zip(branches, calls, strict=True)
+            if call is not None
+        ]
+        return self._laws.apply(functions.pop(), close(self._maximum(inner, known)))
+
     def _without_unused(self, branch: Term, known: Sequence[Dim]) -> Term:
-        """Drops bound indices on which nothing depends and which take at least one value."""
+        """Drops bound indices on which the value does not depend: it is enough that they have a value.
+
+        That is so where no lower bound is above an upper one, since the bounds are integers (Fourier-Motzkin).
+        """
         for name in branch.bound:
             about = [guard for guard in branch.guards if mentions(guard, (name,))]
-            signs = sorted(unit_coefficient(guard, name) for guard in about)
-            if name in factor_symbols(branch.factors[0]) or signs != [-1, 1]:
+            signs = [unit_coefficient(guard, name) for guard in about]
+            if name in factor_symbols(branch.factors[0]) or set(signs) != {1, -1}:
                 continue
-            rest = tuple(guard for guard in branch.guards if guard not in about)
-            if self._cells.context.follows(about[0] + about[1], [*known, *rest]):
+            lowest = [guard for guard, sign in zip(about, signs, strict=True) if sign > 0]
+            highest = [guard for guard, sign in zip(about, signs, strict=True) if sign < 0]
+            rest = [guard for guard in branch.guards if guard not in about]
+            guards = self._cells.needed([*rest, *(low + high for low in lowest for high in highest)], known)
+            if guards is not None:
                 bound = tuple(other for other in branch.bound if other != name)
-                return self._without_unused(branch._replace(bound=bound, guards=rest), known)
+                return self._without_unused(branch._replace(bound=bound, guards=guards), known)
         return branch
 
     def relu(self, argument: Sum, known: Sequence[Dim]) -> list[Term] | None:
@@ -152,6 +177,15 @@ def _single_value(branches: Sequence[Term]) -> Sum | None:
     match branches:
         case [Term(_, (), (), (Call("value", (value,)),))]:
             return value
+        case _:
+            return None
+
+
+def _only_call(branch: Term) -> Call | None:
+    """The call that the value of a branch is, if it is nothing else."""
+    match branch.factors:
+        case (Call("value", ((Term(Fraction(numerator=1, denominator=1), (), (), (Call() as call,)),),)),):
+            return call
         case _:
             return None
 

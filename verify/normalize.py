@@ -38,6 +38,7 @@ from verify.context import Context
 from verify.laws import Laws, Level
 from verify.limits import Budget, Refused
 from verify.maximum import Maxima
+from verify.shares import without_shares
 from verify.solver import Solver
 from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_of, rename_bound
 
@@ -80,6 +81,7 @@ class Normalizer:
         self._context = context
         self._budget = budget
         self._level = level
+        self._is_algebra = level is Level.ALGEBRA
         self._fresh = (f"~{number:04d}" for number in itertools.count())
         self._laws = Laws(context, level)
         self.adds_coefficients = False
@@ -198,15 +200,17 @@ class Normalizer:
             return self._maxima.over(names, guards, body, known)
         total = [term._replace(bound=(*names, *term.bound), guards=(*guards, *term.guards)) for term in body]
         simple = self.cells.simplified(total, known)
-        if self._level is not Level.ALGEBRA:
+        if not self._is_algebra:
             return simple
-        return [counted for term in simple for counted in self.cells.count_unused(term, known)]
+        counted = [part for term in simple for part in self.cells.count_unused(term, known)]
+        return [without_shares(term, self._laws, known) for term in counted]
 
     def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
-        if self._level is not Level.ALGEBRA and not (_is_sign(left) or _is_sign(right)):
+        if not self._is_algebra and not (_is_sign(left) or _is_sign(right)):
             left, right = self._whole(left, known), self._whole(right, known)
         self._budget.take_steps(len(left) * len(right))
-        return self.cells.simplified((self._laws.multiply(a, b) for a in left for b in right), known)
+        products = self.cells.simplified((self._laws.multiply(a, b) for a in left for b in right), known)
+        return [without_shares(term, self._laws, known) for term in products] if self._is_algebra else products
 
     def _whole(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         """The sum as a choice between single products, so that multiplying needs no distributivity."""

@@ -56,7 +56,9 @@ def classify(rule: Substitution, level: Level) -> Numerics:
         found.append(Numerics.ZERO_TERMS)
     if _moves_scale(source, target) or (level is Level.ALGEBRA and _has_exponentials(source, target)):
         found.append(Numerics.RANGE)
-    if _has_mask(source) != _has_mask(target):
+    if level is Level.ALGEBRA and _squares(source) != _squares(target):
+        found.append(Numerics.RANGE)
+    if _changes_masked(source, target):
         found.append(Numerics.MASK)
     return max(found)
 
@@ -120,6 +122,19 @@ def _places(graph: Graph) -> set[tuple[str, int, frozenset[str]]]:
             found |= {(node.op.name, place, above[value.node]) for place, value in enumerate(node.inputs)}
             found.add((node.op.name, -1, below[node]))
     return {place for place in found if place[2]}
+
+
+def _squares(graph: Graph) -> set[str]:
+    """What is squared: ``(x - m)**2`` and ``x**2 - m**2`` differ in range, and in what cancels. A relu is either."""
+    squares = (node for node in graph.nodes if node.op.name == "mul" and len(set(node.inputs)) == 1)
+    return {node.inputs[0].node.op.name for node in squares} - {"relu"}
+
+
+def _changes_masked(source: Graph, target: Graph) -> bool:
+    """Whether a row that a mask removes entirely may be computed by another formula."""
+    exponentials = [_names(graph) & _EXPONENTIALS for graph in (source, target)]
+    masks = [_has_mask(graph) for graph in (source, target)]
+    return masks[0] != masks[1] or (any(masks) and exponentials[0] != exponentials[1])
 
 
 def _has_mask(graph: Graph) -> bool:

@@ -31,6 +31,7 @@ _CHOICES: Mapping[str, tuple[int, ...]] = {
     "padding": (0, 0, 1, 2),
     "kernel": (1, 2, 3, 4),
     "groups": (1, 2, 3),
+    "widths": (-1, 0, 0, 1, 2, 3),
     "bound": (0, 1, 2, 3, 4, 6),
 }
 _NUMBERS = (1e-5, 0.1, 0.5, 1.25, 2.0)

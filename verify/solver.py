@@ -72,7 +72,11 @@ class Solver:
         lemmas = _products(statements, occurring, self._context)
         asserted = [_holds(statement) for statement in statements]
         asserted += [f"(=> {_conjunction(antecedents)} {_holds(product)})" for antecedents, product in lemmas]
-        used = [*statements, *occurring, *(product for _, product in lemmas)]
+        used = [
+            *statements,
+            *occurring,
+            *(value for antecedents, product in lemmas for value in (*antecedents, product)),
+        ]
         names = sorted({_name(monomial) for value in used for monomial, _ in terms(value) if monomial})
         lines = [f"(declare-const {name} Int)" for name in names]
         lines += [f"(assert {formula})" for formula in dict.fromkeys([*asserted, claim])]

@@ -161,10 +161,14 @@ def floordiv(numerator: Dim, denominator: Dim) -> Dim:
         return numerator // denominator
     if denominator == 1:
         return numerator
+    whole = _divide_exactly(numerator, denominator)
+    if whole is not None:
+        return whole
     quotient: Dim = 0
     rest: Dim = 0
+    divisor = _terms(denominator)
     for monomial, coefficient in _terms(numerator):
-        divided = _divide_term(monomial, coefficient, denominator)
+        divided = _divide_term(monomial, coefficient, divisor[0]) if len(divisor) == 1 else None
         if divided is None:
             rest = rest + _collect({monomial: coefficient})
         else:
@@ -177,12 +181,31 @@ def floordiv(numerator: Dim, denominator: Dim) -> Dim:
     return quotient + Poly((((FloorDiv(rest, denominator),), 1),))
 
 
-def _divide_term(monomial: Monomial, coefficient: int, denominator: Dim) -> Dim | None:
-    """The exact quotient of one term, or None."""
-    divisor = _terms(denominator)
-    if len(divisor) != 1:
+def _divide_exactly(numerator: Dim, denominator: Dim) -> Dim | None:
+    """The quotient of polynomials of which the second, a sum of several terms, divides the first; else None."""
+    if not isinstance(denominator, Poly) or len(denominator.terms) == 1:
         return None
-    atoms, factor = divisor[0]
+    quotient: Dim = 0
+    # Long division (e.g. Cox, Little and O'Shea, Ideals, Varieties, and Algorithms, section 2.3) by the greatest term;
+    # a term that it does not divide is a remainder.
+    lead = max(denominator.terms, key=_degree)
+    while numerator != 0:
+        divided = _divide_term(*max(_terms(numerator), key=_degree), lead)
+        if divided is None:
+            return None
+        quotient = quotient + divided
+        numerator = numerator - divided * denominator
+    return quotient
+
+
+def _degree(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
+    """By the number of atoms, then by their names from the last: an order that products keep."""
+    return len(term[0]), sorted(map(str, term[0]), reverse=True)
+
+
+def _divide_term(monomial: Monomial, coefficient: int, divisor: tuple[Monomial, int]) -> Dim | None:
+    """The exact quotient of one term by another, or None."""
+    atoms, factor = divisor
     if coefficient % factor:
         return None
     left = list(monomial)

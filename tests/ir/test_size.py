@@ -30,6 +30,9 @@ def test_constants_collapse_to_int() -> None:
         (N * K + N, N, K + 1),
         (M, 1, M),
         (2 * M, 2 * N, floordiv(M, N)),
+        (K * M + K * N, M + N, K),
+        (M * M - N * N, M - N, M + N),
+        (2 * M - 2 * N, M - N, 2),
     ],
 )
 def test_exact_divisions_are_carried_out(numerator: Dim, denominator: Dim, quotient: Dim) -> None:
@@ -52,6 +55,14 @@ def test_every_operation_agrees_with_integer_arithmetic() -> None:
                 divisor = rng.randint(1, 4)
                 symbolic, concrete = floordiv(symbolic, divisor), concrete // divisor
         assert evaluate(symbolic, values) == concrete
+
+
+def test_division_by_a_sum_agrees_with_integers() -> None:
+    for expression in ((M + 2 * N) * (K - M), (M + 2 * N) * M + K, M * N + 2 * N):
+        quotient = floordiv(expression, M + 2 * N)
+        for m, n, k in itertools.product(range(1, 5), repeat=3):
+            values = {"M": m, "N": n, "K": k}
+            assert evaluate(quotient, values) == evaluate(expression, values) // (m + 2 * n)
 
 
 def test_division_by_a_symbol_agrees_with_integers() -> None:

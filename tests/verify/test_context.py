@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -60,6 +61,8 @@ def test_evident_divisions_are_carried_out() -> None:
     assert context.settle(M * floordiv(M * N + A, N) + A) == M * M + A
     assert context.settle(floordiv(A + 1, N)) == floordiv(A + 1, N)
     assert context.settle(floordiv(J, N), [J, N - 1 - J]) == 0
+    assert context.settle(floordiv(floordiv(A, M) + S, N)) == floordiv(A + M * S, M * N)
+    assert context.settle(floordiv(S * M + S * N + A, M + N)) == S
 
 
 def test_answers_hold_for_all_small_integers() -> None:
@@ -75,6 +78,34 @@ def test_answers_hold_for_all_small_integers() -> None:
             env = dict(zip(names, values, strict=True))
             if all(evaluate(fact, env) >= 0 for fact in facts):
                 assert evaluate(goal, env) >= 0, (facts, goal, env)
+
+
+def _random_division(random: Random) -> Dim:
+    numerator = _random_guard(random, ["M", "P", "@0", "~1"])
+    return floordiv(numerator, random.choice((2, 3, M, 2 * M, M * M, M + P)))
+
+
+def _places() -> Iterator[dict[str, int]]:
+    for values in itertools.product(range(1, 4), range(3), range(3), range(-3, 4)):
+        yield dict(zip(("M", "P", "@0", "~1"), values, strict=True))
+
+
+def test_answers_about_divisions_hold_for_all_small_integers() -> None:
+    random = Random(11)
+    shown = 0
+    for _ in range(600):
+        facts = [_random_guard(random, ["M", "P", "@0", "~1"]) for _ in range(4)]
+        goal = _random_guard(random, ["M", "P", "@0"]) + random.choice((-1, 1, M)) * _random_division(random)
+        context = Context({"M": 1, "P": 0, "@0": 0}, facts)
+        follows, linear, settled = context.follows(goal), context.linear(goal), context.settle(goal)
+        shown += follows or linear != goal or settled != goal
+        for env in _places():
+            if all(evaluate(fact, env) >= 0 for fact in facts):
+                value = evaluate(goal, env)
+                assert value >= 0 or not follows, (facts, goal, env)
+                assert (value >= 0) == (evaluate(linear, env) >= 0), (goal, linear, env)
+                assert value == evaluate(settled, env), (facts, goal, settled, env)
+    assert shown > 100
 
 
 def _random_guard(random: Random, names: list[str]) -> Dim:

@@ -1,4 +1,4 @@
-"""The classes of rules whose class does not follow from the proof alone; the others are in true.rules."""
+"""The classes of rules whose class does not follow from the proof alone; the others are in tests/sound."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, meb
 BOUND_COLOURS: Mapping[str, str] = {"compute": "#2b3442", "memory": "#74889d", "overhead": "#c3ccd6"}
 AROUND = "#333"
 """The colour of what is no operator: inputs and outputs."""
+LETTERING = 14.0
+"""Pixels that lines with names are apart at least."""
 WIDTH = 1040.0
 """Pixels from the left to the right of a chart, margins included."""
 
@@ -162,10 +164,11 @@ def _roofs(ceilings: Ceilings, x: Scale, y: Scale) -> Iterator[Roof]:
     top = max(ceilings.peaks.values(), default=y.high)
     for dtype, peak in ceilings.peaks.items():
         yield Roof((x.start, y(peak), x.end, y(peak)), f"{short(peak)}FLOP/s {dtype}", True)
+    apart = (y.high / y.low) ** (LETTERING / (y.start - y.end))
     drawn: float | None = None
     for size, rate in reversed(ceilings.levels):
-        if drawn is not None and rate < 1.25 * drawn:
-            continue  # hardly another line
+        if drawn is not None and rate < drawn * apart:
+            continue  # it would run into the line before
         name = f"{short(rate)}B/s " + ("memory" if drawn is None else f"up to {mebibytes(size)}")
         drawn = rate
         left, right = max(x.low, y.low / rate), min(x.high, min(top, y.high) / rate)

@@ -10,13 +10,13 @@ from taso_py.backend import Program, build
 from taso_py.report.difference import difference
 from taso_py.report.optimization_page import Evidence, OutputCheck
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.profile import ProfileOptions, profile_module
+from taso_py.runtime.profile import ProfileOptions, profile_modules
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import Judgement
 from taso_py.search.trace import Trace, replay_steps, write_trace
 
-PROFILE_SECONDS = 1.5
-"""Of timed runs for each of the two profiles."""
+PROFILE_SECONDS = 3.0
+"""Of timed runs for the two profiles together."""
 
 
 def gather(source: Source, program: Program, judgement: Judgement, *, progress: bool = False) -> Evidence:
@@ -30,8 +30,8 @@ def gather(source: Source, program: Program, judgement: Judgement, *, progress: 
     """
     options = ProfileOptions(seconds=PROFILE_SECONDS, progress=progress)
     winner, trace = judgement.winner, judgement.winner.candidate.trace
-    before = profile_module(source, program, build(program), options)
-    after = profile_module(source, winner.program, build(winner.program, winner.plan), options)
+    built = [(program, build(program)), (winner.program, build(winner.program, winner.plan))]
+    before, after = profile_modules(source, built, options)
     return Evidence(
         difference=difference(program.graph, replay_steps(program.graph, trace)),
         rules=_used(trace),

@@ -20,7 +20,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.plan import Format
 from taso_py.backend.program import Origin
 from taso_py.backend.schema import stored_bytes
-from taso_py.cost.clock import Latency, measure
+from taso_py.cost.clock import measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
@@ -72,27 +72,44 @@ def profile_source(source: Source, options: ProfileOptions, output: Path | None 
         check_writable(output)
     with torch.no_grad():
         program = import_source(source)
-        profile = profile_module(source, program, build(program), options, output)
+        (profile,) = profile_modules(source, [(program, build(program))], options, output)
     if output is not None:
         profile = replace(profile, saved=str(output))
         write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
     return profile
 
 
-def profile_module(
-    source: Source, program: Program, module: fx.GraphModule, options: ProfileOptions, output: Path | None = None
-) -> Profile:
-    """Profiles a module that computes a program, by whichever kernels.
+def profile_modules(
+    source: Source,
+    built: Sequence[tuple[Program, fx.GraphModule]],
+    options: ProfileOptions,
+    output: Path | None = None,
+) -> list[Profile]:
+    """Profiles modules, each made of a program by whichever kernels, side by side in the same rounds.
 
     Args:
-        source: what it was made from; its inputs are taken, and it is timed as given.
-        program: whose graph the module computes.
-        module: built from it.
+        source: what they were made from; its inputs are taken, and it is timed as given.
+        built: programs, and the modules that compute them.
         options: how to profile.
-        output: an existing folder for the Chrome trace, if any.
+        output: an existing folder for the Chrome trace of the last, if any.
     """
+    args, kwargs, device = source.args, source.kwargs, built[0][0].device
     with torch.no_grad():
-        return _Job(source, options, program, module).run(output)
+        original = _original(source, device, options.seconds / 3)
+        with tqdm(total=100, desc="run", leave=False, disable=not options.progress) as bar:
+
+            def on_round(share: float) -> None:
+                bar.update(round(100 * share) - bar.n)
+
+            runs = time_parts([module for _, module in built], args, kwargs, device, options.seconds, on_round)
+        jobs = [_Job(source, options, program, module) for program, module in built]
+        return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
+
+
+def _original(source: Source, device: torch.device, seconds: float) -> Duration:
+    module, args, kwargs = source.callable(), source.args, source.kwargs
+    found = measure(lambda: module(*args, **kwargs), device=device, budget_s=seconds, width=0.0)
+    return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 
 
 @dataclass
@@ -104,15 +121,9 @@ class _Job:
     program: Program
     module: fx.GraphModule
 
-    def run(self, output: Path | None) -> Profile:
+    def run(self, run: Run, original: Duration, output: Path | None) -> Profile:
+        """The profile that a run of the module gives."""
         source, device = self.source, self.program.device
-        original = self._original()
-        with tqdm(total=100, desc="run", leave=False, disable=not self.options.progress) as bar:
-
-            def on_round(share: float) -> None:
-                bar.update(round(100 * share) - bar.n)
-
-            run = time_parts(self.module, source.args, source.kwargs, device, self.options.seconds, on_round)
         names = [self._name(part) for part in run.parts]
         trace = None if output is None else output / TRACE
         seen = observe(self.module, names, source.args, source.kwargs, device, trace)
@@ -130,13 +141,6 @@ class _Job:
             cost.warm(self.program.graph)
             regions = tuple(self._regions(run, seen, roofline, cost))
         return self._profile(run, original, regions, seen, roofline)
-
-    def _original(self) -> Duration:
-        module = self.source.callable()
-        args, kwargs = self.source.args, self.source.kwargs
-        seconds = self.options.seconds / 3
-        found = measure(lambda: module(*args, **kwargs), device=self.program.device, budget_s=seconds, width=0.0)
-        return _of_latency(found)
 
     def _profile(
         self, run: Run, original: Duration, regions: tuple[Region, ...], seen: Observed, roofline: Roofline
@@ -261,7 +265,3 @@ def _types(nodes: list[Node]) -> str:
 
 def _duration(spread: Spread) -> Duration:
     return Duration(spread.median * 1e3, spread.low * 1e3, spread.high * 1e3)
-
-
-def _of_latency(latency: Latency) -> Duration:
-    return Duration(latency.median_s * 1e3, latency.low_s * 1e3, latency.high_s * 1e3)

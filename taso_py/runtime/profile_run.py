@@ -136,41 +136,53 @@ class _Marks:
 
 
 def time_parts(
-    module: fx.GraphModule,
+    modules: Sequence[fx.GraphModule],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     device: torch.device,
     seconds: float,
     on_round: Callable[[float], None] | None = None,
-) -> Run:
-    """Runs a module with and without marks in turn.
+) -> list[Run]:
+    """Runs modules with and without marks, all in turn, so that they can be compared on a machine whose speed drifts.
 
     Args:
-        module: made by :func:`taso_py.backend.build`.
+        modules: made by :func:`taso_py.backend.build`.
         args: positional arguments.
         kwargs: keyword arguments.
-        device: where it runs.
+        device: where they run.
         seconds: after how much time no round begins any more, once there are `MIN_ROUNDS`.
         on_round: told which share of the time is used.
     """
     marks = _Marks(device)
-    marked, parts = _marked(module, marks)
-    plain_times: list[float] = []
-    marked_times: list[list[float]] = []
+    courses = [_Course(module, *_marked(module, marks)) for module in modules]
     with gc_paused():
-        for runner in (module, marked) * WARM_UP:
-            runner(*args, **kwargs)
+        for course in courses * WARM_UP:
+            course.module(*args, **kwargs)
+            course.marked(*args, **kwargs)
         marks.taken.clear()
         start = time.perf_counter()
-        while len(plain_times) < MAX_ROUNDS:
+        for done in range(MAX_ROUNDS):
             share = (time.perf_counter() - start) / seconds
-            if share >= 1 and len(plain_times) >= MIN_ROUNDS:
+            if share >= 1 and done >= MIN_ROUNDS:
                 break
-            plain_times += _timed(module, args, kwargs, marks)
-            marked_times.append(_timed(marked, args, kwargs, marks))
+            for course in courses:
+                course.plain_times += _timed(course.module, args, kwargs, marks)
+                course.marked_times.append(_timed(course.marked, args, kwargs, marks))
             if on_round:
                 on_round(min(share, 1.0))
-    return _summary(parts, plain_times, np.array(marked_times), _cost_of(marks))
+    most = _cost_of(marks)
+    return [_summary(course.parts, course.plain_times, np.array(course.marked_times), most) for course in courses]
+
+
+@dataclass
+class _Course:
+    """A module, its copy with marks, and what was seen of both."""
+
+    module: fx.GraphModule
+    marked: fx.GraphModule
+    parts: Sequence[Part]
+    plain_times: list[float] = field(default_factory=list[float])
+    marked_times: list[list[float]] = field(default_factory=list[list[float]])
 
 
 def _marked(module: fx.GraphModule, marks: _Marks) -> tuple[fx.GraphModule, list[Part]]:

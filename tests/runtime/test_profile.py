@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from taso_py.backend import build
 from taso_py.frontend import import_module
@@ -97,7 +97,7 @@ def test_a_call_that_computes_several_nodes_is_one_region() -> None:
     linear, relu = [node for node in module.graph.nodes if "digest" in node.meta][:2]
     linear.meta["digest"] = relu.meta["digest"]
     job = _Job(source, ProfileOptions(), program, module)
-    parts = time_parts(module, (X,), {}, torch.device("cpu"), 0.01).parts
+    parts = time_parts([module], (X,), {}, torch.device("cpu"), 0.01)[0].parts
     assert parts[0] == Part(relu.meta["digest"], ("aten.linear.default", "aten.relu.default"))
     assert [node.op.name for node in job._nodes(parts[0])] == ["linear", "relu"]
     assert len(parts) == 4
@@ -107,7 +107,7 @@ def test_marks_change_nothing() -> None:
     module = build(import_module(Small().eval(), (X,)))
     before = module(X)
     code = module.code
-    time_parts(module, (X,), {}, torch.device("cpu"), 0.01)
+    time_parts([module], (X,), {}, torch.device("cpu"), 0.01)
     observe(module, ["part"] * 5, (X,), {}, torch.device("cpu"))
     assert module.code == code
     assert torch.equal(module(X), before)
@@ -129,8 +129,29 @@ def test_a_module_without_inputs_or_operators_can_be_timed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x
 
-    run = time_parts(build(import_module(Nothing(), (X,))), (X,), {}, torch.device("cpu"), 0.01)
+    run = time_parts([build(import_module(Nothing(), (X,)))], (X,), {}, torch.device("cpu"), 0.01)[0]
     assert len(run.times) == len(run.parts)
+
+
+def test_modules_are_timed_in_the_same_rounds() -> None:
+    called: list[str] = []
+
+    def noting(name: str) -> fx.GraphModule:
+        module = build(import_module(nn.ReLU(), (X,)))
+        (relu,) = [node for node in module.graph.nodes if "digest" in node.meta]
+        with module.graph.inserting_before(relu):
+
+            def note() -> None:
+                called.append(name)
+
+            module.graph.call_function(note)
+        module.recompile()
+        return module
+
+    runs = time_parts([noting("a"), noting("b")], (X,), {}, torch.device("cpu"), 0.01)
+    assert [run.rounds for run in runs] == [runs[0].rounds] * 2
+    # With and without marks, warm-up included.
+    assert called == ["a", "a", "b", "b"] * (runs[0].rounds + profile_run.WARM_UP)
 
 
 def test_a_time_must_be_given() -> None:

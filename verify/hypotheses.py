@@ -3,17 +3,18 @@
 Assumed, because the source was matched in a model that runs and the matcher refuses empty tensors: every dimension of
 every value of the source is at least one; strides, dilations, kernels and groups are at least one, paddings at least
 zero; slices stay inside, windows fit, pools are padded by at most half a window (PyTorch refuses all else). Assumed,
-because the matcher infers the target on the concrete sizes and does not apply the rule where that fails: the
-target's slices stay inside, its windows fit, its kernels are enlarged and not shrunk. The rule's own preconditions.
+because it is looked at where the rule is applied, and the rule is not applied where it fails
+(:mod:`taso_py.rules.apply`): the target's slices stay inside, its windows fit, its kernels are enlarged and not
+shrunk. The rule's own preconditions.
 
-To be guaranteed: the strides and so on of the target are legal too, as inference does not look at them.
+To be guaranteed: the strides and so on of the target are legal too.
 
 Invariant: a hypothesis is true whenever the matcher applies the rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -21,10 +22,7 @@ from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.base import TensorOperator
-from taso_py.ops.contraction import Conv2d
-from taso_py.ops.movement import Enlarge, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
-from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context, coefficients
 from verify.limits import Refused
@@ -65,10 +63,10 @@ def assumptions(rule: Substitution) -> Context:
     for node in reached(rule.source):
         for type_ in node.types:
             facts += _at_least_one(type_, lower)
-        facts += _legal(node)
-        facts += _inside(node)
+        facts += legal(node)
+        facts += fits(node)
     for node in reached(rule.target):
-        facts += _inside(node)
+        facts += fits(node)
     context = Context(lower, facts)
     context = context.extended(_positive_factors(context), [])
     if context.is_contradictory:
@@ -92,7 +90,7 @@ def _positive_factors(context: Context) -> dict[str, int]:
 
 def obligations(rule: Substitution) -> list[Dim]:
     """The integers that must not be negative if the target's attributes are to be legal."""
-    return [statement for node in reached(rule.target) for statement in _legal_attributes(node)]
+    return [statement for node in reached(rule.target) for statement in legal(node)]
 
 
 def output_index(type_: TensorType, context: Context) -> tuple[tuple[Dim, ...], Context]:
@@ -120,69 +118,15 @@ def _at_least_one(type_: TensorType, lower: dict[str, int]) -> Iterator[Dim]:
             yield axis - 1
 
 
-def _legal(node: Node) -> Iterator[Dim]:
-    yield from _legal_attributes(node)
-    match node.op:
-        case AvgPool2d(kernel, _, padding):
-            yield from (k - 2 * p for k, p in zip(kernel, padding, strict=True))
-        case MaxPool2d(kernel, _, padding, dilation):
-            yield from (d * (k - 1) + 1 - 2 * p for k, p, d in zip(kernel, padding, dilation, strict=True))
-        case _:
-            pass
+def legal(node: Node) -> Iterator[Dim]:
+    """The integers that must not be negative if the attributes of a node's operator are to be legal."""
+    return node.op.legal() if isinstance(node.op, TensorOperator) else iter(())
 
 
-def _legal_attributes(node: Node) -> Iterator[Dim]:
-    match node.op:
-        case Conv2d(stride, padding, dilation, groups):
-            yield from _at_least(1, (*stride, *dilation, groups))
-            yield from padding
-        case AvgPool2d(kernel, stride, padding):
-            yield from _at_least(1, (*kernel, *stride))
-            yield from padding
-        case MaxPool2d(kernel, stride, padding, dilation):
-            yield from _at_least(1, (*kernel, *stride, *dilation))
-            yield from padding
-        case AdaptiveAvgPool2d(size):
-            yield from _at_least(1, size)
-        case Slice(step=step):
-            yield step - 1
-        case _:
-            pass
-
-
-def _at_least(least: int, values: Iterable[Dim]) -> Iterator[Dim]:
-    return (value - least for value in values)
-
-
-def _inside(node: Node) -> Iterator[Dim]:
-    """What shape inference checks of concrete sizes."""
+def fits(node: Node) -> Iterator[Dim]:
+    """The integers that must not be negative if a node's operator is to fit its operands."""
     types = [value.type for value in node.inputs]
-    match node.op:
-        case Slice(axis, start, stop):
-            yield from (start, stop - start, _axis(types[0], axis) - stop)
-        case Enlarge(kernel):
-            yield from (k - _axis(types[0], axis) for k, axis in zip(kernel, (-2, -1), strict=True))
-        case Conv2d(_, padding, dilation):
-            kernel = (_axis(types[1], -2), _axis(types[1], -1))
-            yield from _span(types[0], kernel, padding, dilation)
-        case AvgPool2d(kernel, _, padding):
-            yield from _span(types[0], kernel, padding, (1, 1))
-        case MaxPool2d(kernel, _, padding, dilation):
-            yield from _span(types[0], kernel, padding, dilation)
-        case _:
-            pass
-
-
-def _span(x: TensorType, kernel: Sequence[Dim], padding: Sequence[Dim], dilation: Sequence[Dim]) -> Iterator[Dim]:
-    for axis, k, p, d in zip((-2, -1), kernel, padding, dilation, strict=True):
-        yield _axis(x, axis) + 2 * p - d * (k - 1) - 1
-
-
-def _axis(type_: TensorType, axis: int) -> Dim:
-    found = type_.shape[axis]
-    if isinstance(found, Group):
-        raise Refused("an operator changes an axis group")
-    return found
+    return node.op.fits(types) if isinstance(node.op, TensorOperator) else iter(())
 
 
 def check_kinds(nodes: Sequence[Node]) -> None:

@@ -8,20 +8,16 @@ Invariant: a sample depends on the rule and the random generator's state only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
-from taso_py.ir.size import Dim, Poly, evaluate
+from taso_py.ir.size import Poly, evaluate
 from taso_py.ir.types import Group, TensorType
-from taso_py.ops.base import plain_axis
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.movement import Enlarge, Slice
-from taso_py.ops.pooling import AvgPool2d, MaxPool2d
 from taso_py.rules.substitution import Substitution, attribute_symbols
-from verify.hypotheses import number_symbols
+from verify.hypotheses import fits, legal, number_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
 IMAGES = (1, 2, 5, 6, 7, 8, 9, 11)
@@ -65,7 +61,8 @@ class Sampler:
         self._roles = _roles(rule)
         self._types = [type_ for node in rule.source.nodes for type_ in node.types]
         self._groups = sorted({a.name for type_ in self._types for a in type_.shape if isinstance(a, Group)})
-        self._bounds = [b for side in (rule.source, rule.target) for node in side.nodes for b in _bounds(node)]
+        nodes = (*rule.source.nodes, *rule.target.nodes)
+        self._bounds = [bound for node in nodes for bound in (*legal(node), *fits(node))]
 
     def draw(self, random: Random, attempts: int) -> Sample | None:
         """A sample that the rule's preconditions and types allow; None if none is found."""
@@ -113,19 +110,3 @@ def _roles(rule: Substitution) -> dict[str, tuple[int, ...] | None]:
             kernel = [axis for axis in node.inputs[1].type.shape[2:] if isinstance(axis, Poly)]
             roles.update(dict.fromkeys(sorted(set().union(*(axis.symbols for axis in kernel))), _CHOICES["kernel"]))
     return roles
-
-
-def _bounds(node: Node) -> Iterator[Dim]:
-    """Integers that PyTorch or shape inference wants not to be negative, apart from dimensions."""
-    match node.op:
-        case Slice(axis, start, stop):
-            yield from (start, stop - start, plain_axis(node.inputs[0].type, axis) - stop)
-        case Conv2d(stride, padding, dilation):
-            yield from (*(s - 1 for s in stride), *padding, *(d - 1 for d in dilation))
-        case AvgPool2d(kernel, stride, padding) | MaxPool2d(kernel, stride, padding):
-            yield from (*(k - 1 for k in kernel), *(s - 1 for s in stride), *padding)
-            yield from (k - 2 * p for k, p in zip(kernel, padding, strict=True))
-        case Enlarge(kernel):
-            yield from (k - plain_axis(node.inputs[0].type, axis) for k, axis in zip(kernel, (-2, -1), strict=True))
-        case _:
-            pass

@@ -258,6 +258,16 @@ def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
     return result
 
 
+def is_never_negative(value: Dim) -> bool:
+    """Whether ``value >= 0`` is evident for all sizes, given that none is less than one."""
+    if isinstance(value, int):
+        return value >= 0
+    if any(not isinstance(atom, str) for atom in value.atoms()):
+        return False
+    beyond_one = substitute(value, {name: 1 + symbol(name) for name in value.symbols})
+    return all(coefficient >= 0 for _, coefficient in _terms(beyond_one))
+
+
 def solve(difference: Dim, candidates: Callable[[str], bool]) -> tuple[str, Dim] | None:
     """Solves ``difference == 0`` for one symbol that satisfies ``candidates``.
 

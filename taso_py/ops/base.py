@@ -7,7 +7,7 @@ Invariant: axes in attributes are negative, counted from the end, so that leadin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from taso_py.ir.errors import ShapeError
@@ -30,6 +30,17 @@ class TensorOperator(Operator):
         The operands' types have been accepted by ``infer``.
         """
         raise NotImplementedError
+
+    def legal(self) -> Iterator[Dim]:
+        """Integers, of the attributes alone, that must not be negative."""
+        return iter(())
+
+    def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
+        """Integers, of attributes and sizes, that must not be negative: a slice is inside, a window is not too large.
+
+        Inference checks them where it can; where a size is a symbol it has to take them for granted.
+        """
+        return iter(())
 
 
 VARIADIC = 1 << 30

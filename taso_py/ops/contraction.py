@@ -5,7 +5,7 @@ Invariant: every definition is a sum of products of one element of each operand,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.size import Dim, floordiv
@@ -129,6 +129,22 @@ class Conv2d(TensorOperator):
             [channels, kh, kw], lambda c, u, v: x(n, first + c, row(u), column(v)) * weight(o, c, u, v), inside
         )
         return product + operands[2](o) if len(operands) == 3 else product
+
+    def legal(self) -> Iterator[Dim]:
+        yield from (at_least_one - 1 for at_least_one in (*self.stride, *self.dilation, self.groups))
+        yield from self.padding
+
+    def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
+        kernel = (plain_axis(inputs[1], -2), plain_axis(inputs[1], -1))
+        yield from window_spans(inputs[0], kernel, self.padding, self.dilation)
+
+
+def window_spans(
+    x: TensorType, kernel: Sequence[Dim], padding: Sequence[Dim], dilation: Sequence[Dim]
+) -> Iterator[Dim]:
+    """By how much each axis of a padded image is larger than the window."""
+    for axis, k, p, d in zip((-2, -1), kernel, padding, dilation, strict=True):
+        yield plain_axis(x, axis) + 2 * p - d * (k - 1) - 1
 
 
 def window_count(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim) -> Dim:

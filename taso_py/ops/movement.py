@@ -5,7 +5,7 @@ Invariant: every output element is one input element, or a fixed number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
@@ -79,6 +79,12 @@ class Slice(TensorOperator):
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         return operands[0](*_with_axis(out, self.axis, out[self.axis] * self.step + self.start))
+
+    def legal(self) -> Iterator[Dim]:
+        yield self.step - 1
+
+    def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
+        yield from (self.start, self.stop - self.start, plain_axis(inputs[0], self.axis) - self.stop)
 
 
 @dataclass(frozen=True)
@@ -254,6 +260,9 @@ class Enlarge(TensorOperator):
         at = [i - floordiv(k - s, 2) for i, k, s in zip(out[-2:], self.kernel, sizes, strict=True)]
         conditions = [condition for i, s in zip(at, sizes, strict=True) for condition in within(i, s)]
         return Guard(tuple(conditions), w(*out[:2], *at))
+
+    def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
+        yield from (k - plain_axis(inputs[0], axis) for k, axis in zip(self.kernel, (-2, -1), strict=True))
 
 
 @dataclass(frozen=True)

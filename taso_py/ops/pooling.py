@@ -6,14 +6,14 @@ maximises over what is inside only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.size import Dim, floordiv
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, check_operands, plain_axis, require
-from taso_py.ops.contraction import guard_padding, window_count
+from taso_py.ops.contraction import guard_padding, window_count, window_spans
 from taso_py.ops.scalar import Condition, Index, Operand, Scalar, SizeOf, greatest, number, reciprocal, total
 
 
@@ -34,6 +34,16 @@ class _Pool(TensorOperator):
         windows = zip((-2, -1), self.kernel, self.stride, self.padding, self._dilation, strict=True)
         spatial = [window_count(plain_axis(inputs[0], axis), k, s, p, d) for axis, k, s, p, d in windows]
         return (TensorType(dtype, (*lead, *spatial)),)
+
+    def legal(self) -> Iterator[Dim]:
+        yield from (at_least_one - 1 for at_least_one in (*self.kernel, *self.stride, *self._dilation))
+        yield from self.padding
+
+    def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
+        yield from window_spans(inputs[0], self.kernel, self.padding, self._dilation)
+        # PyTorch's own limit: padding at most half of the window.
+        windows = zip(self.kernel, self.padding, self._dilation, strict=True)
+        yield from (d * (k - 1) + 1 - 2 * p for k, p, d in windows)
 
     def _at(self, out: Index, u: Dim, v: Dim) -> tuple[Dim, Dim]:
         row, column = (
@@ -116,3 +126,6 @@ class AdaptiveAvgPool2d(TensorOperator):
         if self.size == (1, 1):
             return window * reciprocal(SizeOf(extents[0] * extents[1]))
         return window * reciprocal(total(extents, lambda _u, _v: number(1), inside))
+
+    def legal(self) -> Iterator[Dim]:
+        yield from (windows - 1 for windows in self.size)

@@ -1,7 +1,7 @@
 """Applying substitutions: the target on concrete operands, and the graph in which it stands for the source.
 
-Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands, empty dimensions,
-replacements that would be computed from what they replace.
+Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands (or might, for
+some of the sizes a model leaves open), empty dimensions, replacements that would be computed from what they replace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from taso_py.ir.errors import ShapeError, TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Operator
+from taso_py.ir.size import Dim, is_never_negative
 from taso_py.ir.types import DType
+from taso_py.ops.base import TensorOperator
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match
 from taso_py.rules.pattern import Size
@@ -36,7 +38,8 @@ def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
     """The outputs of one side of the match's rule, made of the values, sizes and element type that the match holds.
 
     Raises:
-        TasoError, ValueError, ZeroDivisionError: an operator does not accept them, or would give an empty tensor.
+        TasoError, ValueError, ZeroDivisionError: an operator does not accept them, perhaps only for some of the sizes
+            that the model leaves open, or would give an empty tensor.
     """
     built: dict[Node, Node] = {}
 
@@ -49,7 +52,28 @@ def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
             built[node] = make(_concrete(node.op, match), [moved(value) for value in node.inputs])
             if any(0 in type_.shape for type_ in built[node].types):
                 raise ShapeError(f"{node.op.name} gives an empty tensor")
+            if not _accepts(built[node], match):
+                raise ShapeError(f"{node.op.name} may not fit its operands")
     return tuple(moved(value) for value in side.outputs)
+
+
+def _accepts(node: Node, match: Match) -> bool:
+    """Whether the operator of a new node surely accepts its operands.
+
+    Where a size is a symbol, shape inference cannot say; but what the source demands holds wherever the model runs.
+    """
+    open_ = [demand for demand in _demands(node) if not isinstance(demand, int) or demand < 0]
+    if not open_:
+        return True
+    known = [0, *(demand for matched in match.nodes for demand in _demands(matched))]
+    return all(any(is_never_negative(demand - fact) for fact in known) for demand in open_)
+
+
+def _demands(node: Node) -> list[Dim]:
+    """The integers that must not be negative if an operator is to make sense where it stands."""
+    if not isinstance(node.op, TensorOperator):
+        return []
+    return [*node.op.legal(), *node.op.fits([value.type for value in node.inputs])]
 
 
 def replacements(match: Match, index: GraphIndex) -> Mapping[Value, Value] | None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
-from taso_py.ir.size import Dim, substitute, symbol, symbols, terms
+from taso_py.ir.size import Dim, is_never_negative, substitute, symbols
 from taso_py.ir.types import DType
 from taso_py.ops.scalar import Condition
 from taso_py.rules.embed import embeddings
@@ -185,9 +185,4 @@ def _holds(condition: Condition, sizes: Mapping[str, Dim]) -> bool:
     if not symbols(condition.value) <= sizes.keys():
         return False
     value = substitute(condition.value, sizes)
-    if isinstance(value, int):
-        return value == 0 if condition.is_equality else value >= 0
-    if condition.is_equality or any(not isinstance(atom, str) for atom in value.atoms()):
-        return False
-    beyond_one = substitute(value, {name: 1 + symbol(name) for name in value.symbols})
-    return all(coefficient >= 0 for _, coefficient in terms(beyond_one))
+    return value == 0 if condition.is_equality else is_never_negative(value)

@@ -82,6 +82,46 @@ def test_a_target_that_the_operators_refuse_is_no_match() -> None:
     assert [result == "none" for result in rewrite(rule, graph)] == [False, True]
 
 
+BEHIND = """rule a: float[M,N], b: float[P,N]
+  source slice(concat(a, b){axis=-2}){axis=-2, start=S, stop=T}
+  target slice(b){axis=-2, start=S-M, stop=T-M}"""
+
+
+@pytest.mark.parametrize(
+    ("slice_", "is_rewritten"),
+    [
+        ("start=3, stop=5", False),  # partly of a, if N is greater than 3
+        ("start=N, stop=N+2", True),
+        ("start=N-1, stop=N+2", False),
+        ("start=N+1, stop=N+9", True),
+    ],
+)
+def test_sizes_that_a_model_leaves_open_are_accepted_for_all_values_or_not(slice_: str, is_rewritten: bool) -> None:
+    graph = f"graph(a: f32[N,4], b: f32[9,4]) {{ return slice(concat(a, b){{axis=-2}}){{axis=-2, {slice_}}} }}"
+    assert [result != "none" for result in rewrite(BEHIND, graph)] == [is_rewritten]
+
+
+def test_what_the_source_demands_holds_of_the_target_too() -> None:
+    rule = """rule x: float[N,C,H,W], y: float[N,C,H,W], w: float[O,C,K,L]
+      source add(conv2d(x, w), conv2d(y, w))
+      target conv2d(add(x, y), w)"""
+    graph = """graph(x: f32[2,3,S,S], y: f32[2,3,S,S]) {
+      w = weight{key="w", type=f32[4,3,5,5]}
+      return add(conv2d(x, w), conv2d(y, w))
+    }"""
+    assert "none" not in rewrite(rule, graph)
+
+
+def test_a_pool_is_padded_by_at_most_half_its_window() -> None:
+    rule = """rule x: float[N,C,H,W]
+      source avg_pool2d(pad(x){widths=[[A,A],[B,B]]}){kernel=[K,L], stride=[S,T]}
+      target avg_pool2d(x){kernel=[K,L], stride=[S,T], padding=[A,B]}
+      where A >= 0, B >= 0"""
+    pad = "pad(x){widths=[[WIDTH,WIDTH],[0,0]]}"
+    graph = f"graph(x: f32[1,2,8,8]) {{ return avg_pool2d({pad}){{kernel=[3,3], stride=[1,1]}} }}"
+    assert [rewrite(rule, graph.replace("WIDTH", width)) == ["none"] for width in ("1", "2")] == [False, True]
+
+
 def test_a_target_with_an_empty_part_is_no_match() -> None:
     rule = """rule x: float[N]
       source slice(x){axis=-1, start=A, stop=N}

@@ -27,9 +27,10 @@ from tqdm import tqdm
 from taso_py.backend.plan import Format, Plan
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.choice import IMAGE_OPERATORS, choose, is_running
-from taso_py.cost.clock import Latency, measure
+from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
+from taso_py.cost.measuring import Measuring
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -46,14 +47,6 @@ BUDGET_S = 0.01
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
 RUN_S = 0.6
 """Time to measure a run of a whole graph for."""
-MORE_S = 0.06
-"""Longest time for another attempt."""
-ATTEMPTS = 3
-SAMPLES = 4
-WIDTH = 0.25
-"""A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
-WARM_UP = 2
-"""Calls before anything is measured: the first ones start threads and choose algorithms."""
 PLAIN_NAME = f"{ATEN.name}:"
 """How the names of plain operators begin in the database."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
@@ -101,6 +94,7 @@ class CostModel:
         self._device = device
         self._database = database
         self._environment = Environment.current(device)
+        self._measuring = Measuring(device)
         self._tiles, self._formats = tiles, frozenset(formats)
         self._progress = progress
         self._layouts = Layouts()
@@ -111,6 +105,8 @@ class CostModel:
         self.context = Context()
         self.measured = 0
         """How many latencies were measured, not found in the database."""
+        self.disturbed = 0
+        """How many of these are not kept for other runs: other programs held the processor."""
 
     def node_cost(self, node: Node) -> float:
         """Seconds that a node takes by itself; 0 for leaves and for what is computed when a module is built."""
@@ -225,12 +221,14 @@ class CostModel:
         if known is None:
             found = self._database.get(self._environment, *key)
             if found is None:
-                found = self._measure(make, key, budget_s)
+                found, is_calm = self._measure(make, key, budget_s)
                 if found is None:
                     self._latencies[key] = math.inf
                     return math.inf
-                self._database.put(self._environment, *key, found)
                 self.measured += 1
+                self.disturbed += not is_calm
+                if is_calm:
+                    self._database.put(self._environment, *key, found)
             known = self._latencies[key] = found.median_s
         return known
 
@@ -247,35 +245,20 @@ class CostModel:
             signature += f" of {self._ring >> 20} MiB"
         return f"{cover.name}:{cover.text}", signature
 
-    def _measure(self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float) -> Latency | None:
-        """A measurement; None for a kernel that fails, which is not used then."""
+    def _measure(
+        self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float
+    ) -> tuple[Latency | None, bool]:
+        """A measurement, and whether it may be kept; None for a kernel that fails, which is not used then."""
         try:
             with torch.no_grad():
-                return self._repeat(make(), budget_s)
+                return self._measuring.measured(make(), budget_s)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             if not key[0].startswith(PLAIN_NAME):
                 _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))
-                return None
+                return None, False
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
             _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
-            return _NOTHING
-
-    def _repeat(self, call: Callable[[], object], budget_s: float) -> Latency:
-        """The least of a few measurements, of one if it is good: what disturbs a measurement makes it longer."""
-        for _ in range(WARM_UP):
-            call()
-        attempts: list[Latency] = []
-        while len(attempts) < ATTEMPTS:
-            budget = max(MORE_S, budget_s) if attempts else budget_s
-            attempts.append(measure(call, device=self._device, budget_s=budget))
-            if attempts[-1].samples >= SAMPLES and _spread(attempts[-1]) <= WIDTH:
-                break
-        return min(attempts, key=lambda latency: latency.median_s)
-
-
-def _spread(latency: Latency) -> float:
-    """The width of the median's interval as a share of the median."""
-    return (latency.high_s - latency.low_s) / latency.median_s if latency.median_s else 0.0
+            return _NOTHING, True
 
 
 def _is_free(node: Node) -> bool:

@@ -159,7 +159,7 @@ class _Job:
 
                 trial = Trial(self.source, program, cost.plan, self.options.race_seconds, self.options.seed, on_round)
                 judgement = trial.hold(found, runtimes)
-        report = self._report(program, found, judgement, trial.notes)
+        report = self._report(program, found, judgement, [*trial.notes, *_disturbances(cost)])
         trace = judgement.winner.candidate.trace
         if output is not None:
             report = replace(report, saved=str(output))
@@ -232,6 +232,16 @@ def calibrate(cost: CostModel, program: Program) -> None:
     module = build(program)
     args, kwargs = pytree.tree_unflatten(_arguments(program), program.signature.in_spec)
     cost.calibrate(program.graph, lambda: module(*args, **kwargs))
+
+
+def _disturbances(cost: CostModel) -> list[str]:
+    """What to say about latencies that were measured while others kept the processor busy."""
+    if not cost.disturbed:
+        return []
+    return [
+        f"other programs kept the processor busy while {cost.disturbed} of {cost.measured} latencies were measured; "
+        "those are not kept: run this again on a quiet machine"
+    ]
 
 
 def _arguments(program: Program) -> list[Any]:

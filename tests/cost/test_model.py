@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from taso_py.cost import model
+from taso_py.cost import measuring, model
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
@@ -35,7 +35,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         calls.append(fn)
         return Latency(1e-3, 1e-3, 1e-3, 10, 0)
 
-    monkeypatch.setattr(model, "measure", measure)
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
     return calls
 
 
@@ -73,13 +74,14 @@ def test_views_are_measured_once_whatever_they_show(measured: list[object]) -> N
     assert len(measured) == 4
 
 
-def test_a_poor_measurement_is_made_again_and_the_least_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [Latency(5e-3, 5e-3, 5e-3, 1, 0), Latency(3e-3, 1e-3, 4e-3, 9, 0), Latency(2e-3, 2e-3, 2e-3, 9, 0)]
-    waiting = iter(answers)
-    monkeypatch.setattr(model, "measure", lambda *_args, **_keywords: next(waiting))
+def test_what_was_disturbed_is_used_but_not_kept(measured: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: False)
+    monkeypatch.setattr(measuring, "PATIENCE_S", 0.0)
     with LatencyDatabase(":memory:") as database:
-        assert CostModel(CPU, database).graph_cost(parse_graph("graph(x: f32[3]) { return relu(x) }")) == 2e-3
-    assert next(waiting, None) is None
+        cost = CostModel(CPU, database, tiles=PLAIN)
+        assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
+        assert (cost.measured, cost.disturbed, database.rows()) == (4, 4, [])
+    assert len(measured) == 4 * measuring.ATTEMPTS
 
 
 def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFixture) -> None:
@@ -102,7 +104,8 @@ def test_a_calibrated_model_prices_the_graph_that_was_run_as_it_ran(
         seconds = together if fn is run else 1e-3
         return Latency(seconds, seconds, seconds, 10, 0)
 
-    monkeypatch.setattr(model, "measure", measure)
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database, tiles=PLAIN)
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)

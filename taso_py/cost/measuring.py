@@ -1,0 +1,109 @@
+"""Latencies of calls, measured again where something disturbed them, and whether the machine was at rest meanwhile.
+
+A parallel region lasts until its last thread is done. While another program holds a core, a call of microseconds can
+take as long as the scheduler's turns, every time; no statistics over such samples finds the true latency. So a small
+matrix product of known latency is called after each measurement: it tells whether the others can be believed.
+
+Invariant: what is answered as good consists of several samples, just after which the probe took as long as ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import torch
+
+from taso_py.cost.clock import Latency, measure
+
+MORE_S, MOST_S = 0.06, 2.0
+"""Longest time for another attempt, unless that is too short for enough calls; and then."""
+ATTEMPTS, MOST_ATTEMPTS = 3, 10
+"""How often a call is measured until it is good; and how often if that has to be waited for."""
+SAMPLES = 4
+WIDTH = 0.25
+"""A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
+WARM_UP = 2
+"""Calls before anything is measured: the first ones start threads and choose algorithms."""
+PATIENCE_S = 5.0
+"""How long to wait in all for a machine to come to rest."""
+PAUSE_S = 0.1
+
+
+@dataclass
+class Probe:
+    """Tells whether the cores are ours: a matrix product on all threads, which takes a fraction of a millisecond."""
+
+    least_s: float = 5e-3
+    """The fastest call so far; to begin with, more than any machine at rest takes."""
+    calls: int = 3
+    most: float = 2.5
+    """How many times the fastest call an average one takes at most on a machine at rest."""
+    _operands: tuple[torch.Tensor, torch.Tensor] = field(
+        default_factory=lambda: (torch.ones(64, 768), torch.ones(768, 768)), repr=False
+    )
+
+    def is_calm(self) -> bool:
+        """Whether calls take about as long now as they ever did."""
+        times = [self._timed() for _ in range(self.calls)]
+        self.least_s = min(self.least_s, *times)
+        return sum(times) <= self.most * self.least_s * self.calls
+
+    def _timed(self) -> float:
+        start = time.perf_counter()
+        torch.mm(*self._operands)
+        return time.perf_counter() - start
+
+
+class Measuring:
+    """Measures calls on a device; of the CPU it is known whether it is at rest, on others it does not matter."""
+
+    def __init__(self, device: torch.device, probe: Probe | None = None) -> None:
+        self._device = device
+        self._probe = probe or Probe()
+        self._patience_s = PATIENCE_S
+
+    def measured(self, call: Callable[[], object], budget_s: float) -> tuple[Latency, bool]:
+        """The latency of a call, and whether it can be believed.
+
+        It is the first measurement that is good, or else the least: what disturbs a measurement makes it longer.
+
+        Args:
+            call: what to time.
+            budget_s: longest time for the first measurement.
+        """
+        for _ in range(WARM_UP):
+            call()
+        good: list[Latency] = []
+        poor: list[Latency] = []
+        for attempt in count(1):
+            latency = measure(call, device=self._device, budget_s=budget_s)
+            is_calm = self._device.type != "cpu" or self._probe.is_calm()
+            is_long = SAMPLES * latency.median_s > MOST_S
+            (good if is_calm and (is_long or latency.samples >= SAMPLES) else poor).append(latency)
+            if good and (is_long or _spread(good[-1]) <= WIDTH):
+                break
+            if attempt >= ATTEMPTS:
+                if good or self._patience_s <= 0 or attempt == MOST_ATTEMPTS:
+                    break
+                self._wait()
+            budget_s = max(MORE_S, budget_s, min(MOST_S, 2 * SAMPLES * latency.median_s))
+        if good:
+            return min(good, key=lambda latency: latency.median_s), True
+        # What was disturbed throughout is still closest to the truth where it was fastest.
+        fastest = min(poor, key=lambda latency: latency.low_s)
+        return replace(fastest, median_s=fastest.low_s), False
+
+    def _wait(self) -> None:
+        """Waits a little, for as long as there is patience."""
+        start = time.perf_counter()
+        while not self._probe.is_calm() and time.perf_counter() - start < self._patience_s:
+            time.sleep(PAUSE_S)
+        self._patience_s -= time.perf_counter() - start
+
+
+def _spread(latency: Latency) -> float:
+    """The width of the median's interval as a share of the median."""
+    return (latency.high_s - latency.low_s) / latency.median_s if latency.median_s else 0.0

@@ -1,0 +1,71 @@
+"""Measurements are believed where the machine was at rest, and made again where it was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from taso_py.cost import measuring
+from taso_py.cost.clock import Latency
+from taso_py.cost.measuring import Measuring, Probe
+
+CPU = torch.device("cpu")
+GOOD, WIDE = Latency(1e-3, 1e-3, 1e-3, 9, 0), Latency(2e-3, 1e-3, 4e-3, 9, 0)
+SLOW = Latency(16e-3, 16e-3, 16e-3, 9, 0)
+
+
+class Told(Probe):
+    """A probe that answers what it is told."""
+
+    def __init__(self, answers: Iterator[bool]) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def is_calm(self) -> bool:
+        return next(self.answers)
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch, latencies: list[Latency], calm: list[bool], patience_s: float = 0.0
+) -> tuple[Latency, bool]:
+    """What is answered for latencies and what the probe says after each; all of both are used up."""
+    waiting, answers = iter(latencies), iter(calm)
+    monkeypatch.setattr(measuring, "measure", lambda *_args, **_keywords: next(waiting))
+    monkeypatch.setattr(measuring, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(measuring, "PAUSE_S", 0.0)
+    answer = Measuring(CPU, Told(answers)).measured(lambda: None, 0.01)
+    assert (next(waiting, None), next(answers, None)) == (None, None)
+    return answer
+
+
+def test_the_first_measurement_counts_if_it_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, [GOOD], [True]) == (GOOD, True)
+
+
+def test_of_poor_ones_the_least_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Latency(5e-3, 5e-3, 5e-3, 1, 0)
+    assert told(monkeypatch, [few, few, WIDE], [True, True, True]) == (WIDE, True)
+    assert told(monkeypatch, [few, GOOD], [True, True]) == (GOOD, True)
+
+
+def test_a_disturbed_one_never_counts_beside_a_calm_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, [GOOD, SLOW], [False, True]) == (SLOW, True)
+
+
+def test_the_machine_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, [SLOW] * 3, [False] * 3) == (SLOW, False)
+    calm = [False, False, False, False, True, True]
+    assert told(monkeypatch, [SLOW, SLOW, SLOW, GOOD], calm, patience_s=60.0) == (GOOD, True)
+
+
+def test_a_probe_knows_a_call_that_is_slow_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = Probe()
+    times = iter([2e-4, 2e-4, 3e-4, 16e-3, 2e-4, 16e-3, 2e-4, 2e-4, 2e-4])
+    monkeypatch.setattr(probe, "_timed", lambda: next(times))
+    assert [probe.is_calm() for _ in range(3)] == [True, False, True]
+    # One that was never at rest does not take the disturbance for the norm.
+    probe = Probe()
+    monkeypatch.setattr(probe, "_timed", lambda: 16e-3)
+    assert not probe.is_calm()

@@ -6,7 +6,20 @@ Invariant: a module built from the graph that was imported computes the same bit
 from taso_py.backend.build import build
 from taso_py.backend.convert import retype, to_device
 from taso_py.backend.fold import fold
+from taso_py.backend.overwrite import poison
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 
-__all__ = ["NO_PLAN", "Contract", "Fixed", "Plan", "Program", "Signature", "build", "fold", "retype", "to_device"]
+__all__ = [
+    "NO_PLAN",
+    "Contract",
+    "Fixed",
+    "Plan",
+    "Program",
+    "Signature",
+    "build",
+    "fold",
+    "poison",
+    "retype",
+    "to_device",
+]

@@ -18,8 +18,10 @@ from taso_py.backend.contract import keep_contract
 from taso_py.backend.fold import evaluate
 from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.lowering import lower, materialize
+from taso_py.backend.overwrite import TYPE, overwrite_dead
 from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, converted, is_formatted
 from taso_py.backend.program import Fixed, Program, Signature
+from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import assemble
 from taso_py.backend.writes import is_write, may_show_writes
@@ -44,6 +46,8 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     root, places = assemble(program.graph, program.weights, program.parameters)
     writer = _Writer(program, plan, places)
     writer.write(program.graph)
+    if plan.overwrites:
+        overwrite_dead(writer.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     keep_contract(module, program, {key: state[place] for key, place in places.items() if place in state})
@@ -111,7 +115,9 @@ class _Writer:
                 results = lower(self._caller(node), node, operands, self._program.device, variant)
             else:
                 results = self._kernel(step.kernel, node, step.reads)
-            self._values.update(zip(node.outputs, results, strict=True))
+            for value, result in zip(node.outputs, results, strict=True):
+                self._values[value] = result
+                result.meta[TYPE] = value.type
             self._gives.update((value, step.gives) for value in node.outputs if is_formatted(value))
 
     def _kernel(self, kernel: Kernel, node: Node, reads: Format) -> list[fx.Node]:
@@ -119,6 +125,7 @@ class _Writer:
         program = self._program
         bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics])
         result = self._call(node, bound, *(self._read(value, reads) for value in kernel.operands))
+        result.meta[KERNEL] = kernel.name
         if len(node.types) == 1:
             return [result]
         return [self._call(node, operator.getitem, result, index) for index in range(len(node.types))]
@@ -129,6 +136,7 @@ class _Writer:
             return self._values.get(value)
         if value not in self._converted:
             self._converted[value] = converted(self.graph, self._values[value], format_)
+            self._converted[value].meta[TYPE] = value.type
         return self._converted[value]
 
     def _caller(self, node: Node) -> Any:

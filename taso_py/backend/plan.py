@@ -39,7 +39,9 @@ class Format(enum.Enum):
 MEMORY_FORMATS = {Format.DENSE: torch.contiguous_format, Format.CHANNELS_LAST: torch.channels_last}
 
 Bound: TypeAlias = Callable[..., Any]
-"""A function of the run-time operands: a tensor, or a tuple of them where the last node has several outputs."""
+"""A function of the run-time operands: a tensor, or a tuple of them where the last node has several outputs.
+
+What it returns is in storage of its own."""
 
 
 class Kernel(Protocol):
@@ -91,6 +93,8 @@ class Plan:
     """The steps of a graph, by the node whose outputs each computes; nodes without one are computed plainly."""
 
     steps: Mapping[Node, Step] = field(default_factory=dict[Node, Step])
+    overwrites: bool = False
+    """Whether elementwise calls may write their result to operands that nobody reads any more."""
 
     def step(self, node: Node) -> Step:
         """How a node that some step ends with is computed."""

@@ -58,6 +58,13 @@ def may_alias(overload: OpOverload) -> bool:
     return not is_trusted(overload) or any(result.alias_info is not None for result in _schema(overload).returns)
 
 
+def in_place_form(overload: OpOverload) -> OpOverload | None:
+    """The overload that writes the result of another one to its first argument, if there is one."""
+    packet = getattr(torch.ops.aten, f"{overload.overloadpacket.__name__}_", None)
+    form = getattr(packet, overload._overloadname, None)  # pyright: ignore[reportPrivateUsage]
+    return form if isinstance(form, OpOverload) and list(defaults(form)) == list(defaults(overload)) else None
+
+
 def storage_of(tensor: Tensor) -> int:
     """What tells storages apart while they are alive; works on fake and meta tensors too."""
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]

@@ -18,7 +18,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -121,7 +121,7 @@ class CostModel:
 
     def plan(self, graph: Graph) -> Plan:
         """The kernels and memory formats that suit a graph best."""
-        return choose(graph, self, formats=self._formats).plan
+        return replace(choose(graph, self, formats=self._formats).plan, overwrites=True)
 
     def value_bytes(self, value: Value) -> int:
         """The memory that a value takes."""

@@ -7,7 +7,7 @@ computed by plain ATen calls, and said once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,9 +21,9 @@ from taso_py.kernels.tile import Cover
 _log = logging.getLogger(__name__)
 
 
-def dump(plan: Plan) -> list[dict[str, Any]]:
-    """The steps of a plan, one JSON object each; nodes are named by their digests."""
-    return [
+def dump(plan: Plan) -> dict[str, Any]:
+    """A plan as a JSON object; nodes are named by their digests."""
+    steps = [
         {
             "tile": step.kernel.name if step.kernel is not None else "aten",
             "nodes": [inner.digest for inner in (step.kernel.nodes if step.kernel is not None else (node,))],
@@ -32,14 +32,15 @@ def dump(plan: Plan) -> list[dict[str, Any]]:
         }
         for node, step in sorted(plan.steps.items(), key=lambda item: item[0].digest)
     ]
+    return {"overwrites": plan.overwrites, "steps": steps}
 
 
-def restore(graph: Graph, steps: Iterable[Mapping[str, Any]], device: torch.device) -> Plan:
+def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan:
     """The plan that :func:`dump` gave, for a graph that was imported from the same file."""
     nodes = {node.digest: node for node in graph.nodes}
     restored: dict[Node, Step] = {}
     lost = 0
-    for saved in steps:
+    for saved in plan["steps"]:
         node = nodes.get(saved["nodes"][-1])
         cover = None if node is None else _cover(node, saved, device)
         if cover is None:
@@ -48,7 +49,7 @@ def restore(graph: Graph, steps: Iterable[Mapping[str, Any]], device: torch.devi
             restored[cover.root] = cover.step((Format(saved["reads"]), Format(saved["gives"])))
     if lost:
         _log.warning("%d kernels of the saved plan are not available here; plain operators take their place", lost)
-    return Plan(restored)
+    return Plan(restored, bool(plan["overwrites"]))
 
 
 def _cover(node: Node, saved: Mapping[str, Any], device: torch.device) -> Cover | None:

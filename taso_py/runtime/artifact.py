@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from taso_py.backend import Program, build
 from taso_py.frontend import import_program
@@ -28,6 +28,8 @@ from taso_py.report.optimization import Report
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
 MODEL, PLAN, TRACE = "model.pt2", "plan.json", "trace.rules"
+VERSION = 3
+"""Of the form of ``plan.json``."""
 
 
 class ArtifactError(TasoError):
@@ -55,12 +57,12 @@ def reimport(content: bytes) -> Program:
     return import_program(exported, *exported.example_inputs)
 
 
-def deserialize(content: bytes, steps: Sequence[Mapping[str, Any]] = ()) -> nn.Module:
-    """The module that :func:`serialize` gave the content of, computed by the kernels of a plan if there is one."""
-    if not steps:
+def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
+    """The module that :func:`serialize` gave the content of, computed as a plan says if there is one."""
+    if plan is None:
         return torch.export.load(io.BytesIO(content)).module()
     program = reimport(content)
-    return build(program, restore(program.graph, steps, program.device))
+    return build(program, restore(program.graph, plan, program.device))
 
 
 def save(
@@ -69,9 +71,9 @@ def save(
     report: Report,
     page: str,
     trace: str,
-    steps: Sequence[Mapping[str, Any]] = (),
+    plan: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a result; ``page`` is the report for the browser, ``steps`` the plan of its kernels.
+    """Writes a result; ``page`` is the report for the browser, ``plan`` how it is computed if not plainly.
 
     Raises:
         ArtifactError: the folder cannot be written.
@@ -79,7 +81,7 @@ def save(
     files: dict[str, bytes] = {
         MODEL: content,
         PLAN: as_json(
-            {"version": 2, "model": MODEL, "runtime": report.runtime, "device": report.device, "steps": list(steps)}
+            {"version": VERSION, "model": MODEL, "runtime": report.runtime, "device": report.device, "plan": plan}
         ),
         "report.json": as_json(report.as_dict()),
         "report.html": page.encode(),
@@ -128,18 +130,20 @@ def load(directory: str | os.PathLike[str]) -> Runner:
     """
     folder = Path(directory)
     try:
-        plan = json.loads((folder / PLAN).read_text())
-        runtime, steps = plan["runtime"], plan.get("steps", [])
-        content = (folder / str(plan["model"])).read_bytes()
+        saved = json.loads((folder / PLAN).read_text())
+        version, runtime, plan = saved["version"], saved["runtime"], saved.get("plan")
+        content = (folder / str(saved["model"])).read_bytes()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
+    if version != VERSION:
+        raise ArtifactError(f"{folder / PLAN} is of version {version}, not {VERSION}; optimize the model again")
     if runtime not in RUNTIMES:
         raise ArtifactError(
             f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(RUNTIMES)}"
         )
     try:
         exported = torch.export.load(io.BytesIO(content))
-        module = deserialize(content, steps)
+        module = deserialize(content, plan)
     except ArtifactError:
         raise
     except Exception as error:  # torch raises errors of many kinds for a damaged archive

@@ -164,7 +164,7 @@ class _Job:
         if output is not None:
             report = replace(report, saved=str(output))
             page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
-            save(output, judgement.content, report, page, write_trace(trace), judgement.steps)
+            save(output, judgement.content, report, page, write_trace(trace), judgement.plan)
         return Optimized(judgement.winner.runner, report, trace)
 
     def _cost(self, program: Program, runtimes: Sequence[str], database: LatencyDatabase) -> CostModel:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from taso_py.backend import NO_PLAN, Plan, Program, build, fold, retype
+from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import stored_bytes
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
@@ -59,8 +59,8 @@ class Judgement:
     winner: Finalist
     content: bytes
     """Its ``.pt2`` file."""
-    steps: Sequence[Mapping[str, Any]]
-    """The plan of its kernels, for the graph that the file is imported as."""
+    plan: Mapping[str, Any] | None
+    """How the graph that the file is imported as is computed, if not plainly."""
     comparison: Comparison
     speedup: Ratio
     """Over the original."""
@@ -136,7 +136,7 @@ class Trial:
 
     def _judge(self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> Judgement | None:
         """The finalist as winner, or None, with a note, if it is not acceptable."""
-        content, steps, comparison = self._compare(finalist)
+        content, plan, comparison = self._compare(finalist)
         matches = (match for match, _ in replay_steps(self.program.graph, finalist.candidate.trace))
         wrong = [region for region in check_regions(matches, self.seed, self.program.device) if not region.passed]
         if wrong or not comparison.passed:
@@ -152,24 +152,25 @@ class Trial:
             self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
-        return Judgement(finalist, content, steps, comparison, total, rules, seconds, first)
+        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first)
 
     def _original_wins(self, original: Finalist, first: Race) -> Judgement:
-        content, steps, comparison = self._compare(original)
+        content, plan, comparison = self._compare(original)
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {_why(comparison, [])}")
         self._note("nothing was surely faster than the original, which is kept as it is")
         times = median(first.times[ORIGINAL])
-        return Judgement(original, content, steps, comparison, EVEN, EVEN, (times, times), first)
+        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
 
-    def _compare(self, finalist: Finalist) -> tuple[bytes, Sequence[Mapping[str, Any]], Comparison]:
-        """The finalist's saved form, and how it compares when loaded again."""
+    def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
+        """The finalist's saved form, and how it compares when loaded again, its dead values destroyed at once."""
         plain = build(finalist.program) if finalist.name != ORIGINAL else build(self.program)
         content = serialize(plain, self.source.args, self.source.kwargs)
-        steps = dump(self.planner(reimport(content).graph)) if finalist.plan.steps else []
+        plan = None if finalist.plan is NO_PLAN else dump(self.planner(reimport(content).graph))
         cases = input_cases(self.source.args, self.source.kwargs, self.seed)
         reference = build(retype(self.program))
-        return content, steps, compare(self.source.callable(), deserialize(content, steps), reference, cases)
+        loaded = deserialize(content, plan)
+        return content, plan, compare(self.source.callable(), poison(loaded) if plan else loaded, reference, cases)
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
         return confirm(

@@ -55,7 +55,8 @@ def test_the_program_loads_without_this_package(saved: Path) -> None:
     ("file", "content", "message"),
     [
         ("plan.json", b"{", "holds no saved result"),
-        ("plan.json", b'{"runtime": "warp", "model": "model.pt2"}', "unknown runtime 'warp'"),
+        ("plan.json", b'{"version": 3, "runtime": "warp", "model": "model.pt2"}', "unknown runtime 'warp'"),
+        ("plan.json", b'{"version": 2, "runtime": "eager", "model": "model.pt2"}', "optimize the model again"),
         ("model.pt2", b"PK damaged", "cannot be read"),
     ],
 )

@@ -1,0 +1,92 @@
+"""Results in the place of operands that nobody reads any more.
+
+Much of what an elementwise call on large tensors takes is new memory: getting it, and moving it into the caches. Where
+an operand's storage dies with the call, the result is written there. The opposite is for finding mistakes:
+:func:`poison` destroys every storage as soon as it is dead, so that a read after that shows.
+
+Invariant: only storage that was allocated within the graph is written to, after its last read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from taso_py.backend.schema import in_place_form, is_trusted
+from taso_py.backend.storage import Storages, allocates
+
+aten = torch.ops.aten
+
+TYPE = "type"
+"""Where fx nodes say, in ``meta``, of which of the graph's types their result is."""
+_OVERWRITES = "overwrites"
+_SAME_CONTENT = (aten.reshape.default, aten.contiguous.default)
+"""Calls whose result is all of the operand, without gaps or overlaps, whether it is a view or a copy."""
+_COMMUTE = (aten.add.Tensor, aten.mul.Tensor)
+
+
+def overwrite_dead(graph: fx.Graph) -> None:
+    """Makes elementwise calls write to an operand that dies there."""
+    storages = Storages(graph)
+    for node in graph.nodes:
+        form = _form(node)
+        place = None if form is None else _dying(node, storages)
+        if form is not None and place is not None:
+            operands = list(node.args)
+            operands.insert(0, operands.pop(place))
+            node.args, node.target = tuple(operands), form
+            node.meta[_OVERWRITES] = True
+            storages.join(operands[0], node)
+
+
+def poison(module: fx.GraphModule) -> fx.GraphModule:
+    """Makes a module destroy what it allocated as soon as that is dead, which must not change what it returns."""
+    storages = Storages(module.graph)
+    nodes = list(module.graph.nodes)
+    for storage in storages.all():
+        if storage.is_private and 0 <= storage.last_read < math.inf:
+            with module.graph.inserting_after(nodes[int(storage.last_read)]):
+                module.graph.call_function(_destroy, (next(filter(allocates, storage.nodes)),))
+    module.recompile()
+    return module
+
+
+def _destroy(value: object) -> None:
+    if isinstance(value, Tensor):
+        value.fill_(math.nan if value.is_floating_point() or value.is_complex() else 77)
+
+
+def _form(node: fx.Node) -> OpOverload | None:
+    """The form of an elementwise call that writes to its first operand."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, OpOverload) or not is_trusted(target):
+        return None
+    return in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
+
+
+def _dying(node: fx.Node, storages: Storages) -> int | None:
+    """The operand that may be overwritten, if any: the first one, or the second of a sum or product."""
+    commutes = node.target in _COMMUTE and not node.kwargs
+    for place, operand in enumerate(node.args[: 1 + commutes]):
+        if isinstance(operand, fx.Node) and _may_take(node, operand, storages):
+            return place
+    return None
+
+
+def _may_take(node: fx.Node, operand: fx.Node, storages: Storages) -> bool:
+    storage, type_ = storages.of(operand), node.meta.get(TYPE)
+    source = operand
+    while source.target in _SAME_CONTENT:
+        source = source.all_input_nodes[0]
+    return (
+        storage.is_private
+        and storage.last_read <= storages.place[node]
+        # Of all that shares storage with it, the call reads the operand only, and once.
+        and sum(other in storage.nodes for other in (*node.args, *node.kwargs.values())) == 1
+        and (allocates(source) or _OVERWRITES in source.meta)
+        and type_ is not None
+        and type_ == operand.meta.get(TYPE)
+    )

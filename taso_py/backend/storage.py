@@ -1,0 +1,98 @@
+"""Which results of an fx graph share storage, and until when each storage is read.
+
+Schemas of PyTorch's operators say which results are views of which operands; only results of operators known to
+allocate are certainly in storage of their own. A class of nodes that may share storage is *private* if all of it was
+allocated within the graph.
+
+Invariant: two nodes that share storage at run time are in one class; what is unknown may be a view of any operand.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from taso_py.backend.schema import is_mutable, is_trusted, may_alias
+
+_ALLOCATING = frozenset(
+    {
+        *("conv2d", "linear", "matmul", "mm", "bmm", "addmm", "_addmm_activation", "batch_norm", "layer_norm"),
+        *("rms_norm", "group_norm", "softmax", "_softmax", "mean", "sum", "cat", "stack", "clone", "embedding"),
+        *("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "scaled_dot_product_attention"),
+    }
+)
+"""ATen operators beside the elementwise ones whose result is always new, whatever the operands."""
+
+_MAY_RETURN_OPERAND = frozenset({"conj_physical"})
+"""Elementwise operators that may return their operand itself, although their schemas do not say so."""
+
+KERNEL = "kernel"
+"""Where fx nodes say, in ``meta``, that they call a kernel of a plan."""
+
+
+@dataclass(eq=False)
+class Storage:
+    """A class of nodes that may share storage."""
+
+    is_private: bool
+    """Whether all of it was allocated within the graph."""
+    nodes: list[fx.Node]
+    last_read: float
+    """The place in the graph of the last node that reads a node of the class."""
+
+
+class Storages:
+    """The classes of a graph."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.place = {node: place for place, node in enumerate(graph.nodes)}
+        self._of: dict[fx.Node, Storage] = {}
+        for node in graph.nodes:
+            is_new = allocates(node)
+            reads = (math.inf if user.op == "output" else self.place[user] for user in node.users)
+            # A call that is no more than a view, or new, is as private as its operands.
+            is_private = is_new or (_is_known(node) and bool(node.all_input_nodes))
+            self._of[node] = Storage(is_private, [node], max(reads, default=-1))
+            for operand in () if is_new else node.all_input_nodes:
+                self.join(node, operand)
+
+    def of(self, node: fx.Node) -> Storage:
+        """The class of a node."""
+        return self._of[node]
+
+    def all(self) -> list[Storage]:
+        """All classes."""
+        return list(dict.fromkeys(self._of.values()))
+
+    def join(self, one: fx.Node, other: fx.Node) -> None:
+        """Makes one class of two nodes' classes."""
+        first, second = self._of[one], self._of[other]
+        if first is not second:
+            first.nodes += second.nodes
+            first.is_private &= second.is_private
+            first.last_read = max(first.last_read, second.last_read)
+            self._of.update(dict.fromkeys(second.nodes, first))
+
+
+def allocates(node: fx.Node) -> bool:
+    """Whether a call's result is certainly in storage of its own."""
+    if node.op != "call_function":
+        return False
+    if KERNEL in node.meta:
+        return True
+    target = node.target
+    if not isinstance(target, OpOverload) or not is_trusted(target) or is_mutable(target) or may_alias(target):
+        return False
+    name = target.overloadpacket.__name__
+    return (torch.Tag.pointwise in target.tags and name not in _MAY_RETURN_OPERAND) or name in _ALLOCATING
+
+
+def _is_known(node: fx.Node) -> bool:
+    """Whether a call returns nothing but its operands' storage or new storage."""
+    target = node.target
+    return target is operator.getitem or (isinstance(target, OpOverload) and is_trusted(target))

@@ -73,6 +73,15 @@ def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.Captur
     assert f"{len(report['applied'])} steps replayed" in capsys.readouterr().out
 
 
+def test_templates_are_applied_to_a_model_in_half_precision(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    factory = f"{model / 'mine.py'}:model"
+    assert main(["optimize", factory, "--dtype", "bf16", "--search", "templates", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "1 rule applied, eager" in report["timed"]
+    assert report["comparison_passed"]
+    assert 1e-4 < report["original_error"] < 0.1
+
+
 @pytest.mark.usefixtures("small_roofline")
 def test_profile_writes_page_data_and_trace(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factory, out = f"{model / 'mine.py'}:model", model / "out"
@@ -111,6 +120,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/broken.pt2"], "broken.pt2"),
         (["optimize", "zoo:resnet5"], "resnet50"),
         (["optimize", "{}/mine.py:model", "--alpha", "0.5"], "alpha"),
+        (["optimize", "{}/mine.py:model", "--dtype", "int8"], "cannot be cast to 'int8'; choose one of fp16, bf16"),
         (["optimize", "{}/mine.py:model", "--runtime", "cudagraph"], "need a GPU"),
         (["optimize", "{}/mine.py:model", "--rules", "{}/absent.rules"], "absent.rules"),
         (["optimize", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),

@@ -36,5 +36,5 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="see below")
     parser.add_argument("--input", metavar="SPEC", action="append", default=[], help="an example input; once per input")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
-    parser.add_argument("--dtype", metavar="D", choices=("float32", "bfloat16", "float16", "float64"), help="cast to D")
+    parser.add_argument("--dtype", metavar="D", help="cast the model to bf16, fp16, fp32 or fp64 first")
     parser.add_argument("--seed", type=int, default=0, help="of weights, random inputs and the order of timing")

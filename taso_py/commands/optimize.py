@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 
 from taso_py.commands.common import MODEL_HELP, add_model, command, print_json
-from taso_py.rules.database import read_database
 from taso_py.rules.verdict import Numerics
 
 
@@ -18,7 +17,12 @@ def add(commands: Any) -> None:
     parser = command(commands, "optimize", _optimize, "Rewrite a model into a faster one.", epilog=MODEL_HELP)
     add_model(parser)
     parser.add_argument("--runtime", choices=("eager", "cudagraph", "inductor", "auto"), default="eager")
-    parser.add_argument("--search", choices=("backtracking", "greedy"), default="backtracking")
+    parser.add_argument(
+        "--search",
+        choices=("backtracking", "greedy", "templates", "templates-measured"),
+        default="backtracking",
+        help="how rules are chosen (%(default)s); templates are hand-made fusions, applied wherever they match",
+    )
     parser.add_argument(
         "--alpha", type=float, default=1.05, help="keep graphs within this factor of the best (%(default)s)"
     )
@@ -28,10 +32,10 @@ def add(commands: Any) -> None:
         "--numerics",
         metavar="CLASS",
         choices=[numerics.name.lower().replace("_", "-") for numerics in Numerics],
-        help="the most that results may differ: %(choices)s (default: zero-terms, reassociate in half precision)",
+        help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
     )
     parser.add_argument(
-        "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database)"
+        "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database, or templates)"
     )
     parser.add_argument("--output", metavar="DIR", type=Path, help="write model.pt2, plan, report and trace here")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON document")
@@ -42,7 +46,7 @@ def _numerics(name: str | None) -> Numerics | None:
 
 
 def _optimize(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.optimize import Options, optimize_source
+    from taso_py.runtime.optimize import Options, optimize_source, read_rules
     from taso_py.runtime.source import load_source
 
     options = Options(
@@ -56,7 +60,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
         seed=parsed.seed,
         progress=True,
     )
-    rules = read_database(parsed.rules)
+    rules = read_rules(options, parsed.rules)
     source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
     optimized = optimize_source(source, options, rules, output=parsed.output)
     if parsed.json:

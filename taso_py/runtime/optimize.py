@@ -40,7 +40,7 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import Judgement, Trial
-from taso_py.search import backtracking, greedy
+from taso_py.search import backtracking, greedy, templates
 from taso_py.search.result import Limits, Progress, SearchResult
 from taso_py.search.trace import Trace, write_trace
 
@@ -48,8 +48,15 @@ FINALISTS = 3
 """How many of the search's best graphs are timed end to end, per runtime."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
-SEARCHES = {"backtracking": backtracking.search, "greedy": greedy.search}
+SEARCHES = {
+    "backtracking": backtracking.search,
+    "greedy": greedy.search,
+    "templates": templates.search,
+    "templates-measured": templates.search_measured,
+}
 """The strategies, by name."""
+TEMPLATES = frozenset({"templates", "templates-measured"})
+"""Those that take rules one by one in their order, and have rules of their own."""
 
 
 class OptimizeError(TasoError):
@@ -124,7 +131,17 @@ def optimize(
         example_inputs, example_kwargs = module.example_inputs
     name = type(module).__name__
     source = Source(name, module, tuple(example_inputs), dict(example_kwargs or {}))
-    return optimize_source(source, Options(**options), read_database(None))
+    chosen = Options(**options)
+    return optimize_source(source, chosen, read_rules(chosen))
+
+
+def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitution]:
+    """The rules of a file or folder; by default those that a search is meant for.
+
+    Raises:
+        TasoError: they cannot be read.
+    """
+    return templates.read_templates() if path is None and options.search in TEMPLATES else read_database(path)
 
 
 def optimize_source(

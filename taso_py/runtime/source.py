@@ -30,7 +30,7 @@ from torch.export import ExportedProgram
 from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
-from taso_py.runtime.spec import InputSpec, SourceError
+from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
 
 __all__ = ["Source", "SourceError", "load_source"]
 
@@ -61,7 +61,7 @@ def load_source(
     inputs: Sequence[str] = (),
     *,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     seed: int = 0,
 ) -> Source:
     """Load what MODEL names.
@@ -70,13 +70,15 @@ def load_source(
         text: MODEL.
         inputs: a SPEC for each input, in order; they take the place of the example inputs that the source itself has.
         device: where the module and its inputs are put.
-        dtype: what floating-point weights and inputs become, by default what they are. A SPEC's own dtype stands.
+        dtype: what floating-point weights and inputs become, also by name; by default what they are. A SPEC's own dtype
+            stands.
         seed: of a factory's random weights and of the inputs made for a SPEC.
 
     Raises:
         SourceError: if the source cannot be loaded or the inputs do not fit it.
     """
     specs = [InputSpec.parse(spec) for spec in inputs]
+    dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
     target = _device(device)
     if text.endswith(".pt2"):
         program, args, kwargs = load_program(text, specs, target, dtype, seed)

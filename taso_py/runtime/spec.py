@@ -22,10 +22,23 @@ _DTYPES = {
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     )
 }
+_SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 
 class SourceError(TasoError):
     """A MODEL or SPEC that does not name something to optimize."""
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    """A floating-point element type by its name in PyTorch or a short one: ``bfloat16`` or ``bf16``.
+
+    Raises:
+        SourceError: there is no such type, or it is not floating-point.
+    """
+    dtype = _DTYPES.get(_SHORT.get(name, name))
+    if dtype is None or not dtype.is_floating_point:
+        raise SourceError(f"a model cannot be cast to {name!r}; choose one of {', '.join(_SHORT)}")
+    return dtype
 
 
 @dataclass(frozen=True)

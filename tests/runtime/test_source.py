@@ -264,6 +264,16 @@ def test_random_inputs_of_each_kind() -> None:
     assert InputSpec((2, 3)) == InputSpec.parse("2x3")
 
 
+@pytest.mark.parametrize("name", ["bf16", "bfloat16"])
+def test_a_dtype_has_a_short_name_too(name: str) -> None:
+    assert load_source("zoo:nasrnn", dtype=name).args[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["int8", "bool", "bf17", "complex64"])
+def test_a_model_is_cast_to_floating_point_only(name: str) -> None:
+    assert f"cannot be cast to '{name}'; choose one of fp16" in error_of("zoo:nasrnn", dtype=name)
+
+
 def test_devices() -> None:
     assert "there is no device 'teapot'" in error_of("zoo:nasrnn", device="teapot")
     if not torch.cuda.is_available():

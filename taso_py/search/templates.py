@@ -1,0 +1,123 @@
+"""Greedy templates: the hand-made rewrites that frameworks ship, taken one by one in a fixed order.
+
+It is the baseline that the search is compared with, in the same engine and with the same costs, in two ways. *Blindly*,
+as frameworks do it, every template is applied wherever it matches, whatever comes of it. *Measured*, a template that
+makes the graph no cheaper is reverted, and not tried again in the same place.
+
+Invariant: no template matches the result any more, except where one was refused; blindly, nothing is refused but what
+would store more weights than the limit allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+from taso_py.ir.graph import Graph
+from taso_py.rules.match import Match, Matcher
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules
+from taso_py.search.cost import Cost
+from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.result import Limits, Report, SearchResult, StopReason
+from taso_py.search.space import Option, State
+
+WEIGHT = "w"
+"""Begins the names of the variables of a template that stand for what is computed from weights alone."""
+
+
+@cache
+def read_templates() -> tuple[Substitution, ...]:
+    """The templates that come with the package, in their order."""
+    return tuple(read_rules(files("taso_py.search").joinpath("templates.rules").read_text(encoding="utf-8")))
+
+
+def search(
+    graph: Graph,
+    templates: Iterable[Substitution],
+    cost: Cost,
+    limits: Limits | None = None,
+    report: Report | None = None,
+) -> SearchResult:
+    """Applies templates blindly; the result is the graph they lead to, even if it costs more than the original.
+
+    Args:
+        graph: where to start.
+        templates: in the order in which they are taken, each as long as it matches somewhere.
+        cost: says what graphs cost.
+        limits: how far to go; alpha and seed are without meaning.
+        report: told about progress after every graph that is built.
+    """
+    return _Templates(graph, tuple(templates), cost, limits or Limits(), report).run()
+
+
+def search_measured(
+    graph: Graph,
+    templates: Iterable[Substitution],
+    cost: Cost,
+    limits: Limits | None = None,
+    report: Report | None = None,
+) -> SearchResult:
+    """Applies templates as :func:`search` does, but keeps only what makes the graph cheaper."""
+    return _Measured(graph, tuple(templates), cost, limits or Limits(), report).run()
+
+
+class _Templates(Engine):
+    def __init__(
+        self, graph: Graph, templates: tuple[Substitution, ...], cost: Cost, limits: Limits, report: Report | None
+    ) -> None:
+        super().__init__(graph, Matcher(templates), cost, limits, report)
+        self._order = {template.id: number for number, template in enumerate(templates)}
+
+    def explore(self, original: State) -> StopReason:
+        state, refused = original, set[Option]()
+        while not self.is_spent:
+            option = self._next(state, refused)
+            if option is None:
+                return StopReason.EXHAUSTED
+            after = self._after(state, option)
+            if after is None:
+                refused.add(option)
+                continue
+            refused = {new for new in after.options if new.origin in refused}
+            for new in after.options:
+                new.origin = None  # or the options of all states before would be kept
+            state = after
+        return StopReason.BUDGET
+
+    def _next(self, state: State, refused: set[Option]) -> Option | None:
+        """Where the first template that matches somewhere matches first."""
+        place = state.index.place
+
+        def turn(option: Option) -> tuple[int, int]:
+            return self._order[option.match.rule.id], min(place[node] for node in option.match.nodes)
+
+        open_ = (option for option in state.options if option not in refused and _reads_weights(option.match))
+        return min(open_, key=turn, default=None)
+
+    def _after(self, state: State, option: Option) -> State | None:
+        """The state after a template is applied; None if it is refused."""
+        built = self.build(state, option, set())
+        if built is None:
+            return None
+        after = self.expand(*built, ends_excursion=True)
+        if not self.is_valid(after.static_bytes):
+            return None
+        # What was applied last is the result, however much it costs.
+        self._pool, self.best = {frozenset(): after}, after
+        return after
+
+
+class _Measured(_Templates):
+    def _after(self, state: State, option: Option) -> State | None:
+        built = self.build(state, option, set())
+        if built is None or built[1] > state.seconds - PRECISION * self.original.seconds:
+            return None
+        after = self.expand(*built, ends_excursion=True)
+        return after if self.is_valid(after.static_bytes) else None
+
+
+def _reads_weights(match: Match) -> bool:
+    """Whether the variables that are to stand for weights do."""
+    return all(value.node.is_static for name, value in match.values.items() if name.startswith(WEIGHT))

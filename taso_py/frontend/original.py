@@ -72,12 +72,19 @@ def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, 
 
 @contextmanager
 def restored(state: Sequence[Tensor]) -> Generator[None]:
-    """Puts tensors back to what they were if the body wrote to them."""
+    """Puts tensors back to what they were if the body wrote to them.
+
+    Not every write counts as a new version: batch normalisation in training mode updates its statistics without one.
+    """
     saved = [(tensor, tensor._version, tensor.detach().clone()) for tensor in state]
     try:
         yield
     finally:
         with torch.no_grad():
             for tensor, version, content in saved:
-                if tensor._version != version:
+                if tensor._version != version or not _equal(tensor, content):
                     tensor.copy_(content)
+
+
+def _equal(tensor: Tensor, content: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) or torch.equal(tensor, content)

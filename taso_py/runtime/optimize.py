@@ -39,7 +39,7 @@ from taso_py.runtime.evidence import gather
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
-from taso_py.runtime.trial import Judgement, Trial
+from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
 from taso_py.search import backtracking, greedy, templates
 from taso_py.search.result import Limits, Progress, SearchResult
 from taso_py.search.trace import Trace, write_trace
@@ -108,6 +108,10 @@ class Optimized:
     """Called like the original; for the eager runtime a ``torch.fx.GraphModule``."""
     report: Report
     trace: Trace
+    plan: Plan
+    """The kernels that compute it."""
+    keeps_original: bool
+    """Whether nothing was surely faster than the original, which is the module then."""
 
 
 def optimize(
@@ -145,13 +149,25 @@ def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitut
 
 
 def optimize_source(
-    source: Source, options: Options, rules: Sequence[Substitution], output: Path | None = None
+    source: Source,
+    options: Options,
+    rules: Sequence[Substitution],
+    output: Path | None = None,
+    program: Program | None = None,
 ) -> Optimized:
-    """Optimizes what MODEL names; ``output`` is the folder to save to, if any."""
+    """Optimizes what MODEL names.
+
+    Args:
+        source: what to optimize.
+        options: how.
+        rules: what may be applied.
+        output: the folder to save to, if any.
+        program: the source as a program, if it was imported before.
+    """
     if output is not None:
         check_writable(output)
     with torch.no_grad():
-        return _Job(source, options, rules).run(output)
+        return _Job(source, options, rules).run(program or import_source(source), output)
 
 
 @dataclass
@@ -162,10 +178,9 @@ class _Job:
     options: Options
     rules: Sequence[Substitution]
 
-    def run(self, output: Path | None) -> Optimized:
+    def run(self, program: Program, output: Path | None) -> Optimized:
         """All stages, in order."""
         runtimes = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
-        program = import_source(self.source)
         with LatencyDatabase() as database:
             cost = self._cost(program, runtimes, database)
             found = self._search(program, cost)
@@ -182,7 +197,8 @@ class _Job:
             report = replace(report, saved=str(output))
             page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
             save(output, judgement.content, report, page, write_trace(trace), judgement.plan)
-        return Optimized(judgement.winner.runner, report, trace)
+        winner = judgement.winner
+        return Optimized(winner.runner, report, trace, winner.plan, winner.name == ORIGINAL)
 
     def _cost(self, program: Program, runtimes: Sequence[str], database: LatencyDatabase) -> CostModel:
         """The latencies of what the runtimes can use; compilers choose kernels and formats of their own."""

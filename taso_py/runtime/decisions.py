@@ -1,0 +1,104 @@
+"""What was decided for a graph, remembered: in the process, and on disk for the next one.
+
+A decision is what led to the result, not the result: the trace, the kernels and the runtime. From them the module is
+made again for a graph with the same operators and sizes, whatever its weights are, without search or timing.
+
+Invariant: a decision is only carried out on the graph it was made for; the replay of its trace checks every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from taso_py.backend import NO_PLAN, Program, build, fold
+from taso_py.cost.database import default_path
+from taso_py.cost.environment import Environment
+from taso_py.ir.errors import TasoError
+from taso_py.kernels.saved import dump, restore
+from taso_py.rules.substitution import Substitution
+from taso_py.runtime.artifact import write_files
+from taso_py.runtime.optimize import GROWTH_LIMIT, Optimized, Options
+from taso_py.runtime.runtimes import Runner, prepare
+from taso_py.search.trace import digest, read_trace, replay, write_trace
+
+VERSION = 1
+"""Of the form of the files."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to make of a graph."""
+
+    keeps_original: bool
+    runtime: str = "eager"
+    trace: str = ""
+    steps: Sequence[Mapping[str, Any]] = ()
+    """The plan of its kernels."""
+
+    @classmethod
+    def of(cls, optimized: Optimized) -> Decision:
+        """What an optimization decided."""
+        if optimized.keeps_original:
+            return cls(keeps_original=True)
+        return cls(False, optimized.report.runtime, write_trace(optimized.trace), dump(optimized.plan))
+
+    def carry_out(self, program: Program, args: Sequence[Any]) -> Runner:
+        """The module for a program with the graph that the decision was made for; not for those kept as they are.
+
+        Raises:
+            TraceError: the program has another graph.
+        """
+        graph = replay(program.graph, read_trace(self.trace))
+        folded = fold(replace(program, graph=graph), GROWTH_LIMIT)
+        plan = restore(folded.graph, self.steps, program.device) if self.steps else NO_PLAN
+        return prepare(build(folded, plan), self.runtime, args, {})
+
+
+class Decisions:
+    """Decisions by graph, inputs, environment, options and rules."""
+
+    def __init__(self) -> None:
+        """Opens the folder ``decisions`` beside the latency database."""
+        self._known: dict[str, Decision] = {}
+
+    def get(self, key: str) -> Decision | None:
+        """A decision that was made before."""
+        if key not in self._known:
+            try:
+                document = json.loads(self._path(key).read_text(encoding="utf-8"))
+                self._known[key] = Decision(**document)
+            except (OSError, ValueError, TypeError):  # absent, or damaged and to be made again
+                return None
+        return self._known[key]
+
+    def put(self, key: str, decision: Decision) -> None:
+        """Remembers a decision; what cannot be written is remembered for this process."""
+        self._known[key] = decision
+        path = self._path(key)
+        try:
+            write_files(path.parent, {path.name: json.dumps(asdict(decision)).encode()})
+        except TasoError:
+            return
+
+    @staticmethod
+    def _path(key: str) -> Path:
+        return default_path().parent / "decisions" / f"{key}.json"
+
+
+def decision_key(program: Program, options: Options, rules: Sequence[Substitution]) -> str:
+    """What a decision depends on, as a name of 32 hexadecimal digits."""
+    parts = (
+        VERSION,
+        digest(program.graph),
+        [tensor.stride() for tensor in program.example_inputs],
+        program.contract.strides,
+        Environment.current(program.device).as_dict(),
+        options,
+        [rule.id for rule in rules],
+    )
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()

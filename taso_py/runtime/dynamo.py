@@ -1,0 +1,220 @@
+"""The backend ``taso`` of ``torch.compile``: every graph that is captured is optimized on its own, at its first call.
+
+    torch.compile(model, backend="taso", options={"freeze": True})
+
+Weights are inputs of a captured graph. Unless the user asks for freezing, they stay inputs and may change between
+calls; what rules combine of them is then combined at every call, which seldom pays. Frozen, they are folded and packed;
+before every call it is checked that they are still what they were when that was done, and if not, it is done again.
+
+Graphs that need gradients, whose sizes vary between calls, or that cannot be imported faithfully (writes to inputs or
+buffers, data-dependent sizes) run as they were captured; one line in the log says so.
+
+Invariant: a result computes what the captured graph computes on the weights as they are at the call, was faster than
+it when both were timed, and leaves the random state as the captured graph does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from taso_py.backend import Program
+from taso_py.backend.contract import random_state_kept
+from taso_py.backend.writes import is_write
+from taso_py.ir.errors import TasoError
+from taso_py.rules.substitution import Substitution
+from taso_py.runtime.captured import (
+    AutocastState,
+    Captured,
+    FrozenWeights,
+    reweighted,
+    weight_places,
+    why_untouched,
+)
+from taso_py.runtime.decisions import Decision, Decisions, decision_key
+from taso_py.runtime.optimize import Options, optimize_source, read_rules
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.runtimes import Runner
+from taso_py.runtime.source import Source
+
+RUNTIMES = ("eager", "inductor")
+"""What captured graphs may be handed to."""
+REFREEZES = 8
+"""How often weights may change before a graph is given up: folding them again at every call would not pay."""
+
+_log = logging.getLogger(__name__)
+_numbers = count(1)
+_decisions = Decisions()
+
+
+class BackendError(TasoError):
+    """An option of ``torch.compile(backend="taso")`` that does not exist or makes no sense."""
+
+
+@dataclass(frozen=True)
+class BackendOptions(Options):
+    """The fields of :class:`Options`, with shorter limits, since a model may have many graphs, and two more."""
+
+    time_limit: float = 20.0
+    race_seconds: float = 6.0
+    freeze: bool = False
+    """Whether weights may be folded and packed; by default as ``torch._inductor.config.freezing``."""
+    cache: bool = True
+    """Whether decisions are remembered, on disk too, beside the latencies."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.runtime not in RUNTIMES:
+            raise BackendError(f"torch.compile hands graphs to {' or '.join(RUNTIMES)}, not to {self.runtime}")
+
+
+def taso(
+    graph: fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compiles a captured graph, as ``torch.compile`` asks its backends to.
+
+    Args:
+        graph: what was captured; weights are among its inputs.
+        examples: its inputs at this call.
+        options: the fields of :class:`BackendOptions` but ``device``, which is where the inputs are.
+        mode: there are no modes; ``options`` say all.
+
+    Raises:
+        BackendError: an option does not exist or makes no sense.
+    """
+    chosen = _options(options, mode, _device(examples))
+    name = f"graph {next(_numbers)} of torch.compile"
+    reason = why_untouched(graph, examples)
+    if reason:
+        _log.warning("%s runs as it is: %s", name, reason)
+        return _inductor(graph, examples) if chosen.runtime == "inductor" else graph.forward
+    return _Compiled(name, graph, chosen)
+
+
+def _options(options: Mapping[str, Any] | None, mode: str | None, device: str) -> BackendOptions:
+    import torch._inductor.config as inductor
+
+    if mode not in (None, "default"):
+        raise BackendError(f"the backend taso has no mode {mode}; use options, e.g. options={{'freeze': True}}")
+    known = [option.name for option in fields(BackendOptions) if option.name != "device"]
+    for name in options or {}:
+        if name not in known:
+            close = get_close_matches(name, known, n=3) or known
+            raise BackendError(f"the backend taso has no option {name!r}; did you mean {', '.join(close)}?")
+    return BackendOptions(**{"freeze": inductor.freezing, **(options or {}), "device": device})
+
+
+def _device(examples: Sequence[Any]) -> str:
+    devices = [x.device for x in examples if isinstance(x, Tensor)]
+    return str(next((device for device in devices if device.type != "cpu"), "cpu"))
+
+
+def _inductor(graph: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Callable[..., Any] = compile_fx(graph, list(examples))
+    return compiled
+
+
+@cache
+def _rules(search: str) -> Sequence[Substitution]:
+    return read_rules(Options(search=search))
+
+
+class _Compiled:
+    """A captured graph with what it was made into, once it was called."""
+
+    def __init__(self, name: str, graph: fx.GraphModule, options: BackendOptions) -> None:
+        self._name, self._graph, self._options = name, graph, options
+        self._autocast = AutocastState(torch.device(options.device).type)
+        self._places = frozenset(weight_places(graph)) if options.freeze else frozenset[int]()
+        self._frozen = FrozenWeights({})
+        self._known: tuple[Program, Decision] | None = None
+        self._runner: Runner | None = None
+        self._left = REFREEZES
+
+    def __call__(self, *args: Any) -> Any:
+        if self._runner is None or not self._frozen.are_current(args):
+            self._runner = self._prepare(args)
+        return self._runner(*(arg for place, arg in enumerate(args) if place not in self._places))
+
+    def _prepare(self, args: Sequence[Any]) -> Runner:
+        """What runs from now on, as long as the frozen weights stay."""
+        self._places = frozenset(
+            p for p in self._places if not args[p].is_inference()
+        )  # their versions are not counted
+        self._left -= 1
+        reason = f"its weights changed {REFREEZES} times"
+        if self._left >= 0:
+            try:
+                # Not in inference mode: what is made there cannot be exported.
+                with torch.inference_mode(False), torch.no_grad(), random_state_kept(), self._autocast.off():
+                    made = self._made([a.clone() if isinstance(a, Tensor) and a.is_inference() else a for a in args])
+                return self._as_captured(self._graph) if made is None else self._without_autocast(made)
+            except TasoError as error:
+                reason = str(error)
+        _log.warning("%s runs as it is: %s", self._name, reason)
+        if self._options.runtime == "inductor":
+            return self._as_captured(torch.compile(self._graph, backend="inductor", dynamic=False))
+        return self._as_captured(self._graph)
+
+    def _as_captured(self, runner: Runner) -> Runner:
+        """The captured graph, which is given its weights at every call."""
+        self._places, self._frozen = frozenset(), FrozenWeights({})
+        return runner
+
+    def _made(self, args: Sequence[Any]) -> Runner | None:
+        """The graph, optimized or as decided before, with its weights as they are now; None to keep the original."""
+        self._frozen = FrozenWeights({place: args[place] for place in sorted(self._places)})
+        inputs = tuple(arg for place, arg in enumerate(args) if place not in self._places)
+        made: Runner | None = None
+        if self._known is None or self._frozen.are_tied:
+            captured = Captured(self._graph, self._frozen.tensors, self._autocast).eval()
+            source = Source(self._name, captured, inputs)
+            program = import_source(source)
+            if any(is_write(node) for node in program.graph.effects):
+                raise BackendError("it writes to its buffers")
+            decision, made = self._decided(source, program)
+        else:
+            program, decision = self._known
+            program = reweighted(program, self._frozen.tensors)
+        self._known = program, decision
+        if decision.keeps_original:
+            return None
+        return decision.carry_out(program, inputs) if made is None else made
+
+    def _decided(self, source: Source, program: Program) -> tuple[Decision, Runner | None]:
+        """What was decided for such a graph before; or what is now, with the module that was made to decide it."""
+        rules = _rules(self._options.search)
+        key = decision_key(program, self._options, rules)
+        known = _decisions.get(key) if self._options.cache else None
+        if known is not None:
+            return known, None
+        optimized = optimize_source(source, self._options, rules, program=program)
+        decision = Decision.of(optimized)
+        if self._options.cache:
+            _decisions.put(key, decision)
+        return decision, optimized.module
+
+    def _without_autocast(self, runner: Runner) -> Runner:
+        """The casts of what was imported are explicit: autocast must not add others."""
+        if not self._autocast.is_enabled:
+            return runner
+
+        def run(*args: Any) -> Any:
+            with self._autocast.off():
+                return runner(*args)
+
+        return run

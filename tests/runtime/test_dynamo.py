@@ -1,0 +1,249 @@
+"""The backend of torch.compile: whatever is captured computes what it computes in eager mode."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from taso_py.backend import Program
+from taso_py.frontend import import_module
+from taso_py.runtime import dynamo
+from taso_py.runtime.decisions import Decision
+from taso_py.runtime.optimize import Optimized
+from taso_py.search.templates import read_templates, search
+from taso_py.search.trace import write_trace
+from tests.search.examples import FakeCost
+
+QUICK = {"race_seconds": 0.1, "time_limit": 3.0}
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Images(nn.Module):
+    """Convolution, batch normalisation, two layers that share their input, a buffer, and a drop-out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.left, self.right = nn.Linear(4, 5), nn.Linear(4, 5)
+        self.register_buffer("scale", torch.full((5,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm(self.conv(x))).mean((2, 3))
+        return functional.dropout(self.left(y) * self.scale, 0.5, self.training) + self.right(y)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the graphs that are optimized from now on."""
+    names: list[str] = []
+    optimize = dynamo.optimize_source
+
+    def noted(source: Any, *args: Any, **kwargs: Any) -> Optimized:
+        names.append(source.name)
+        return optimize(source, *args, **kwargs)
+
+    monkeypatch.setattr(dynamo, "optimize_source", noted)
+    return names
+
+
+def compiled(module: nn.Module | Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return torch.compile(module, backend=dynamo.taso, options={**QUICK, **options})
+
+
+def same(module: Callable[..., Any], result: Callable[..., Any], *args: Tensor, tolerance: float = 1e-5) -> None:
+    """Asserts that both give the same, from the same random state, and leave the same random state."""
+    torch.manual_seed(1)
+    expected, state = module(*args), torch.get_rng_state()
+    torch.manual_seed(1)
+    found = result(*args)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_torch_finds_the_backend_by_its_name() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (named,) = project["entry-points"]["torch_dynamo_backends"].items()
+    assert named[0] == "taso"
+    assert EntryPoint(*named, "torch_dynamo_backends").load() is dynamo.taso
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_weights_may_change_whether_frozen_or_not(freeze: bool, optimizations: list[str]) -> None:
+    module, other = Images().eval(), Images().eval()
+    result = compiled(module, freeze=freeze)
+    with torch.no_grad():
+        same(module, result, X)
+        module.left.weight.mul_(2)
+        same(module, result, X)
+        module.load_state_dict(other.state_dict())
+        same(module, result, X)
+        module.left.weight.data = torch.randn(5, 4)
+        same(module, result, X)
+        module.left.weight = nn.Parameter(torch.randn(5, 4))
+        same(module, result, X)
+        module.norm.train()(torch.randn(2, 4, 6, 6))
+        module.norm.eval()
+        same(module, result, X)
+    assert len(optimizations) == 1  # what was decided holds for other weights too
+
+
+def test_frozen_weights_are_folded_and_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a decision that surely rewrites; and weights that change too often are not folded again."""
+    module = Images().eval()
+    carried: list[int] = []
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        trace = search(program.graph, read_templates(), FakeCost()).best.trace
+        carried.append(len(trace.steps))
+        return Decision(False, "eager", write_trace(trace)), None
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    result = compiled(module, freeze=True)
+    with torch.no_grad():
+        for _ in range(dynamo.REFREEZES + 2):
+            same(module, result, X)
+            module.norm.train()(torch.randn(2, 4, 6, 6))
+            module.norm.eval()
+    assert len(carried) == 1
+    assert carried[0] >= 2
+    assert f"its weights changed {dynamo.REFREEZES} times" in caplog.text
+
+
+def test_gradients_pass_through_untouched(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    module = Images().eval()
+    result = compiled(module, freeze=True)
+    result(X).sum().backward()
+    found = module.conv.weight.grad
+    module.zero_grad()
+    module(X).sum().backward()
+    assert found is not None
+    torch.testing.assert_close(found, module.conv.weight.grad)
+    assert optimizations == []
+    assert "needs gradients" in caplog.text
+
+
+def test_what_writes_to_buffers_runs_as_it_is(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """In training mode batch normalisation updates its statistics, and drop-out draws random numbers."""
+    for freeze in (False, True):
+        torch._dynamo.reset()
+        module, reference = Images(), Images()
+        reference.load_state_dict(module.state_dict())
+        with torch.no_grad():
+            same(reference, compiled(module, freeze=freeze), X)
+        torch.testing.assert_close(module.state_dict(), reference.state_dict())
+        assert int(module.norm.num_batches_tracked) == 1  # type: ignore[arg-type]
+    assert optimizations == []
+    assert caplog.text.count("runs as it is") == 2
+
+
+def test_random_draws_are_those_of_the_original(optimizations: list[str]) -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return functional.dropout(torch.relu(torch.relu(x)), 0.5) + torch.rand_like(x)
+
+    with torch.no_grad():
+        same(noisy, compiled(noisy), X)
+    assert len(optimizations) == 1
+
+
+def test_under_autocast_the_casts_are_those_of_the_original(optimizations: list[str]) -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(-1)).eval()
+    result = compiled(module, freeze=True)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert result(X).dtype is module(X).dtype
+        same(module, result, X, tolerance=1e-2)
+        same(module, result, X, tolerance=1e-2)
+    with torch.no_grad():
+        same(module, result, X)
+    assert len(optimizations) == 2
+
+
+def test_sizes_that_vary_pass_through_with_one_line(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    module = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+    result = compiled(module)
+    with torch.no_grad():
+        for batch in (2, 3, 4, 5):
+            same(module, result, torch.randn(batch, 8))
+    assert len(optimizations) == 1
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "sizes vary between calls (compile with dynamic=False" in caplog.text
+
+
+def test_every_graph_is_optimized_on_its_own_and_the_same_graph_once(optimizations: list[str]) -> None:
+    def broken(x: Tensor) -> Tensor:
+        y = torch.relu(torch.relu(x))
+        torch._dynamo.graph_break()
+        return torch.relu(torch.relu(y))
+
+    with torch.no_grad():
+        same(broken, compiled(broken), X)
+        torch._dynamo.reset()
+        same(broken, compiled(broken), X)
+    assert len(optimizations) == 1
+
+
+def test_inference_mode_and_tensors_made_in_it(optimizations: list[str]) -> None:
+    with torch.inference_mode():
+        module = nn.Linear(8, 8)
+        result = compiled(module, freeze=True)
+        same(module, result, torch.randn(2, 8))
+        module.weight.mul_(2)
+        same(module, result, torch.randn(2, 8))
+    assert len(optimizations) == 1
+
+
+def test_a_result_may_be_handed_to_inductor(optimizations: list[str]) -> None:
+    module = Images().eval()
+    with torch.no_grad():
+        same(module, compiled(module, runtime="inductor", freeze=True), X)
+    assert len(optimizations) == 1
+
+
+def test_a_decision_is_carried_out_on_other_weights() -> None:
+    module, other = Images().eval(), Images().eval()
+    program = import_module(module, (X,))
+    found = search(program.graph, read_templates(), FakeCost())
+    assert len(found.best.trace.steps) >= 2
+    decision = Decision(False, "eager", write_trace(found.best.trace))
+    with torch.no_grad():
+        for each in (module, other):
+            runner = decision.carry_out(import_module(each, (X,)), (X,))
+            torch.testing.assert_close(runner(X), each(X), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frieze": True}, "no option 'frieze'; did you mean freeze"),
+        ({"runtime": "cudagraph"}, "eager or inductor, not to cudagraph"),
+        ({"search": "magic"}, "no search is called magic"),
+        ({"alpha": 0.5}, "alpha"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message), torch.no_grad():
+        compiled(torch.relu, **options)(X)
+
+
+def test_there_are_no_modes() -> None:
+    with pytest.raises(Exception, match="no mode max-autotune"), torch.no_grad():
+        torch.compile(torch.relu, backend=dynamo.taso, mode="max-autotune")(X)

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--runtime", choices=("eager", "cudagraph", "inductor", "auto"), default="eager")
     parser.add_argument(
         "--search",
-        choices=("backtracking", "greedy", "templates", "templates-measured"),
+        choices=("backtracking", "greedy", "saturation", "templates", "templates-measured"),
         default="backtracking",
         help="how rules are chosen (%(default)s); templates are hand-made fusions, applied wherever they match",
     )

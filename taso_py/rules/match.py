@@ -138,7 +138,6 @@ class _Search:
     def __init__(self, pattern: Pattern, number: int, keep_symmetric: bool) -> None:
         self.pattern = pattern
         self._number, self._keep_symmetric = number, keep_symmetric
-        self._keys = [key(variable) for variable in pattern.variables]
 
     @cached_property
     def _symmetries(self) -> Sequence[Symmetry]:
@@ -147,16 +146,9 @@ class _Search:
     def matches(self, index: GraphIndex, node: Node, place: int) -> Iterator[Match]:
         """The matches in which operator number ``place`` is matched to ``node``, symmetric ones included."""
         for bound in embeddings(self.pattern, index, node, place):
-            sizes = {name.removeprefix(MARK): size for name, size in bound.sizes.items()}
-            integers = {name: size for name, size in sizes.items() if not isinstance(size, float)}
-            if all(_holds(condition, integers) for condition in self.pattern.rule.preconditions):
-                yield self._match(bound, sizes)
-
-    def _match(self, bound: Bindings, sizes: Mapping[str, Size]) -> Match:
-        nodes = tuple(node for node in bound.nodes if node is not None)
-        values = [value for value in bound.values if value is not None]
-        outputs = tuple(Value(nodes[slot.index], slot.output) for slot in self.pattern.outputs)
-        return Match(self.pattern.rule, nodes, dict(zip(self._keys, values, strict=True)), sizes, bound.dtype, outputs)
+            match = completed(self.pattern, bound)
+            if match is not None:
+                yield match
 
     def identities(self, match: Match, index: GraphIndex) -> list[Identity]:
         """The match's own identity, then those of its images under the symmetries of the rule."""
@@ -169,6 +161,19 @@ class _Search:
 
     def _identity(self, nodes: Iterable[int], values: Iterable[tuple[int, int]]) -> Identity:
         return (self._number, *(number for value in values for number in value), *nodes)
+
+
+def completed(pattern: Pattern, bound: Bindings) -> Match | None:
+    """The match that complete bindings are; None if a precondition does not hold."""
+    sizes = {name.removeprefix(MARK): size for name, size in bound.sizes.items()}
+    integers = {name: size for name, size in sizes.items() if not isinstance(size, float)}
+    if not all(_holds(condition, integers) for condition in pattern.rule.preconditions):
+        return None
+    nodes = tuple(node for node in bound.nodes if node is not None)
+    values = (value for value in bound.values if value is not None)
+    outputs = tuple(Value(nodes[slot.index], slot.output) for slot in pattern.outputs)
+    named = dict(zip(map(key, pattern.variables), values, strict=True))
+    return Match(pattern.rule, nodes, named, sizes, bound.dtype, outputs)
 
 
 def _order(node: Node, index: GraphIndex) -> int:

@@ -40,7 +40,7 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
-from taso_py.search import backtracking, greedy, templates
+from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.result import Limits, Progress, SearchResult
 from taso_py.search.trace import Trace, write_trace
 
@@ -51,6 +51,7 @@ GROWTH_LIMIT = 1.25
 SEARCHES = {
     "backtracking": backtracking.search,
     "greedy": greedy.search,
+    "saturation": saturation.search,
     "templates": templates.search,
     "templates-measured": templates.search_measured,
 }
@@ -256,7 +257,7 @@ class _Job:
             timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
             environment=Environment.current(self.options.device).as_dict(),
             seed=self.options.seed,
-            notes=tuple(notes),
+            notes=(*found.notes, *notes),
         )
 
 

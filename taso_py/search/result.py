@@ -101,6 +101,8 @@ class SearchResult:
     """How many distinct graphs were built."""
     seconds: float
     """How long the search took."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of it, one line each."""
 
     @property
     def best(self) -> Candidate:

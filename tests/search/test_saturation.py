@@ -1,0 +1,102 @@
+"""Equality saturation: what is equal, what is cheapest, and the steps that lead there."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.pattern import compile_pattern
+from taso_py.search.egraph import egraph_of
+from taso_py.search.extract import cheapest, extracted
+from taso_py.search.result import Limits, StopReason
+from taso_py.search.saturation import search
+from taso_py.search.trace import replay
+from tests.search.examples import FakeCost, products, read
+
+COST = FakeCost()
+
+
+def chain(inputs: str, body: str) -> Graph:
+    return parse_graph(f"graph({inputs}) {{ {body} }}")
+
+
+SUMS = chain("a: f32[4], b: f32[4], c: f32[4], d: f32[4]", "return add(add(mul(a, b), c), mul(a, d))")
+
+
+def test_values_are_equal_modulo_congruence() -> None:
+    graph = chain("x: f32[4], y: f32[4]", "return relu(x), relu(y), tanh(relu(x)), tanh(relu(y))")
+    made = egraph_of(graph)
+    x, y = (node.value for node in graph.inputs)
+    relu_x, relu_y, tanh_x, tanh_y = graph.outputs
+    assert len({made.find(value) for value in graph.outputs}) == 4
+    assert made.union(x, y)
+    assert made.find(relu_x) == made.find(relu_y)
+    assert made.find(tanh_x) == made.find(tanh_y)
+    assert made.find(relu_x) != made.find(tanh_x)
+    assert len(made) == 4  # two inputs, and what are now the same functions of them
+    assert not made.union(tanh_x, tanh_y)
+
+
+def test_a_rule_matches_what_no_single_graph_shows() -> None:
+    """relu(z) is relu(relu(x)) once it is known that z is relu(x)."""
+    graph = chain("x: f32[4], z: f32[4]", "return relu(x), relu(z)")
+    made = egraph_of(graph)
+    pattern = compile_pattern(read("idempotent")[0])
+    assert [m for node in made.nodes for m in made.matches(pattern, node)] == []
+    made.union(graph.inputs[1].value, graph.outputs[0])
+    assert len([m for node in tuple(made.nodes) for m in made.matches(pattern, node)]) == 1
+
+
+def test_what_nothing_is_known_of_has_no_class() -> None:
+    made = egraph_of(chain("x: f32[4]", "return relu(x)"))
+    assert made.class_of(chain("x: f32[4]", "return relu(x)").outputs[0]) is not None
+    assert made.class_of(chain("x: f32[4]", "return tanh(tanh(x))").outputs[0]) is None
+
+
+def test_extraction_pays_for_what_is_shared_once() -> None:
+    graph = chain("x: f32[4]", "a = exp(tanh(x)) b = sigmoid(x) return add(a, a), b")
+    made = egraph_of(graph)
+    total, other = graph.outputs
+    # The sum costs 6; the products cost 2, for the sigmoid is there anyway, and is read three times for nothing more.
+    shared = chain("x: f32[4]", "s = sigmoid(x) return mul(mul(s, s), s)").outputs[0]
+    made.union(total, made.add(shared))
+    best = extracted(made, graph, cheapest(made, FakeCost({"mul": 1.0})))
+    assert best is not None
+    assert best.outputs == (shared, other)
+
+
+def test_a_gain_behind_a_step_without_gain_is_found_and_replays() -> None:
+    result = search(SUMS, read("associate", "factor"), COST)
+    assert sum(node.op.name == "mul" for node in result.best.graph.nodes) == 1
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert replay(SUMS, result.best.trace) == result.best.graph
+    assert "reached step by step in 1 of 1 regions" in result.notes[-1]
+
+
+def test_rules_with_several_outputs_are_left_out_and_counted() -> None:
+    result = search(products(3), read("merge", "slices", "idempotent"), COST)
+    assert result.best.trace.steps == ()
+    assert result.notes[0].startswith("1 rules with several outputs were left out")
+
+
+def test_a_collapse_and_what_it_makes_possible() -> None:
+    graph = chain("x: f32[4], y: f32[4]", "return add(mul(x, relu(relu(relu(y)))), mul(x, relu(y)))")
+    result = search(graph, read("idempotent", "factor"), COST)
+    assert sorted(n.op.name for n in result.best.graph.nodes if n.inputs) == ["add", "mul", "relu"]
+    assert replay(graph, result.best.trace) == result.best.graph
+
+
+def test_expansion_without_end_is_limited() -> None:
+    result = search(SUMS, read("associate", "factor", "expand"), COST, Limits(budget=50))
+    assert result.best.seconds < result.original.seconds
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_large_graphs_are_saturated_region_by_region(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taso_py.search.saturation.WHOLE", 20)
+    cells = [f"h{i + 1} = tanh(add(add(mul(h{i}, b), c), mul(h{i}, relu(relu(d)))))" for i in range(size)]
+    graph = chain("h0: f32[4], b: f32[4], c: f32[4], d: f32[4]", " ".join([*cells, f"return h{size}"]))
+    result = search(graph, read("associate", "factor", "idempotent"), COST)
+    assert sum(node.op.name == "mul" for node in result.best.graph.nodes) == size
+    assert replay(graph, result.best.trace) == result.best.graph

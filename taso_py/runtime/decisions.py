@@ -37,15 +37,16 @@ class Decision:
     keeps_original: bool
     runtime: str = "eager"
     trace: str = ""
-    steps: Sequence[Mapping[str, Any]] = ()
-    """The plan of its kernels."""
+    plan: Mapping[str, Any] | None = None
+    """How it is computed if not plainly."""
 
     @classmethod
     def of(cls, optimized: Optimized) -> Decision:
         """What an optimization decided."""
         if optimized.keeps_original:
             return cls(keeps_original=True)
-        return cls(False, optimized.report.runtime, write_trace(optimized.trace), dump(optimized.plan))
+        plan = None if optimized.plan is NO_PLAN else dump(optimized.plan)
+        return cls(False, optimized.report.runtime, write_trace(optimized.trace), plan)
 
     def carry_out(self, program: Program, args: Sequence[Any]) -> Runner:
         """The module for a program with the graph that the decision was made for; not for those kept as they are.
@@ -55,7 +56,7 @@ class Decision:
         """
         graph = replay(program.graph, read_trace(self.trace))
         folded = fold(replace(program, graph=graph), GROWTH_LIMIT)
-        plan = restore(folded.graph, self.steps, program.device) if self.steps else NO_PLAN
+        plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
         return prepare(build(folded, plan), self.runtime, args, {})
 
 

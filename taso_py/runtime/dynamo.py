@@ -65,6 +65,7 @@ class BackendOptions(Options):
 
     time_limit: float = 20.0
     race_seconds: float = 6.0
+    reload: bool = False
     freeze: bool = False
     """Whether weights may be folded and packed; by default as ``torch._inductor.config.freezing``."""
     cache: bool = True

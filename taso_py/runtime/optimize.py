@@ -79,6 +79,8 @@ class Options:
     """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
     seed: int = 0
     race_seconds: float = 20.0
+    reload: bool = True
+    """Whether the result is judged in the form that it is saved in, loaded again; it is whenever it is saved."""
     kernels: bool = True
     """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
     progress: bool = False
@@ -190,7 +192,10 @@ class _Job:
                 def on_round(done: int, _total: int) -> None:
                     bar.update(done - bar.n)
 
-                trial = Trial(self.source, program, cost.plan, self.options.race_seconds, self.options.seed, on_round)
+                trial = Trial(
+                    *(self.source, program, cost.plan, self.options.race_seconds, self.options.seed, on_round),
+                    reload=self.options.reload or output is not None,
+                )
                 judgement = trial.hold(found, runtimes)
         report = self._report(program, found, judgement, [*trial.notes, *_disturbances(cost)])
         trace = judgement.winner.candidate.trace

@@ -58,7 +58,7 @@ class Judgement:
 
     winner: Finalist
     content: bytes
-    """Its ``.pt2`` file."""
+    """Its ``.pt2`` file; empty where results are not reloaded."""
     plan: Mapping[str, Any] | None
     """How the graph that the file is imported as is computed, if not plainly."""
     comparison: Comparison
@@ -84,6 +84,8 @@ class Trial:
     """Of the race of all; confirming races take half of it each."""
     seed: int
     on_round: Progress | None = None
+    reload: bool = True
+    """Whether results are compared in the form that they are saved in, loaded again; otherwise as they are."""
     notes: list[str] = field(default_factory=list[str])
 
     def hold(self, found: SearchResult, runtimes: Sequence[str]) -> Judgement:
@@ -163,12 +165,16 @@ class Trial:
         return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
 
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
-        """The finalist's saved form, and how it compares when loaded again, its dead values destroyed at once."""
+        """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
+        cases = input_cases(self.source.args, self.source.kwargs, self.seed)
+        reference = build(retype(self.program))
+        if not self.reload:
+            module = build(finalist.program, finalist.plan)
+            judged = poison(module) if finalist.plan is not NO_PLAN else module
+            return b"", None, compare(self.source.callable(), judged, reference, cases)
         plain = build(finalist.program) if finalist.name != ORIGINAL else build(self.program)
         content = serialize(plain, self.source.args, self.source.kwargs)
         plan = None if finalist.plan is NO_PLAN else dump(self.planner(reimport(content).graph))
-        cases = input_cases(self.source.args, self.source.kwargs, self.seed)
-        reference = build(retype(self.program))
         loaded = deserialize(content, plan)
         return content, plan, compare(self.source.callable(), poison(loaded) if plan else loaded, reference, cases)
 

@@ -23,7 +23,7 @@ from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import write_trace
 from tests.search.examples import FakeCost
 
-QUICK = {"race_seconds": 0.1, "time_limit": 3.0}
+QUICK = {"race_seconds": 0.1, "time_limit": 3.0, "search": "templates-measured"}
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 

@@ -114,7 +114,8 @@ def _options(options: Mapping[str, Any] | None, mode: str | None, device: str) -
         if name not in known:
             close = get_close_matches(name, known, n=3) or known
             raise BackendError(f"the backend taso has no option {name!r}; did you mean {', '.join(close)}?")
-    return BackendOptions(**{"freeze": inductor.freezing, **(options or {}), "device": device})
+    given: dict[str, Any] = {"freeze": inductor.freezing, **(options or {}), "device": device}
+    return BackendOptions(**given)
 
 
 def _device(examples: Sequence[Any]) -> str:
@@ -125,7 +126,7 @@ def _device(examples: Sequence[Any]) -> str:
 def _inductor(graph: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx
 
-    compiled: Callable[..., Any] = compile_fx(graph, list(examples))
+    compiled: Any = compile_fx(graph, list(examples))
     return compiled
 
 
@@ -182,8 +183,7 @@ class _Compiled:
         inputs = tuple(arg for place, arg in enumerate(args) if place not in self._places)
         made: Runner | None = None
         if self._known is None or self._frozen.are_tied:
-            captured = Captured(self._graph, self._frozen.tensors, self._autocast).eval()
-            source = Source(self._name, captured, inputs)
+            source = Source(self._name, Captured(self._graph, self._frozen.tensors, self._autocast), inputs)
             program = import_source(source)
             if any(is_write(node) for node in program.graph.effects):
                 raise BackendError("it writes to its buffers")

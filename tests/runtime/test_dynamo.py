@@ -186,7 +186,8 @@ def test_sizes_that_vary_pass_through_with_one_line(optimizations: list[str], ca
         for batch in (2, 3, 4, 5):
             same(module, result, torch.randn(batch, 8))
     assert len(optimizations) == 1
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    own = [record.levelno for record in caplog.records if record.name.startswith("taso_py")]
+    assert own == [logging.WARNING]
     assert "sizes vary between calls (compile with dynamic=False" in caplog.text
 
 

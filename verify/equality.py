@@ -92,6 +92,17 @@ class Equality:
             both[place >= len(left)].append(branch.guards)
         return all(self._covered(a, b, known) and self._covered(b, a, known) for a, b in sides.values())
 
+    def uncovered(self, parts: Sequence[Term], whole: Sequence[Term]) -> Term | None:
+        """One of the parts whose factors do not occur in the whole, or not under all its guards; None if all do."""
+        named = self._with_representatives([*whole, *parts], (), _DEPTH)
+        guards: defaultdict[str, list[Sequence[Dim]]] = defaultdict(list)
+        for term in named[: len(whole)]:
+            guards[product_key(term)].append(term.guards)
+        for term in named[len(whole) :]:
+            if not self._covered([term.guards], guards[product_key(term)], ()):
+                return term
+        return None
+
     def _covered(self, one: Sequence[Sequence[Dim]], other: Sequence[Sequence[Dim]], known: Sequence[Dim]) -> bool:
         return all(self._solver.implied([*known, *guards], other) for guards in one)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
-from taso_py.ir.size import Dim, Poly, solve, symbol
+from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
@@ -32,8 +32,13 @@ def solved(rule: Substitution) -> Substitution:
     """The rule with the equalities among its preconditions used up: a size that one defines is replaced everywhere.
 
     Raises:
-        TasoError: they contradict the shapes.
+        Refused: they contradict the shapes, or speak of numbers that are not integers.
     """
+    nodes = (*rule.source.nodes, *rule.target.nodes)
+    numbers = set[str]().union(*(number_symbols(node.op) for node in nodes))
+    for condition in rule.preconditions:
+        if not numbers.isdisjoint(symbols(condition.value)):
+            raise Refused(f"a precondition on a number that need not be an integer: {condition}")
     while True:
         solutions = (solve(c.value, lambda _: True) for c in rule.preconditions if c.is_equality)
         solution = next((found for found in solutions if found is not None), None)

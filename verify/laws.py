@@ -31,6 +31,8 @@ class Level(enum.IntEnum):
 
 
 _AT_ZERO = {"relu": Fraction(0), "tanh": Fraction(0), "exp": Fraction(1), "sigmoid": Fraction(1, 2)}
+POLES = frozenset({"reciprocal", "rsqrt"})
+"""Functions that are not defined everywhere."""
 _POSITIVE = frozenset({"exp", "sigmoid", "normal_cdf"})
 _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt"}
 
@@ -69,6 +71,11 @@ class Laws:
                 return function in _NONNEGATIVE
             case _:
                 return self.is_positive(factor)
+
+    def leaves_relu(self, factor: Factor) -> bool:
+        """Whether ``relu(f * x) = f * relu(x)``, even in numbers that may be infinite, where ``inf * 0`` is not one."""
+        is_defined = not isinstance(factor, Call) or factor.function not in POLES or self.is_positive(factor)
+        return is_defined and self.is_nonnegative(factor)
 
     def is_nonnegative_sum(self, sum_: Sequence[Term]) -> bool:
         """Whether every term is at least zero: a positive multiple of nonnegative factors and squares."""
@@ -140,7 +147,7 @@ class Laws:
             return list(argument)
         if self.level < Level.ALGEBRA:
             return [_call("relu", argument)]
-        scale, outside, rest = content(argument, self.is_nonnegative)
+        scale, outside, rest = content(argument, self.leaves_relu)
         if rest == constant(1) and scale < 0:
             return []
         inner = rest if scale > 0 else tuple(t._replace(coefficient=-t.coefficient) for t in rest)

@@ -69,7 +69,7 @@ class Maxima:
     def _choice(self, branches: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         result: list[Term] = []
         for outside, (alive,) in self._cells.split([branches], known):
-            used = [self._without_unused(branch, [*known, *outside]) for branch in alive]
+            used = [self.without_unused(branch, [*known, *outside]) for branch in alive]
             value = _single_value(used)
             terms = value if value is not None else self._maximum(used, [*known, *outside])
             result += [rename_bound(term._replace(guards=term.guards + outside), self._fresh) for term in terms]
@@ -104,7 +104,7 @@ class Maxima:
         functions = {call.function if call else "" for call in calls}
         if len(functions) != 1 or not functions <= _INCREASING:
             return None
-        if not self._is_inhabited(close_branches(branches), known):
+        if not self.is_inhabited(close_branches(branches), known):
             return None
         inner = [
             branch._replace(factors=(Call("value", call.arguments),))
@@ -113,7 +113,7 @@ class Maxima:
         ]
         return self._laws.apply(functions.pop(), close(self._maximum(inner, known)))
 
-    def _without_unused(self, branch: Term, known: Sequence[Dim]) -> Term:
+    def without_unused(self, branch: Term, known: Sequence[Dim]) -> Term:
         """Drops bound indices on which the value does not depend: it is enough that they have a value.
 
         That is so where no lower bound is above an upper one, since the bounds are integers (Fourier-Motzkin).
@@ -121,7 +121,7 @@ class Maxima:
         for name in branch.bound:
             about = [guard for guard in branch.guards if mentions(guard, (name,))]
             signs = [unit_coefficient(guard, name) for guard in about]
-            if name in factor_symbols(branch.factors[0]) or set(signs) != {1, -1}:
+            if any(name in factor_symbols(factor) for factor in branch.factors) or set(signs) != {1, -1}:
                 continue
             lowest = [guard for guard, sign in zip(about, signs, strict=True) if sign > 0]
             highest = [guard for guard, sign in zip(about, signs, strict=True) if sign < 0]
@@ -129,7 +129,7 @@ class Maxima:
             guards = self._cells.needed([*rest, *(low + high for low in lowest for high in highest)], known)
             if guards is not None:
                 bound = tuple(other for other in branch.bound if other != name)
-                return self._without_unused(branch._replace(bound=bound, guards=guards), known)
+                return self.without_unused(branch._replace(bound=bound, guards=guards), known)
         return branch
 
     def relu(self, argument: Sum, known: Sequence[Dim]) -> list[Term] | None:
@@ -142,11 +142,11 @@ class Maxima:
                 maxima = [factor for factor in factors if isinstance(factor, Call) and factor.function == "max"]
             case _:
                 return None
-        if len(maxima) != 1 or not self._is_inhabited(maxima[0].arguments[0], known):
+        if len(maxima) != 1 or not self.is_inhabited(maxima[0].arguments[0], known):
             return None
         others = list(factors)
         others.remove(maxima[0])
-        if not all(map(self._laws.is_nonnegative, others)):
+        if not all(map(self._laws.leaves_relu, others)):
             return None
         moved: list[Term] = []
         for branch in maxima[0].arguments[0]:
@@ -156,11 +156,14 @@ class Maxima:
         outside = Term(scale, (), (), tuple(others))
         return [self._laws.multiply(outside, term) for term in self._choice(moved, known)]
 
-    def _is_inhabited(self, branches: Sum, known: Sequence[Dim]) -> bool:
-        """Whether some branch always has a place: one where some of its guards hold with equality is tried."""
+    def is_inhabited(self, branches: Sequence[Term], known: Sequence[Dim]) -> bool:
+        """Whether some branch always has a place: evidently, or one where some of its guards hold with equality."""
+        ranges = (self.without_unused(branch._replace(factors=()), known) for branch in branches)
+        if any(not (range_.bound or range_.guards) for range_ in ranges):
+            return True
         places = itertools.chain.from_iterable(_places(branch) for branch in branches)
         alternatives = [place.guards for place in itertools.islice(places, _MOST_CANDIDATES)]
-        return any(not guards for guards in alternatives) or self._solver.implied(known, alternatives)
+        return self._solver.implied(known, alternatives)
 
 
 def as_maximum(value: Sum) -> Sum | None:

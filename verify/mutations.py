@@ -34,7 +34,7 @@ from taso_py.rules.text import write_rule
 from taso_py.rules.verdict import Outcome
 from verify.limits import Refused
 from verify.prover import prove
-from verify.witness import witness
+from verify.witness import TargetRefused, witness
 
 TRIALS = 12
 """Random trials of each mutant."""
@@ -49,11 +49,11 @@ class Tally:
     proved: int = 0
     """Proved, and not refuted."""
     false: int = 0
-    """Refuted by PyTorch and not proved."""
+    """Refuted by PyTorch, in value or because it cannot compute the target; not proved."""
     undecided: int = 0
     """Neither proved nor refuted."""
     untried: int = 0
-    """Of no sizes that PyTorch could try; not proved."""
+    """PyTorch could try it at no sizes."""
     wrong: list[str] = field(default_factory=list[str])
     """Mutants that are proved although PyTorch refutes them: none, or the prover is mistaken."""
 
@@ -77,6 +77,8 @@ def examine(case: tuple[Substitution, int]) -> tuple[str, str]:
     is_proved = prove(mutant).outcome is Outcome.PROVED
     try:
         found = witness(mutant, seed, TRIALS)
+    except TargetRefused as refusal:
+        return ("wrong", f"proved, but {refusal}\n{write_rule(mutant)}") if is_proved else ("false", "")
     except Refused:
         return "untried", ""
     if is_proved:

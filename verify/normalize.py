@@ -35,9 +35,10 @@ from taso_py.ops.scalar import (
 from taso_py.rules.substitution import Substitution
 from verify.cells import Cells, mentions_index, size_terms, with_guards
 from verify.context import Context
-from verify.laws import Laws, Level
+from verify.laws import POLES, Laws, Level
 from verify.limits import Budget, Refused
 from verify.maximum import Maxima
+from verify.poles import Poles
 from verify.shares import without_shares
 from verify.solver import Solver
 from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_of, rename_bound
@@ -87,6 +88,12 @@ class Normalizer:
         self.adds_coefficients = False
         """Whether like terms were added up: that is more than a sum in another order."""
         self._maxima = Maxima(self.cells, self._laws, solver, self._fresh)
+        self._poles = Poles(self._laws, self._maxima)
+
+    def take_poles(self) -> Poles:
+        """The poles of what was normalised since they were last taken."""
+        taken, self._poles = self._poles, Poles(self._laws, self._maxima)
+        return taken
 
     def element(self, value: Value, index: Sequence[Dim], known: Sequence[Dim] = ()) -> list[Term]:
         """The element of ``value`` at ``index``.
@@ -227,6 +234,8 @@ class Normalizer:
             closed = self.close(part)
             moved = self._maxima.relu(closed, [*known, *guards]) if function == "relu" else None
             value = moved if moved is not None else self._laws.apply(function, closed)
+            if function in POLES:
+                self._poles.note(value, [*known, *guards])
             result += with_guards((rename_bound(term, self._fresh) for term in value), guards)
         return result
 

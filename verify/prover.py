@@ -73,12 +73,18 @@ def _difference(rule: Substitution, facts: Context, level: Level, budget: Budget
         solver = Solver(context, budget)
         normalizer = Normalizer(context, budget, solver, level)
         source = normalizer.close(normalizer.element(left, index))
+        allowed = normalizer.take_poles().exactly()
         target = normalizer.close(normalizer.element(right, index))
+        poles = normalizer.take_poles().at_most()
         if normalizer.adds_coefficients:
             return f"output {number}: like terms are added up"
-        remainder = Equality(solver).remainder(close([*source, *negative(target)]))
+        equality = Equality(solver)
+        remainder = equality.remainder(close([*source, *negative(target)]))
         if remainder is not None:
             return f"output {number}: not shown to cancel: {term_key(remainder)[:_SHOWN]}"
+        pole = equality.uncovered(poles, allowed)
+        if pole is not None:
+            return f"output {number}: the target may not be defined: {term_key(pole)[:_SHOWN]}"
     return ""
 
 

@@ -30,7 +30,11 @@ _CHOICES: Mapping[str, tuple[int, ...]] = {
     "widths": (-1, 0, 0, 1, 2, 3),
     "bound": (0, 1, 2, 3, 4, 6),
 }
-_NUMBERS = (1e-5, 0.1, 0.5, 1.25, 2.0)
+_POSITIVE_NUMBERS = (1e-5, 0.1, 0.5, 1.25, 2.0)
+_NUMBERS = (*_POSITIVE_NUMBERS, -0.5, -2.0)
+"""Values of a constant or a scale; what is added to a variance is positive."""
+_SHARE_OF_EMPTY = 0.3
+"""The part of the dimensions that are empty where dimensions may be."""
 _GROUPS: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3,), (2, 3), (3, 1))
 
 
@@ -56,10 +60,15 @@ class Sample:
 class Sampler:
     """Draws samples for one rule."""
 
-    def __init__(self, rule: Substitution) -> None:
+    def __init__(self, rule: Substitution, least: int = 1) -> None:
+        """Prepare a rule; with ``least`` zero dimensions may be empty."""
         self._rule = rule
-        self._roles = _roles(rule)
+        self._least = least
+        self._sizes = _size_choices(rule)
+        self._numbers = {name: c for name, c in _number_choices(rule).items() if name not in self._sizes}
         self._types = [type_ for node in rule.source.nodes for type_ in node.types]
+        dimensions = set().union(*(type_.symbols for variable in rule.variables for type_ in variable.types))
+        self._dimensions = sorted(dimensions.difference(_kernel_sizes(rule)))
         self._groups = sorted({a.name for type_ in self._types for a in type_.shape if isinstance(a, Group)})
         nodes = (*rule.source.nodes, *rule.target.nodes)
         self._bounds = [bound for node in nodes for bound in (*legal(node), *fits(node))]
@@ -67,8 +76,10 @@ class Sampler:
     def draw(self, random: Random, attempts: int) -> Sample | None:
         """A sample that the rule's preconditions and types allow; None if none is found."""
         for _ in range(attempts):
-            sizes = {name: random.choice(choices) for name, choices in self._roles.items() if choices is not None}
-            numbers = {name: random.choice(_NUMBERS) for name, choices in self._roles.items() if choices is None}
+            sizes = {name: random.choice(choices) for name, choices in self._sizes.items()}
+            if self._least == 0:
+                sizes |= {name: 0 for name in self._dimensions if random.random() < _SHARE_OF_EMPTY}
+            numbers = {name: random.choice(choices) for name, choices in self._numbers.items()}
             sample = Sample(sizes, {name: random.choice(_GROUPS) for name in self._groups}, numbers)
             if self._is_allowed(sample):
                 return sample
@@ -81,18 +92,29 @@ class Sampler:
                 return False
             if any(evaluate(bound, sample.sizes) < 0 for bound in self._bounds):
                 return False
-            return all(min(sample.shape(type_), default=1) >= 1 for type_ in self._types)
+            return all(min(sample.shape(type_), default=1) >= self._least for type_ in self._types)
         except ZeroDivisionError:
             return False
 
 
-def _roles(rule: Substitution) -> dict[str, tuple[int, ...] | None]:
-    """What each symbol is drawn from; None for a real number. Where it has two roles the dimension counts."""
-    roles: dict[str, tuple[int, ...] | None] = {}
-    nodes = [n for side in (rule.source, rule.target) for n in side.nodes if not isinstance(n.op, Input)]
-    for node in nodes:
-        roles.update((name, None) for name in number_symbols(node.op))
-    for node in nodes:
+def _number_choices(rule: Substitution) -> dict[str, tuple[float, ...]]:
+    """What each symbol is drawn from that is a real number."""
+    found: dict[str, tuple[float, ...]] = {}
+    for node in (*rule.source.nodes, *rule.target.nodes):
+        for attribute, value in node.op.attributes:
+            names = attribute_symbols(value) & number_symbols(node.op)
+            found |= {
+                name: _POSITIVE_NUMBERS if attribute == "eps" else found.get(name, _NUMBERS) for name in sorted(names)
+            }
+    return found
+
+
+def _size_choices(rule: Substitution) -> dict[str, tuple[int, ...]]:
+    """What each symbol is drawn from that is an integer. Where it has two roles the dimension counts."""
+    roles: dict[str, tuple[int, ...]] = {}
+    for node in (*rule.source.nodes, *rule.target.nodes):
+        if isinstance(node.op, Input):
+            continue
         for attribute, value in node.op.attributes:
             choices = _CHOICES.get(attribute, _CHOICES["bound"])
             names = attribute_symbols(value) - number_symbols(node.op)
@@ -105,8 +127,12 @@ def _roles(rule: Substitution) -> dict[str, tuple[int, ...] | None]:
                 for name in sorted(axis.symbols):
                     known = roles.get(name)
                     roles[name] = IMAGES if is_image and known is None else known or DIMENSIONS
-    for node in rule.source.nodes:
-        if isinstance(node.op, Conv2d):
-            kernel = [axis for axis in node.inputs[1].type.shape[2:] if isinstance(axis, Poly)]
-            roles.update(dict.fromkeys(sorted(set().union(*(axis.symbols for axis in kernel))), _CHOICES["kernel"]))
+    roles.update(dict.fromkeys(_kernel_sizes(rule), _CHOICES["kernel"]))
     return roles
+
+
+def _kernel_sizes(rule: Substitution) -> list[str]:
+    """The symbols in the sizes of windows of convolutions."""
+    convolutions = [node for node in rule.source.nodes if isinstance(node.op, Conv2d)]
+    axes = [axis for node in convolutions for axis in node.inputs[1].type.shape[2:] if isinstance(axis, Poly)]
+    return sorted(set().union(*(axis.symbols for axis in axes)))

@@ -8,6 +8,7 @@ Invariant: a counterexample is one that PyTorch computed: at its sizes and value
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
@@ -21,7 +22,8 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.size import Poly, evaluate
-from taso_py.ir.types import DType
+from taso_py.ir.types import DType, Group
+from taso_py.ops.movement import Pad
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Counterexample
 from verify.hypotheses import solved
@@ -51,14 +53,21 @@ _DTYPES = {
 _TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS) -> Counterexample | None:
+def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1) -> Counterexample | None:
     """Looks for sizes and values at which the two sides differ.
+
+    Args:
+        rule: what is tried.
+        seed: decides sizes and values.
+        trials: at how many.
+        least: the least size of a dimension; rules are stated for 1, with 0 there are empty sums and batches of none.
 
     Raises:
         Refused: no sizes could be found that satisfy the rule, or PyTorch has no operator to compare with.
+        TargetRefused: PyTorch refuses the target, but not the source.
     """
     rule = solved(rule)
-    sampler, random = Sampler(rule), Random(seed)
+    sampler, random = Sampler(rule, least), Random(seed)
     done = 0
     for attempt in range(4 * trials):
         if done == trials:
@@ -66,13 +75,18 @@ def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS) -> Countere
         sample = sampler.draw(random, ATTEMPTS)
         if sample is None:
             break
-        values = _values(rule, sample, seed * 1000 + attempt, attempt % 4)
+        kind = _KINDS[attempt % len(_KINDS)]
+        values = _values(rule, sample, seed * 1000 + attempt, kind)
         try:
-            sides = [_run(side, values, sample) for side in (rule.source, rule.target)]
+            source = _run(rule.source, values, sample)
         except _Rejected:
             continue
+        try:
+            target = _run(rule.target, values, sample)
+        except _Rejected as error:
+            raise TargetRefused(f"PyTorch refuses the target at {_sizes(sample)}: {error}") from error
         done += 1
-        found = _difference(rule, sides[0], sides[1])
+        found = _difference(source, target, _tolerance(rule, kind))
         if found is not None:
             return Counterexample(_sizes(sample), {name: _array(t) for name, t in values.items()}, *found)
     if done == 0:
@@ -80,17 +94,67 @@ def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS) -> Countere
     return None
 
 
+class TargetRefused(Refused):
+    """At some sizes PyTorch computes the source, but not the target."""
+
+
 class _Rejected(Exception):
     pass
 
 
-def _sizes(sample: Sample) -> dict[str, int]:
+def confirm(rule: Substitution, found: Counterexample) -> bool:
+    """Whether PyTorch, asked again, computes both results of a counterexample from its sizes and values."""
+    rule = solved(rule)
+    variables = [(variable.types[0], found.values[key(variable)]) for variable in rule.variables]
+    groups = {
+        type_.shape[0].name: array.shape[: array.ndim - type_.rank + 1]
+        for type_, array in variables
+        if type_.shape and isinstance(type_.shape[0], Group)
+    }
+    sizes = {name: size for name, size in found.sizes.items() if isinstance(size, int)}
+    sample = Sample(sizes, groups, {name: size for name, size in found.sizes.items() if isinstance(size, float)})
+    values = {
+        key(variable): torch.from_numpy(found.values[key(variable)]).to(_DTYPES[variable.types[0].dtype])
+        for variable in rule.variables
+    }
+    sides = [map(_array, _run(side, values, sample)) for side in (rule.source, rule.target)]
+    pairs = zip(*sides, strict=True)
+    return any(
+        np.array_equal(left, found.source, equal_nan=True) and np.array_equal(right, found.target, equal_nan=True)
+        for left, right in pairs
+    )
+
+
+def _sizes(sample: Sample) -> dict[str, int | float]:
     groups = {f"..{name}": int(np.prod(axes)) for name, axes in sample.groups.items()}
-    return {**sample.sizes, **groups}
+    return {**sample.sizes, **groups, **sample.numbers}
 
 
-def _values(rule: Substitution, sample: Sample, seed: int, kind: int) -> dict[str, Tensor]:
-    """Random tensors: of both signs, or positive, or mostly negative, or of mixed magnitudes."""
+class _Kind(enum.Enum):
+    """What is drawn for the elements."""
+
+    SIGNED = enum.auto()
+    POSITIVE = enum.auto()
+    NEGATIVE = enum.auto()
+    """Mostly."""
+    APART = enum.auto()
+    """Away from zero, of mixed magnitudes."""
+    WHOLE = enum.auto()
+    """Small integers, zeros among them: what only adds and multiplies is computed without rounding."""
+
+
+_KINDS = tuple(_Kind)
+_EXACT = frozenset(
+    [
+        *("input", "add", "mul", "sub", "relu", "matmul", "linear", "conv2d", "max_pool2d", "sum", "max"),
+        *("concat", "slice", "permute", "reshape", "expand", "pad", "enlarge", "contiguous"),
+    ]
+)
+"""Operators that give integers of integers, in double precision exactly."""
+
+
+def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[str, Tensor]:
+    """Random tensors of a kind, by the names of variables."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Tensor] = {}
     for variable in rule.variables:
@@ -98,15 +162,25 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: int) -> dict[st
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:
             raise Refused(f"there is no witness for elements of type {type_.dtype}")
-        drawn = torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64)
-        if kind == 1:
-            drawn = drawn.abs() + 0.1
-        elif kind == 2:
-            drawn = drawn - 1.5
-        elif kind == 3:
-            drawn = drawn * 3 + drawn.sign()
-        values[key(variable)] = drawn > 0 if dtype is torch.bool else (drawn * 4).to(dtype) / 4
+        drawn = _shaped(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
+        if not type_.dtype.is_floating and dtype is not torch.bool:
+            drawn = (drawn * 4).abs().round()  # negative numbers have no unsigned form
+        values[key(variable)] = drawn > 0 if dtype is torch.bool else drawn.to(dtype)
     return values
+
+
+def _shaped(drawn: Tensor, kind: _Kind) -> Tensor:
+    match kind:
+        case _Kind.SIGNED:
+            return drawn
+        case _Kind.POSITIVE:
+            return drawn.abs() + 0.1
+        case _Kind.NEGATIVE:
+            return drawn - 1.5
+        case _Kind.APART:
+            return drawn * 3 + drawn.sign()
+        case _Kind.WHOLE:
+            return (drawn * 1.2).round()
 
 
 def _run(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
@@ -144,12 +218,23 @@ def _attribute(value: Any, sample: Sample) -> Any:
     return value
 
 
+def _tolerance(rule: Substitution, kind: _Kind) -> float:
+    """The greatest difference allowed, relative to the greatest element; none where nothing is rounded."""
+    nodes = [*rule.source.nodes, *rule.target.nodes]
+    dtypes = {_DTYPES.get(type_.dtype) for node in nodes for type_ in node.types}
+    if kind is _Kind.WHOLE and dtypes == {torch.float64} and all(map(_is_exact, nodes)):
+        return 0.0
+    return max(_TOLERANCES.get(dtype, 1e-9) for dtype in dtypes if dtype is not None)
+
+
+def _is_exact(node: Node) -> bool:
+    return node.op.name in _EXACT and not (isinstance(node.op, Pad) and node.op.value % 1)
+
+
 def _difference(
-    rule: Substitution, source: Sequence[Tensor], target: Sequence[Tensor]
+    source: Sequence[Tensor], target: Sequence[Tensor], tolerance: float
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
     """The first outputs that differ. Where the source is not finite nothing is asked of the target."""
-    kinds = {_DTYPES.get(t.dtype) for side in (rule.source, rule.target) for n in side.nodes for t in n.types}
-    tolerance = max(_TOLERANCES.get(kind, 1e-9) for kind in kinds if kind is not None)
     for left, right in zip(map(_array, source), map(_array, target), strict=True):
         if left.shape != right.shape:
             return left, right

@@ -41,9 +41,8 @@ class _Pool(TensorOperator):
 
     def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
         yield from window_spans(inputs[0], self.kernel, self.padding, self._dilation)
-        # PyTorch's own limit: padding at most half of the window.
-        windows = zip(self.kernel, self.padding, self._dilation, strict=True)
-        yield from (d * (k - 1) + 1 - 2 * p for k, p, d in windows)
+        # PyTorch's own limit (torch.nn.MaxPool2d): padding is at most half of the kernel, whatever the dilation.
+        yield from (k - 2 * p for k, p in zip(self.kernel, self.padding, strict=True))
 
     def _at(self, out: Index, u: Dim, v: Dim) -> tuple[Dim, Dim]:
         row, column = (

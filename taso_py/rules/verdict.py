@@ -48,8 +48,8 @@ class Outcome(enum.Enum):
 class Counterexample:
     """Sizes and values at which the two sides differ."""
 
-    sizes: Mapping[str, int]
-    """The size variables, groups (``..B``) included."""
+    sizes: Mapping[str, int | float]
+    """The size variables, groups (``..B``) included, and the symbols that are other numbers."""
     values: Mapping[str, NDArray[Any]]
     """The variables' tensors."""
     source: NDArray[np.float64]
@@ -59,7 +59,11 @@ class Counterexample:
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
-        worst = int(np.argmax(np.abs(self.source - self.target))) if self.source.shape == self.target.shape else 0
+        if self.source.shape != self.target.shape:
+            return f"at {sizes}: of shape {self.source.shape} against {self.target.shape}"
+        with np.errstate(invalid="ignore"):
+            gaps = np.where(np.isfinite(self.source), np.abs(self.source - self.target), -1)
+        worst = int(np.argmax(np.where(np.isnan(gaps), np.inf, gaps)))
         return f"at {sizes}: {self.source.flat[worst]:g} against {self.target.flat[worst]:g}"
 
 

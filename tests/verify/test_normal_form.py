@@ -102,7 +102,7 @@ def test_both_sides_are_what_torch_computes(true_rule: Substitution, level: Leve
     rule = solved(true_rule)
     random = Random(zlib.crc32(rule.statement.encode()))
     sample = _small_sample(rule, random)
-    tensors = witness._values(rule, sample, random.randrange(1000), 1)
+    tensors = witness._values(rule, sample, random.randrange(1000), witness._Kind.POSITIVE)
     arrays = {
         key(variable): tensors[key(variable)].numpy().reshape(_flat(sample, variable.types[0].shape))
         for variable in rule.variables

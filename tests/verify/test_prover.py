@@ -8,6 +8,7 @@ from taso_py.rules.substitution import Substitution, canonical
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Outcome
 from verify import Limits, check, prove
+from verify.witness import confirm
 
 
 def rule_of(text: str) -> Substitution:
@@ -26,6 +27,7 @@ def test_a_false_rule_is_not_proved(false_rule: Substitution, request: pytest.Fi
     is_seen = "unrefuted:" not in request.node.name  # a cast rounds: the witness allows for that
     assert verdict.outcome is (Outcome.REFUTED if is_seen else Outcome.UNKNOWN), verdict.reason
     assert is_seen == (verdict.counterexample is not None)
+    assert verdict.counterexample is None or confirm(false_rule, verdict.counterexample)
 
 
 def test_what_is_not_proved_is_unknown_with_a_reason(unproved_rules: dict[str, Substitution]) -> None:
@@ -64,6 +66,15 @@ def test_a_side_equals_itself_exactly(true_rule: Substitution) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        (
+            "rule x: float[M,N]\n source sub(x, x)\n target sub(div(x, x), div(x, x))",
+            "output 0: the target may not be defined: 1 reciprocal(1 x[@0,@1])",
+        ),
+        (
+            "rule x: float[M]\n source mul(x, constant{value=C, dtype=float})\n"
+            " target mul(constant{value=C, dtype=float}, x)\n where 2*C-1 >= 0",
+            "a precondition on a number that need not be an integer: 2*C-1 >= 0",
+        ),
         (
             "rule x: i64[M,N]\n source add(x, x)\n target add(x, x)",
             "add of elements that are not floating-point numbers",

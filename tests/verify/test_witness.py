@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
@@ -11,7 +13,7 @@ from taso_py.rules.verdict import Outcome
 from verify import check, prove
 from verify.limits import Refused
 from verify.sampling import Sampler
-from verify.witness import witness
+from verify.witness import _KERNELS, TargetRefused, confirm, witness
 
 
 def rule_of(text: str) -> Substitution:
@@ -26,6 +28,67 @@ def test_a_counterexample_can_be_computed_again() -> None:
     assert x.shape == (found.sizes["M"], found.sizes["N"])
     np.testing.assert_array_equal(found.source, np.maximum(x - y, 0))
     np.testing.assert_array_equal(found.target, np.maximum(x, 0) - np.maximum(y, 0))
+
+
+def test_a_counterexample_that_torch_does_not_compute_is_not_confirmed() -> None:
+    rule = rule_of("rule x: float[..B,N]\n source mul(x, constant{value=C, dtype=float})\n target add(x, x)")
+    found = witness(rule)
+    assert found is not None
+    assert isinstance(found.sizes["C"], float)
+    assert confirm(rule, found)
+    assert not confirm(rule, replace(found, target=found.source))
+    assert not confirm(rule, replace(found, values={"x": found.values["x"] + 1}))
+
+
+WHOLE = "rule x: float[M,N]\n source mul(x, sub(x, x))\n target TARGET"
+
+
+def test_zeros_are_tried() -> None:
+    rule = rule_of(WHOLE.replace("TARGET", "sub(div(x, x), div(x, x))"))
+    found = witness(rule)
+    assert found is not None
+    assert (found.values["x"] == 0).any()
+
+
+def test_what_is_not_rounded_is_compared_exactly() -> None:
+    pad = "{widths=[[1,1]], value=1e15}"
+    text = f"rule x: float[M]\n source pad(FIRST){pad}\n target pad(relu(x)){pad}"
+    found = witness(rule_of(text.replace("FIRST", "x")))
+    assert found is not None
+    assert (found.values["x"] % 1 == 0).all()
+    assert witness(rule_of(text.replace("FIRST", "relu(relu(x))"))) is None
+    assert witness(rule_of(text.replace("FIRST", "silu(x)"))) is None  # small beside what it is compared with
+
+
+def test_where_tensors_are_empty_a_rule_need_not_hold_but_that_is_said() -> None:
+    sums = "rule x: float[M,N]\n source sum(softmax(x){axis=-1}){axes=[-1]}\n"
+    rule = rule_of(sums + " target sum(softmax(mul(x, x)){axis=-1}){axes=[-1]}")
+    assert witness(rule, least=0) is None
+    verdict = check(rule)
+    assert verdict.outcome is Outcome.PROVED
+    assert "empty" not in verdict.reason
+    rule = rule_of(
+        "rule x: float[M,K], y: float[M,L]\n source max(concat(x, y){axis=-1}){axes=[-1], keepdim=true}\n"
+        " target max(concat(max(x){axes=[-1], keepdim=true}, y){axis=-1}){axes=[-1], keepdim=true}"
+    )
+    assert witness(rule) is None
+    with pytest.raises(TargetRefused):
+        witness(rule, least=0)
+    verdict = check(rule)
+    assert verdict.outcome is Outcome.PROVED
+    assert verdict.reason.endswith("not of empty tensors")
+
+
+def test_a_target_that_torch_refuses_makes_a_rule_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Tensor:
+        raise RuntimeError("not implemented for Double")
+
+    rule = rule_of("rule x: float[M,N]\n source relu(x)\n target relu(contiguous(x))")
+    assert check(rule).outcome is Outcome.PROVED
+    monkeypatch.setitem(_KERNELS, "contiguous", refuse)
+    verdict = check(rule)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "PyTorch refuses the target" in verdict.reason
 
 
 def test_a_true_rule_has_no_counterexample(true_rule: Substitution) -> None:

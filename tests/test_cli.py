@@ -1,6 +1,11 @@
 """The command line: the main job on a user's own model, and every mistake as one line with exit status 2."""
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +158,33 @@ def test_verify_proves_and_refutes(model: Path, capsys: pytest.CaptureFixture[st
     (model / "wrong.rules").write_text(MERGE.replace("concat(a, b)", "concat(b, a)"))
     assert main(["verify", str(model / "wrong.rules"), "--jobs", "1"]) == 1
     assert "REFUTED" in capsys.readouterr().out
+    assert main(["verify", str(model / "wrong.rules"), "--jobs", "1", "--json"]) == 1
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["proved"], verdict["refuted"], verdict["unknown"]) == (0, 1, 0)
+    (failed,) = verdict["failed"]
+    evidence = failed["counterexample"]
+    assert set(evidence["values"]) == {"x", "a", "b"}
+    assert evidence["source"] != evidence["target"]
+
+
+def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
+    many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(400))
+    (model / "many.rules").write_text("\n".join(many))
+    command = [sys.executable, "-m", "taso_py.cli", "verify", str(model / "many.rules"), "--jobs", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        shown = read = ""
+        while re.search(r" [1-9]\d*/400", shown) is None and (read := process.stderr.read(1)):
+            shown += read
+        assert read, shown
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("taso-py: interrupted")
 
 
 def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,12 @@ def survey(path: Path, asks_witness: bool = False) -> Class:
         rules = read_rules(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DatabaseError(f"cannot read {path}: {error.strerror}") from error
-    return Class(path.name.removesuffix(SUFFIX), tuple(_result(rule, asks_witness) for rule in rules))
+    return survey_rules(path.name.removesuffix(SUFFIX), rules, asks_witness)
+
+
+def survey_rules(name: str, rules: Iterable[Substitution], asks_witness: bool = False) -> Class:
+    """Proves rules one after the other; what is not proved is put to PyTorch if that is asked for."""
+    return Class(name, tuple(_result(rule, asks_witness) for rule in rules))
 
 
 def _result(rule: Substitution, asks_witness: bool) -> Result:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from taso_py.commands.common import command, print_json
@@ -57,7 +61,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     rules = [rule for path in parsed.files or [None] for rule in read_database(path)]
     start = perf_counter()
     opinions: dict[str, str] = {}
-    with ProcessPoolExecutor(parsed.jobs) as pool:
+    with _pool(parsed.jobs) as pool:
         verdicts = _each(pool, check_rule, rules, "verify")
         if parsed.second_opinion:
             proved = [r for r, verdict in zip(rules, verdicts, strict=True) if verdict.outcome is Outcome.PROVED]
@@ -67,13 +71,15 @@ def _verify(parsed: argparse.Namespace) -> int:
     counts = {outcome.value: sum(verdict.outcome is outcome for verdict in verdicts) for outcome in Outcome}
     failed = [(rule, v) for rule, v in zip(rules, verdicts, strict=True) if v.outcome is not Outcome.PROVED]
     if parsed.json:
-        reasons = [{"id": rule.id, "outcome": v.outcome.value, "reason": v.reason} for rule, v in failed]
+        reasons = [
+            {"id": rule.id, "outcome": v.outcome.value, "reason": v.reason, "counterexample": _evidence(v)}
+            for rule, v in failed
+        ]
         asked = {"second_opinion": opinions} if parsed.second_opinion else {}
         print_json({**counts, "seconds": round(seconds, 3), "failed": reasons, **asked})
     else:
         for rule, verdict in failed:
-            evidence = f" ({verdict.counterexample})" if verdict.counterexample else ""
-            print(f"{verdict.outcome.value.upper()} {verdict.reason}{evidence}\n{write_rule(rule)}\n")
+            print(f"{verdict.outcome.value.upper()} {verdict.reason}\n{write_rule(rule)}\n")
         for name, opinion in opinions.items():
             print(f"{name}  {opinion}")
         print(", ".join(f"{number} {name}" for name, number in counts.items()) + f" in {seconds:.1f} s")
@@ -81,6 +87,33 @@ def _verify(parsed: argparse.Namespace) -> int:
             agreeing = sum(opinion == "agrees" for opinion in opinions.values())
             print(f"second opinion: {agreeing} of {len(opinions)} proved rules follow from others as axioms")
     return 1 if failed else 0
+
+
+def _evidence(verdict: Verdict) -> dict[str, Any] | None:
+    """A counterexample as JSON has it: sizes, the variables' elements, and what both sides are."""
+    found = verdict.counterexample
+    if found is None:
+        return None
+    values = {name: _elements(array) for name, array in found.values.items()}
+    sides = {"source": _elements(found.source), "target": _elements(found.target)}
+    return {"sizes": dict(found.sizes), "values": values, **sides}
+
+
+def _elements(array: NDArray[Any]) -> Any:
+    """Nested lists; JSON has no NaN and no infinity, so these are texts."""
+    finite = np.isfinite(array)
+    return array.tolist() if finite.all() else np.where(finite, array.astype(object), array.astype(str)).tolist()
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that leave an interrupt to this process, and end with it."""
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _each(

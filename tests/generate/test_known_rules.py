@@ -1,0 +1,83 @@
+"""Rules that are known from mathematics are proved, and the shipped database derives them.
+
+Those of which the shipped database is not yet known to derive them are in ``UNDERIVED``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from taso_py.generate.derive import Derivation, Deriver
+from taso_py.rules.database import read_database
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules
+from taso_py.rules.verdict import Outcome
+from verify import prove
+
+_TEXT = (Path(__file__).parent.parent / "known_rules.rules").read_text(encoding="utf-8")
+_PARTS = re.findall(r"^// (.*)\n(rule (?:.*\n)*?)(?=//|\n|\Z)", _TEXT, re.MULTILINE)
+KNOWN = {title: read_rules(body)[0] for title, body in _PARTS}
+UNDERIVED = frozenset(
+    [
+        "the transpose of a product",
+        "a product of transposes",
+        "the transpose of a sum",
+        "a sum of transposes",
+        "the transpose of an elementwise product",
+        "the transpose of an activation",
+        "the transpose of rows one below the other",
+        "the transpose of columns side by side",
+        "convolution is linear in the kernel",
+        "convolution is linear in the image",
+        "convolutions of one image side by side",
+        "an enlarged sum of kernels",
+        "enlarged kernels one after the other",
+        "activated convolutions of one image are one activated convolution",
+        "batch normalization after a convolution is a convolution",
+        "maximum pools of a batch of batches",
+        "average pooling is a depthwise convolution",
+    ]
+)
+"""Transposed products and the larger merges; a database with wider vocabularies may derive them."""
+DERIVED = [title for title in KNOWN if title not in UNDERIVED]
+
+
+@cache
+def deriver() -> Deriver:
+    found = Deriver(0)
+    for rule in read_database():
+        found.add(rule)
+    return found
+
+
+def test_the_list_is_long() -> None:
+    assert len(KNOWN) == _TEXT.count("\nrule ") >= 60
+    assert set(KNOWN) >= UNDERIVED
+
+
+@pytest.mark.parametrize("title", KNOWN)
+def test_a_known_rule_is_proved(title: str) -> None:
+    assert prove(KNOWN[title]).outcome is Outcome.PROVED
+
+
+def test_known_rules_are_derived() -> None:
+    assert [title for title in DERIVED[::6] if not derived(KNOWN[title])] == []
+
+
+@pytest.mark.slow
+def test_all_known_rules_are_derived() -> None:
+    assert [title for title in DERIVED if not derived(KNOWN[title])] == []
+
+
+def derived(rule: Substitution) -> bool:
+    """Whether the shipped rules derive a rule, within the limits of :mod:`taso_py.generate.derive`."""
+    return deriver().derive(rule) is not Derivation.NOT
+
+
+def test_what_is_false_is_not_derived() -> None:
+    (rule,) = read_rules("rule a: float[M,M], b: float[M,M]\n source matmul(a, b)\n target matmul(b, a)")
+    assert not derived(rule)

@@ -1,6 +1,6 @@
 """From classes of terms to candidates: pairs of sides that agree on samples, each once, the cheap and general first.
 
-Invariant: of two candidates that differ only in the names or shapes of variables, the order of commutative operands,
+Invariant: of two candidates that differ only in the names or sizes of variables, the order of commutative operands,
 or direction, one is kept: the one that comes first.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from taso_py.generate.enumerate import Enumeration
 from taso_py.generate.terms import VARIABLE, Terms
-from taso_py.generate.vocabulary import DATA, Half
+from taso_py.generate.vocabulary import DATA, FUSED, Half
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
@@ -74,17 +74,33 @@ def _repeats(values: Iterable[Value]) -> set[Node]:
 
 
 def collect(found: Enumeration) -> Iterator[Candidate]:
-    """Every candidate of an enumeration: each member of a class with its representative, then the split terms."""
+    """Every candidate of an enumeration: each member of a class with its representative, then the split terms.
+
+    Where the family has fused operators, only what these compute counts, and only towards them.
+    """
     builder = Builder(found.terms)
-    for members in found.classes.values():
-        for member in members[1:]:
-            yield builder.candidate([(members[0], None)], [(member, None)])
+    rows = found.terms.rows
+    if any(row.role == FUSED for row in rows):
+        yield from _recognitions(found, builder)
+        return
+    for first, *others in found.classes.values():
+        for member in others:
+            yield builder.candidate([(first, None)], [(member, None)])
     for split in found.splits:
         first, second = (found.terms.rows[half].variables for half in split.halves)
         # Outputs that read nothing in common decompose; and nothing is gained by reading more than they did.
         if first & second and first | second == found.terms.rows[split.term].variables:
             halves = [(split.term, Half(split.axis, side)) for side in (0, 1)]
             yield builder.candidate([(half, None) for half in split.halves], halves)
+
+
+def _recognitions(found: Enumeration, builder: Builder) -> Iterator[Candidate]:
+    """Terms that are written out, each with a fused operator that computes the same."""
+    rows = found.terms.rows
+    for members in found.classes.values():
+        fused = [number for number in members if rows[number].role == FUSED]
+        for member in (number for number in members if fused and number not in fused):
+            yield replace(builder.candidate([(member, None)], [(fused[0], None)]), one_way=True)
 
 
 class Builder:
@@ -94,14 +110,14 @@ class Builder:
         self._terms = terms
         self._values: dict[int, Value] = {}
         self._forms: dict[int, list[Form]] = {}
-        variables = zip(terms.names, terms.rows, strict=False)
-        self._data = frozenset(name for name, row in variables if row.role == DATA)
+        variables = zip(terms.leaves, terms.rows, strict=False)
+        self._data = frozenset(leaf.key for leaf, row in variables if isinstance(leaf, Input) and row.role == DATA)
 
     def candidate(self, left: Sequence[tuple[int, Half | None]], right: Sequence[tuple[int, Half | None]]) -> Candidate:
         """The candidate of two sides, each output a term or half of one."""
         sides = [[self._output_forms(*output) for output in side] for side in (left, right)]
-        ranks = [row.type.rank for row in self._terms.rows[: len(self._terms.names)]]
-        key = min(_pair_key(one, other, ranks) for one, other in (sides, sides[::-1]))
+        shapes = [_shape_text(row.type) for row in self._terms.rows[: len(self._terms.leaves)]]
+        key = min(_pair_key(one, other, shapes) for one, other in (sides, sides[::-1]))
         values = [tuple(self._output(*output) for output in side) for side in (left, right)]
         return Candidate(values[0], values[1], key, self._data, self._terms.family.axes)
 
@@ -118,7 +134,7 @@ class Builder:
         if number not in self._values:
             row = self._terms.rows[number]
             if row.production == VARIABLE:
-                self._values[number] = make(Input(self._terms.names[number], row.type)).value
+                self._values[number] = make(self._terms.leaves[number]).value
             else:
                 operands = [self.value(operand) for operand in row.operands]
                 op = self._terms.production(row.production).at([value.type for value in operands])
@@ -140,15 +156,21 @@ class Builder:
         return self._forms[number]
 
 
-def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], ranks: Sequence[int]) -> str:
+def _shape_text(type_: TensorType) -> str:
+    """The rank, and which axes are of size one: these are broadcast."""
+    units = [str(axis - type_.rank) for axis, size in enumerate(type_.sizes) if size == 1]
+    return f"{type_.rank}({','.join(units)})" if units else str(type_.rank)
+
+
+def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], shapes: Sequence[str]) -> str:
     """The least text of a pair over all orders of commutative operands, variables numbered as they occur."""
     firsts: list[tuple[str, dict[int, int]]] = []
     for forms in itertools.product(*left):
         numbers: dict[int, int] = {}
-        firsts.append((" ; ".join(_text(form, numbers, ranks) for form in forms), numbers))
+        firsts.append((" ; ".join(_text(form, numbers, shapes) for form in forms), numbers))
     least = min(text for text, _ in firsts)
     seconds = [
-        " ; ".join(_text(form, numbers, ranks) for form in forms)
+        " ; ".join(_text(form, numbers, shapes) for form in forms)
         for text, known in firsts
         if text == least
         for forms in itertools.product(*right)
@@ -157,11 +179,11 @@ def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], ranks: Se
     return f"{least} = {min(seconds)}"
 
 
-def _text(form: Form, numbers: dict[int, int], ranks: Sequence[int]) -> str:
+def _text(form: Form, numbers: dict[int, int], shapes: Sequence[str]) -> str:
     if isinstance(form, int):
-        return f"{numbers.setdefault(form, len(numbers))}:{ranks[form]}"
+        return f"{numbers.setdefault(form, len(numbers))}:{shapes[form]}"
     name, *operands = form
-    return f"{name}({','.join(_text(operand, numbers, ranks) for operand in operands)})"  # pyright: ignore[reportArgumentType]
+    return f"{name}({','.join(_text(operand, numbers, shapes) for operand in operands)})"  # pyright: ignore[reportArgumentType]
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:

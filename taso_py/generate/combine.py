@@ -3,7 +3,7 @@
 Most tuples are of terms that share nothing, and are formed for all terms of some types and sizes at once; those that
 share instances follow, from each set of instances that a tuple could consist of.
 
-Invariant: no tuple comes twice, a commutative production sees each unordered tuple once, and up to level 4 no tuple is
+Invariant: no tuple comes twice, a symmetric production sees each unordered tuple once, and up to level 4 no tuple is
 missing (beyond, three terms could share instances pairwise).
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taso_py.generate.terms import Ids, Terms
-from taso_py.generate.vocabulary import EITHER, Half
+from taso_py.generate.vocabulary import Half
 from taso_py.ir.types import TensorType
 
 
@@ -40,7 +40,7 @@ class Combinations:
         grouped: dict[tuple[TensorType, str], dict[int, list[int]]] = {}
         for number in representatives:
             row = terms.rows[number]
-            for role in (row.role, EITHER):
+            for role in row.fits:
                 grouped.setdefault((row.type, role), {}).setdefault(row.size, []).append(number)
         for key, sizes in grouped.items():
             self._pools[key] = {size: np.array(numbers, dtype=np.int64) for size, numbers in sizes.items()}
@@ -76,7 +76,7 @@ class Combinations:
                 if position + 1 < least or self._terms.infer(number, (*types, type_))
             ]
         for types in partial:
-            if not production.commutative or types[0].text <= types[1].text:
+            if not production.symmetric or types[0].text <= types[1].text:
                 yield types
 
     def _products(self, number: int, types: tuple[TensorType, ...]) -> Iterator[Ids]:
@@ -88,7 +88,7 @@ class Combinations:
                 continue
             columns = np.meshgrid(*(pool[size] for pool, size in zip(pools, sizes, strict=True)), indexing="ij")
             operands = np.stack([column.ravel() for column in columns], axis=1)
-            if production.commutative and types[0] == types[1]:
+            if production.symmetric and types[0] == types[1]:
                 operands = operands[operands[:, 0] <= operands[:, 1]]
             occupied = [position for position, size in enumerate(sizes) if size]
             for a, b in itertools.combinations(occupied, 2):
@@ -139,21 +139,22 @@ class Combinations:
         """Operands that use every root, and at least two instances in all."""
         production = self._terms.production(number)
         rows = self._terms.rows
+        computed = [[m for m in members if role in rows[m].fits] for role in production.roles]
+        given = [[v for v in variables if role in rows[v].fits] for role in production.roles]
         places = range(production.arity)
         for count in range(2, production.arity + 1):
             for occupied in itertools.combinations(places, count):
-                for chosen in itertools.product(members, repeat=count):
+                for chosen in itertools.product(*(computed[place] for place in occupied)):
                     if not set(roots) <= set(chosen) or sum(rows[c].size for c in chosen) < self._level:
                         continue
-                    slots: list[Sequence[int]] = [variables] * production.arity
+                    slots: list[Sequence[int]] = list(given)
                     for place, member in zip(occupied, chosen, strict=True):
                         slots[place] = (member,)
-                    yield from self._fitting(production.roles, slots, production.commutative)
+                    yield from self._ordered(slots, production.symmetric)
 
-    def _fitting(self, roles: str, slots: list[Sequence[int]], commutative: bool) -> Iterator[tuple[int, ...]]:
+    def _ordered(self, slots: list[Sequence[int]], symmetric: bool) -> Iterator[tuple[int, ...]]:
         rows = self._terms.rows
-        fitting = [[n for n in slot if role in (EITHER, rows[n].role)] for slot, role in zip(slots, roles, strict=True)]
-        for operands in itertools.product(*fitting):
-            types = [rows[operand].type.text for operand in operands]
-            if not commutative or (types[0], operands[0]) <= (types[1], operands[1]):
+        for operands in itertools.product(*slots):
+            types = [rows[operand].type.text for operand in operands[:2]]
+            if not symmetric or (types[0], operands[0]) <= (types[1], operands[1]):
                 yield operands

@@ -72,8 +72,9 @@ class _Level:
 
     def __init__(self, found: Enumeration, level: int, *, is_last: bool) -> None:
         self._found, self._terms, self._is_last = found, found.terms, is_last
-        representatives = sorted(members[0] for members in found.classes.values())
-        self._combinations = Combinations(found.terms, representatives, level)
+        most = None if found.terms.family.every else 1
+        built_upon = sorted(number for members in found.classes.values() for number in members[:most])
+        self._combinations = Combinations(found.terms, built_upon, level)
         self._kept: list[_Kept] = []
         self._count = 0
         self._variables = np.array([row.variables for row in found.terms.rows], dtype=np.int64)

@@ -21,7 +21,7 @@ from taso_py.ir.errors import InvariantError, ShapeError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
-from taso_py.ir.size import Dim, FloorDiv, Poly, floordiv, solve, symbol
+from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symbol
 from taso_py.ir.types import Axis, DType, Group, TensorType
 from taso_py.ir.unify import Solver
 from taso_py.ops.movement import Slice
@@ -62,6 +62,8 @@ def lift(source: Sequence[Value], target: Sequence[Value], generality: Generalit
         for left, right in zip(source, target, strict=True):
             lifting.equate(left, right)
     except (ShapeError, ValueError):
+        return
+    if lifting.is_stretched:
         return
     for choice in lifting.expressions(source, target):
         try:
@@ -228,6 +230,13 @@ class _Lifting:
         for first, second in zip(a.shape, b.shape, strict=True):
             self.solver.equal(first, second, "output")
 
+    @property
+    def is_stretched(self) -> bool:
+        """Whether an axis of size one, which is broadcast, would have to be as long as another: another rule."""
+        units = [name for name in sorted(self.solver.dimensions) if self.worth.get(name) == 1]
+        sizes = {name: int(value) for name, value in self.worth.items() if isinstance(value, int)}
+        return any(evaluate(self.solver.resolve(symbol(name)), sizes) != 1 for name in units)
+
     # -- results
 
     def expressions(self, source: Sequence[Value], target: Sequence[Value]) -> Iterator[Mapping[str, Dim]]:
@@ -299,7 +308,7 @@ def _kind(op: Operator, name: str) -> str:
 
 def _may_be_fixed(kind: str, value: int | float) -> bool:
     """Shapes follow from sizes: of these only the neutral number may be meant as such."""
-    return value == 1 if kind in ("reshape.shape", "expand.shape") else kind != "number"
+    return value == 1 if kind in ("reshape.shape", "expand.shape") else True
 
 
 @cache

@@ -16,9 +16,11 @@ from taso_py.generate.candidates import Candidate, collect, distinct, shifted
 from taso_py.generate.derive import Derivation, Deriver
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.folding import fold
+from taso_py.generate.sets import VOCABULARIES
 from taso_py.generate.settle import Refusal, Settler
-from taso_py.generate.vocabulary import VOCABULARIES, Folding
-from taso_py.generate.worth import lowers_cost, only_adds, saves_contraction
+from taso_py.generate.vocabulary import Folding, Written
+from taso_py.generate.worth import lowers_cost, only_adds, recognises, saves_contraction
+from taso_py.generate.written import written
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Value
 from taso_py.rules.substitution import Substitution
@@ -32,7 +34,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 class Config:
     """What to generate from."""
 
-    vocabularies: tuple[str, ...] = ("core", "merge", "fold")
+    vocabularies: tuple[str, ...] = ("core", "merge", "fold", "fuse")
     max_operators: int | None = None
     """Operators per side at most; by default what each family says."""
     seed: int = 0
@@ -91,8 +93,10 @@ def _is_kept(derivation: Derivation, rule: Substitution) -> bool:
         case Derivation.BOTH_WAYS:
             return lowers_cost(rule)
         case Derivation.MANY_STEPS:
-            return saves_contraction(rule)
-        case Derivation.TWO_STEPS | Derivation.ONE_STEP:
+            return saves_contraction(rule) or recognises(rule)
+        case Derivation.TWO_STEPS:
+            return recognises(rule)
+        case Derivation.ONE_STEP:
             return False
 
 
@@ -102,6 +106,8 @@ def _candidates(config: Config, report: Report, told: Progress) -> Iterator[Cand
         told("enumerate", done, len(families))
         if isinstance(family, Folding):
             yield from fold(family, config.seed)
+        elif isinstance(family, Written):
+            yield from written(family)
         else:
             found = enumerate_terms(family, config.seed, config.max_operators)
             report.terms[family.name] = found.counts

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taso_py.generate.fingerprint import Hasher, samples
-from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Production
+from taso_py.generate.vocabulary import DATA, EITHER, GIVEN, WEIGHT, Family, Production, Variables
 from taso_py.ir.errors import ShapeError
+from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
-from taso_py.ops.evaluate import Floats
+from taso_py.ops.evaluate import Domain, Floats, evaluate
 
 VARIABLE = -1
 """The production number of a variable."""
@@ -50,6 +51,11 @@ class Term:
         """The number of operator instances."""
         return len(self.instances)
 
+    @property
+    def fits(self) -> tuple[str, ...]:
+        """The letters of :attr:`Production.roles` that it fits."""
+        return (self.role, EITHER) if self.instances else (self.role, EITHER, GIVEN)
+
 
 class Terms:
     """The terms of a family that later levels build on, with their values."""
@@ -58,7 +64,8 @@ class Terms:
         self.family = family
         self.hasher = Hasher(seed)
         self.rows: list[Term] = []
-        self.names: list[str] = []
+        self.leaves: list[Operator] = []
+        """What the variables are: inputs, or constants."""
         self.ranges: list[tuple[int, int]] = []
         """First and last-but-one number of the variables of each shape."""
         self._values: dict[TensorType, list[Floats]] = {}
@@ -67,13 +74,17 @@ class Terms:
         for variables in family.variables:
             first = len(self.rows)
             for number in range(1, variables.count + 1):
-                self._add_variable(f"{variables.letter}{number}", variables.shape, variables.role, seed)
+                self._add_variable(f"{variables.letter}{number}", variables, seed)
             self.ranges.append((first, len(self.rows)))
 
-    def _add_variable(self, name: str, shape: tuple[int, ...], role: str, seed: int) -> None:
-        type_ = TensorType(DType.FLOAT, shape)
-        self.names.append(name)
-        self.append(Term(VARIABLE, (), type_, (), 1 << len(self.rows), 1, role), samples(seed, name, shape))
+    def _add_variable(self, name: str, variables: Variables, seed: int) -> None:
+        type_ = TensorType(DType.FLOAT, variables.shape)
+        leaf, values = Input(name, type_), samples(seed, name, variables.shape)
+        if variables.number is not None:
+            leaf = Constant(variables.number, DType.FLOAT)
+            values = np.repeat(evaluate(leaf, [], [], Domain.EXACT)[None], len(values), axis=0)
+        self.leaves.append(leaf)
+        self.append(Term(VARIABLE, (), type_, (), 1 << len(self.rows), 1, variables.role), values)
 
     def append(self, term: Term, values: Floats) -> int:
         """Adds a term with its values of shape ``(samples, *shape)``; returns its number."""
@@ -98,7 +109,7 @@ class Terms:
         variables = 0
         for part in parts:
             variables |= part.variables
-        role = DATA if any(part.role == DATA for part in parts) else WEIGHT
+        role = self.production(production).yields or (DATA if any(part.role == DATA for part in parts) else WEIGHT)
         leaves = sum(part.leaves for part in parts)
         return Term(production, tuple(operands), found[1], (*instances, len(self.rows)), variables, leaves, role)
 

@@ -25,10 +25,23 @@ def saves_contraction(rule: Substitution) -> bool:
     return _work(rule.target)[0] < _work(rule.source)[0]
 
 
+def recognises(rule: Substitution) -> bool:
+    """Whether the target says with an operator that the source lacks what the source writes out.
+
+    The forms of one formula differ by steps that gain nothing by themselves; a search that has to take them first
+    hardly comes to the operator.
+    """
+    return lowers_cost(rule) and bool(_names(rule.target) - _names(rule.source))
+
+
 def only_adds(rule: Substitution) -> bool:
     """Whether the target still computes all that the source does, so that applying it can only add work."""
     computed = {value.node for value in rule.target.outputs} ^ set(rule.target.nodes)
     return all(value.node in computed for value in rule.source.outputs)
+
+
+def _names(graph: Graph) -> set[str]:
+    return {node.op.name for node in graph.nodes}
 
 
 def _work(graph: Graph) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from taso_py.ir.operator import Constant
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
+from taso_py.ops.functions import IRRATIONALS
 from taso_py.ops.scalar import Apply, Index, Irrational, Operand, Scalar, number, reciprocal
 
 
@@ -162,5 +163,9 @@ class Cast(TensorOperator):
 
 
 def define_constant(op: Constant) -> Scalar:
-    """The definition of the leaf operator that holds a number; it must be finite."""
-    return number(op.value)
+    """The definition of the leaf operator that holds a number; it must be finite.
+
+    The number nearest to a named constant is meant as that constant: the difference is one rounding.
+    """
+    named = next((name for name, value in IRRATIONALS.items() if value == op.value), None)
+    return number(op.value) if named is None else Irrational(named)

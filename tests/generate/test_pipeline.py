@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from taso_py.generate import vocabulary
 from taso_py.generate.pipeline import Config, Generation, generate
 from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables
 from taso_py.ir.errors import TasoError
@@ -36,7 +35,6 @@ SMALL = Family(
 @pytest.fixture(scope="module")
 def small() -> Generation:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabulary, "VOCABULARIES", {"small": (SMALL,)})
         patch.setattr("taso_py.generate.pipeline.VOCABULARIES", {"small": (SMALL,)})
         return generate(Config(("small",)), prove)
 

@@ -1,0 +1,68 @@
+"""The vocabulary ``core``: everything together, few operators deep."""
+
+from __future__ import annotations
+
+from taso_py.generate.sets.common import (
+    ARITHMETIC,
+    IMAGES,
+    KERNELS,
+    MATRICES,
+    POINTS,
+    POINTWISE,
+    POOLS,
+    SCALARS,
+    SPATIAL,
+    STRIDED_POOLS,
+)
+from taso_py.generate.vocabulary import (
+    DATA,
+    EITHER,
+    WEIGHT,
+    Family,
+    Half,
+    Variables,
+    apply,
+    halves,
+)
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Mul, Relu
+from taso_py.ops.movement import Concat, Enlarge, Permute
+
+CORE = (
+    Family(
+        "matrices",
+        MATRICES,
+        (
+            *apply("..", Add(), Mul()),
+            *apply("d", Relu()),
+            *apply("dw", Matmul(), Linear()),
+            *apply("ww", Matmul()),
+            *apply("..", Concat(-1), Concat(-2)),
+            *apply(EITHER, Permute((-1, -2))),
+            *halves(-1, -2),
+        ),
+        operators=2,
+    ),
+    Family(
+        "scales",
+        (*MATRICES, Variables("v", (2,), WEIGHT, 2), SCALARS),
+        (*apply("..", Mul()), *apply("dw", Matmul(), Linear()), *apply("d", Relu())),
+        operators=2,
+    ),
+    Family("differences", (Variables("x", (4,), DATA),), (*ARITHMETIC, *apply("d", Relu())), operators=2),
+    Family(
+        "images",
+        (IMAGES, KERNELS, POINTS),
+        (
+            *apply("dd", Add()),
+            *apply("d", Relu()),
+            *apply("dw", POINTWISE, SPATIAL, Conv2d(stride=(2, 2)), Conv2d(stride=(2, 2), padding=(1, 1))),
+            *(*POOLS, *STRIDED_POOLS),
+            *apply("dd", Concat(-3)),
+            *apply("ww", Concat(-3), Concat(-4)),
+            *apply("w", Enlarge((3, 3)), Half(-4, 0), Half(-4, 1), Half(-3, 0)),
+            *apply("d", Half(-3, 0), Half(-3, 1)),
+        ),
+        operators=2,
+    ),
+)

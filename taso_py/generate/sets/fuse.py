@@ -1,0 +1,113 @@
+"""The vocabulary ``fuse``: the forms in which the operators are written out that one kernel computes."""
+
+from __future__ import annotations
+
+from taso_py.generate.vocabulary import (
+    CONSTANT,
+    DATA,
+    FUSED,
+    MASK,
+    STATISTIC,
+    WEIGHT,
+    Family,
+    Production,
+    Variables,
+    Written,
+    apply,
+)
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.contraction import Matmul
+from taso_py.ops.elementwise import Add, Div, Exp, Gelu, Mul, Rsqrt, Silu, Sub
+from taso_py.ops.movement import Permute
+from taso_py.ops.normalization import Attention, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.reduction import Mean, Sum
+
+
+def _fused(roles: str, *ops: TensorOperator) -> tuple[Production, ...]:
+    return tuple(Production(op, roles, FUSED) for op in ops)
+
+
+_ROWS = Variables("x", (3, 4), DATA, 1)
+_EPSILON = Variables("e", (), CONSTANT, 1, 0.25)
+_SCALE = Variables("c", (), CONSTANT, 1, 0.25)
+_SCORES = (
+    Production(Matmul(), "dd", STATISTIC),
+    Production(Mul(), "sc", STATISTIC),
+    Production(Softmax(), "s", WEIGHT),
+    *apply("d", Permute((-1, -2))),
+    *apply("wd", Matmul()),
+)
+
+
+def _heads(*lead: int) -> tuple[Variables, ...]:
+    shapes = {"q": (4, 5), "k": (6, 5), "v": (6, 7)}
+    return tuple(Variables(letter, (*lead, *shape), DATA, 1) for letter, shape in shapes.items())
+
+
+def _masked(*mask: int) -> Family:
+    """Attention with a mask of some shape that is added to the scores, which may be scaled before the product."""
+    productions = (
+        *(*_SCORES, *apply("dc", Mul())),
+        Production(Add(), "sm", STATISTIC),
+        *_fused("gggm", Attention(0.25), Attention(1.0)),
+    )
+    name = f"attention with a mask {'x'.join(map(str, mask))}"
+    return Family(name, (*_heads(2, 3), Variables("m", mask, MASK, 1), _SCALE), productions, operators=6, every=True)
+
+
+FUSE = (
+    Written("silu", Silu()),
+    Written("gelu", Gelu("tanh")),
+    Family(
+        "normalizations",
+        (_ROWS, _EPSILON),
+        (
+            Production(Mean((-1,), keepdim=True), "d", STATISTIC),
+            Production(Add(), "sc", STATISTIC),
+            Production(Rsqrt(), "s", STATISTIC),
+            *apply("dd", Mul()),
+            *apply("ds", Mul(), Sub()),
+            *_fused("g", RmsNorm(1, 0.25), LayerNorm(1, 0.25)),
+        ),
+        operators=7,
+    ),
+    Family(
+        "scaled normalizations",
+        (_ROWS, Variables("w", (4,), WEIGHT, 1), Variables("b", (4,), WEIGHT, 1)),
+        (
+            *apply("d", RmsNorm(1, 0.25), LayerNorm(1, 0.25)),
+            *apply("dw", Mul(), Add()),
+            *_fused("gw", RmsNorm(1, 0.25), LayerNorm(1, 0.25)),
+            *_fused("gww", LayerNorm(1, 0.25)),
+        ),
+        operators=3,
+        every=True,
+    ),
+    Family(
+        "softmax",
+        (_ROWS,),
+        (*apply("d", Exp(), Sum((-1,), keepdim=True)), *apply("dd", Div()), *_fused("g", Softmax())),
+        operators=3,
+        every=True,
+    ),
+    Family(
+        "attention",
+        (*_heads(), _SCALE),
+        (*_SCORES, *apply("dc", Mul()), *_fused("ggg", Attention(0.25), Attention(1.0))),
+        operators=5,
+        every=True,
+    ),
+    *(_masked(*mask) for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6))),
+    Family(
+        "attention with two masks",
+        (*_heads(2, 3), Variables("m", (2, 1, 4, 6), MASK, 1), Variables("n", (1, 3, 4, 6), MASK, 1)),
+        (
+            *_SCORES,
+            Production(Add(), "sm", STATISTIC),
+            Production(Add(), "mm", MASK),
+            *_fused("gggm", Attention(1.0)),
+        ),
+        operators=6,
+        every=True,
+    ),
+)

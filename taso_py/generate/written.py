@@ -1,0 +1,81 @@
+"""The forms in which an elementwise operator is written out: its definition in terms of simpler operators.
+
+A definition is an expression of sums, products, numbers and functions. A sum or product of several operands can be
+written with two at a time in many orders; all of them are candidates, up to the order of the two.
+
+Invariant: forms follow from the definition alone; whether they are true is tested and proved like any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from taso_py.generate.candidates import Candidate
+from taso_py.generate.vocabulary import Written
+from taso_py.ir.errors import InvariantError
+from taso_py.ir.node import Value, make
+from taso_py.ir.operator import Constant, Input
+from taso_py.ir.size import symbol
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.elementwise import Add, Mul
+from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.scalar import Apply, Irrational, Number, Operand, Plus, Read, Scalar, Times
+from taso_py.ops.table import DEFINED
+
+_VARIABLE = make(Input("x", TensorType(DType.FLOAT, (4,)))).value
+
+
+def written(entry: Written) -> Iterator[Candidate]:
+    """The candidates of an operator of one operand: each form with the operator."""
+    operand = Operand(_VARIABLE.type, lambda index: Read("x", index))
+    target = make(entry.op, [_VARIABLE]).value
+    for number, form in enumerate(_forms(entry.op.define([operand], (symbol("i"),)))):
+        yield Candidate((form,), (target,), f"{entry.name} written out, {number:03}", frozenset({"x"}), one_way=True)
+
+
+def _forms(scalar: Scalar) -> list[Value]:
+    match scalar:
+        case Read():
+            return [_VARIABLE]
+        case Number(value):
+            return [make(Constant(float(value), DType.FLOAT)).value]
+        case Irrational(name):
+            return [make(Constant(IRRATIONALS[name], DType.FLOAT)).value]
+        case Apply(function, argument) if function in DEFINED:
+            return [make(DEFINED[function](), [form]).value for form in _forms(argument)]
+        case Plus():
+            return _orders(_operands(scalar, Plus), Add())
+        case Times():
+            return _orders(_operands(scalar, Times), Mul())
+        case _:
+            raise InvariantError(f"no operator computes {scalar}")
+
+
+def _operands(scalar: Scalar, kind: type[Plus | Times]) -> list[Scalar]:
+    """The operands of nested sums, or products."""
+    if isinstance(scalar, Plus | Times) and isinstance(scalar, kind):
+        return _operands(scalar.left, kind) + _operands(scalar.right, kind)
+    return [scalar]
+
+
+def _orders(operands: Sequence[Scalar], op: Add | Mul) -> list[Value]:
+    """Every way to combine all operands two at a time."""
+    forms = [_forms(operand) for operand in operands]
+    found = itertools.chain.from_iterable(
+        _trees(choice, lambda a, b: make(op, [a, b]).value) for choice in itertools.product(*forms)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _trees(leaves: Sequence[Value], combine: Callable[[Value, Value], Value]) -> Iterable[Value]:
+    """The binary trees over leaves; the first leaf is always left, since the two operands commute."""
+    if len(leaves) == 1:
+        yield leaves[0]
+    first, rest = leaves[0], leaves[1:]
+    for count in range(len(rest)):
+        for chosen in itertools.combinations(range(len(rest)), count):
+            left = [first, *(rest[place] for place in chosen)]
+            right = [leaf for place, leaf in enumerate(rest) if place not in chosen]
+            for a, b in itertools.product(_trees(left, combine), _trees(right, combine)):
+                yield combine(a, b)

@@ -1,0 +1,113 @@
+"""Fused operators are recognised in every form that they are written out in, and in nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.generate.candidates import Candidate, collect, distinct
+from taso_py.generate.enumerate import enumerate_terms
+from taso_py.generate.generalize import lift, numbers, starts
+from taso_py.generate.settle import Settler
+from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, MASK, STATISTIC, Family, Production, Variables, Written
+from taso_py.generate.written import written
+from taso_py.ir.errors import InvariantError
+from taso_py.ops.elementwise import Add, Exp, Gelu, Mul, Relu, Rsqrt, Silu
+from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.normalization import RmsNorm, Softmax
+from taso_py.ops.reduction import Mean
+from taso_py.ops.table import parse_graph
+from verify import prove
+
+RMS = Family(
+    "rms",
+    (Variables("x", (3, 4), DATA, 1), Variables("e", (), CONSTANT, 1, 0.25)),
+    (
+        Production(Mean((-1,), keepdim=True), "d", STATISTIC),
+        Production(Add(), "sc", STATISTIC),
+        Production(Rsqrt(), "s", STATISTIC),
+        Production(Mul(), "dd"),
+        Production(Mul(), "ds"),
+        Production(RmsNorm(1, 0.25), "g", FUSED),
+    ),
+    operators=5,
+)
+
+
+def _statements(candidate: Candidate) -> list[str]:
+    rules = Settler(prove, 0).settle(candidate.left, candidate.right, candidate.data)
+    return [" ".join(rule.statement.split()) for rule in rules]
+
+
+def test_the_form_of_gelu_that_is_usually_written_is_proved() -> None:
+    (root,) = parse_graph(
+        f"""graph(x: float[4]) {{ return mul(mul(constant{{value=0.5, dtype=float}}, x),
+        add(constant{{value=1.0, dtype=float}}, tanh(mul(constant{{value={IRRATIONALS["sqrt(2/pi)"]!r}, dtype=float}},
+        add(x, mul(constant{{value=0.044715, dtype=float}}, mul(mul(x, x), x))))))) }}"""
+    ).outputs
+    found = [c for c in written(Written("gelu", Gelu("tanh"))) if c.left == (root,)]
+    assert len(found) == 1
+    (statement,) = _statements(found[0])
+    assert statement.startswith("a: float[..A] source mul(")
+    assert statement.endswith('target gelu(a){approximate="tanh"}')
+
+
+def test_another_constant_is_another_function() -> None:
+    form = next(written(Written("gelu", Gelu("tanh"))))
+    other = parse_graph(repr_of(form).replace("0.044715", "0.044714")).outputs
+    assert Settler(prove, 0).settle(form.left, form.right, form.data)
+    assert not Settler(prove, 0).settle(other, form.right, form.data)
+
+
+def repr_of(candidate: Candidate) -> str:
+    """The source of a candidate as a graph text."""
+    from taso_py.ir.text import print_values
+
+    *bindings, result = print_values(candidate.left).split("; ")
+    return "graph(x: float[4]) { " + "\n".join([*bindings, f"return {result}"]) + " }"
+
+
+def test_forms_come_once() -> None:
+    assert len(list(written(Written("silu", Silu())))) == 1
+    forms = [candidate.left for candidate in written(Written("gelu", Gelu("tanh")))]
+    assert len(forms) == len(set(forms)) > 10
+
+
+def test_a_function_without_an_operator_is_not_written_out() -> None:
+    with pytest.raises(InvariantError, match="no operator computes"):
+        list(written(Written("gelu", Gelu())))
+
+
+def test_a_normalisation_is_found_and_nothing_else() -> None:
+    (candidate,) = distinct(collect(enumerate_terms(RMS, 0)))
+    assert candidate.one_way
+    assert _statements(candidate) == [
+        "a: float[..A,B] source mul(rsqrt(add(mean(mul(a, a)){axes=[-1], keepdim=true}, "
+        "constant{value=C, dtype=float})), a) target rms_norm(a){axes=1, eps=C}"
+    ]
+
+
+def test_what_is_broadcast_stays_so() -> None:
+    family = Family(
+        "masks",
+        (Variables("s", (2, 3, 4), DATA, 1), Variables("m", (2, 1, 4), MASK, 1)),
+        (Production(Add(), "dm"), Production(Softmax(), "d"), Production(Relu(), "d")),
+        operators=3,
+    )
+    found = distinct(collect(enumerate_terms(family, 0)))
+    (candidate,) = [c for c in found if "relu(relu" in c.key and "add" in c.key and "softmax" not in c.key]
+    lifted = [rule for start in starts(numbers(candidate.left, candidate.right))
+              for rule in lift(candidate.left, candidate.right, start)]  # fmt: skip
+    assert lifted
+    assert all("1" in str(rule.variables[1].types[0]) or "1" in str(rule.variables[0].types[0]) for rule in lifted)
+
+
+def test_operands_of_two_roles_are_found_in_both_orders_of_types() -> None:
+    shapes = ((3, 4), (3, 1))
+    for first, second in (shapes, shapes[::-1]):
+        family = Family(
+            "two roles",
+            (Variables("x", first, DATA, 1), Variables("s", second, STATISTIC, 1)),
+            (Production(Mul(), "ds"), Production(Exp(), "d")),
+            operators=1,
+        )
+        assert enumerate_terms(family, 0).counts == [2]

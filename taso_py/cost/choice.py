@@ -14,7 +14,7 @@ plan that is dense throughout, or channels last throughout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,23 +78,26 @@ def choose(
         exact: whether to solve for the formats exactly; otherwise each is improved as long as one change does, and
             only the first start is tried.
     """
-    problem = _Problem(graph, prices, frozenset(formats))
+    problem = Problem(graph, prices, frozenset(formats))
     tried = starts if exact and problem.has_choice else starts[:1]
     taken = [problem.take(format_) for format_ in tried]
     distinct = {frozenset(covers): covers for covers in taken}
-    choices = [_Labelling(graph, covers, problem).solve(exact) for covers in distinct.values()]
+    choices = [Labelling(graph, covers, problem).solve(exact) for covers in distinct.values()]
     return min(choices, key=lambda choice: choice.seconds)
 
 
-class _Problem:
+class Problem:
     """A graph's covers, and which formats matter where."""
+
+    images: frozenset[Node]
+    """The nodes whose memory format may matter."""
 
     def __init__(self, graph: Graph, prices: Prices, formats: frozenset[Format]) -> None:
         self.prices = prices
         self._graph, self._formats = graph, formats
         self._running = [node for node in graph.nodes if is_running(node)]
-        self._images = _reached_from_images(self._running) if Format.CHANNELS_LAST in formats else frozenset[Node]()
-        self.has_choice = bool(self._images)
+        self.images = _reached_from_images(self._running) if Format.CHANNELS_LAST in formats else frozenset[Node]()
+        self.has_choice = bool(self.images)
         outputs = {value.node for value in graph.outputs}
         self._alone: dict[Node, list[Cover]] = {}
         self._fused: list[Cover] = []
@@ -113,7 +116,7 @@ class _Problem:
 
     def formats(self, cover: Cover) -> Sequence[Formats]:
         """The formats that a cover can choose from here; one, or two, the one that is dense first."""
-        if len(cover.formats) > 1 and cover.root not in self._images:
+        if len(cover.formats) > 1 and cover.root not in self.images:
             return cover.formats[:1]
         allowed = [pair for pair in cover.formats if self._formats.issuperset(pair)]
         return allowed or cover.formats[:1]
@@ -126,12 +129,25 @@ class _Problem:
             wanted = [pair for pair in pairs if format_ in (None, pair[0])] or pairs
             return min(self.prices.cover_seconds(cover, pair) for pair in wanted)
 
-        alone = {node: min(covers, key=seconds) for node, covers in self._alone.items()}
-        single = {node: seconds(cover) for node, cover in alone.items()}
-        savings = {cover: sum(single[node] for node in cover.nodes) - seconds(cover) for cover in self._fused}
-        packed = _packing({cover: saving for cover, saving in savings.items() if saving > 0})
-        inside = {node for cover in packed for node in cover.nodes}
-        return [*packed, *(cover for node, cover in alone.items() if node not in inside)]
+        return cheapest(self._alone, self._fused, seconds)
+
+
+def cheapest(
+    alone: Mapping[Node, Sequence[Cover]], fused: Iterable[Cover], seconds: Callable[[Cover], float]
+) -> list[Cover]:
+    """Covers that compute every node once.
+
+    Args:
+        alone: the nodes, and the covers of each by itself.
+        fused: the covers of several of the nodes.
+        seconds: what a cover costs.
+    """
+    single = {node: min(covers, key=seconds) for node, covers in alone.items()}
+    costs = {node: seconds(cover) for node, cover in single.items()}
+    savings = {cover: sum(costs[node] for node in cover.nodes) - seconds(cover) for cover in fused}
+    packed = _packing({cover: saving for cover, saving in savings.items() if saving > 0})
+    inside = {node for cover in packed for node in cover.nodes}
+    return [*packed, *(cover for node, cover in single.items() if node not in inside)]
 
 
 def is_running(node: Node) -> bool:
@@ -201,15 +217,16 @@ def _disjoint(one: Cover, other: Cover) -> bool:
     return not set(one.nodes) & set(other.nodes)
 
 
-class _Labelling:
+class Labelling:
     """Memory formats for covers that were taken: one of the pairs of each."""
 
-    def __init__(self, graph: Graph, covers: Sequence[Cover], problem: _Problem) -> None:
+    def __init__(self, graph: Graph, covers: Sequence[Cover], problem: Problem) -> None:
         self._covers = covers
-        self._pairs = [problem.formats(cover) for cover in covers]
+        self.pairs = [problem.formats(cover) for cover in covers]
+        """The formats that each cover can choose from."""
         self._prices = problem.prices
-        self._own = [
-            [self._prices.cover_seconds(c, pair) for pair in p] for c, p in zip(covers, self._pairs, strict=True)
+        self.own = [
+            [self._prices.cover_seconds(c, pair) for pair in p] for c, p in zip(covers, self.pairs, strict=True)
         ]
         self._maker = {
             value: i for i, cover in enumerate(covers) for value in cover.root.outputs if is_formatted(value)
@@ -222,38 +239,44 @@ class _Labelling:
         self._returned = {value for value in graph.outputs if is_formatted(value)}
 
     def solve(self, exact: bool) -> Choice:
-        """The best labels, or good ones."""
-        starts = [[0] * len(self._covers), [len(pairs) - 1 for pairs in self._pairs]]
-        free = [i for i, pairs in enumerate(self._pairs) if len(pairs) > 1]
-        if exact and free:
-            labels = self._cut(free)
-        else:
-            labels = min((self._descended(start, free) for start in starts), key=self.seconds)
+        """The plan with the best labels, or with good ones."""
+        labels = self.labels(exact)
         steps = {
             cover.root: cover.step(pairs[label])
-            for cover, pairs, label in zip(self._covers, self._pairs, labels, strict=True)
+            for cover, pairs, label in zip(self._covers, self.pairs, labels, strict=True)
         }
         needed = {node: step for node, step in steps.items() if step != Step(None)}
         return Choice(Plan(needed), self.seconds(labels))
 
+    def labels(self, exact: bool) -> list[int]:
+        """The best labels, or good ones."""
+        free = [i for i, pairs in enumerate(self.pairs) if len(pairs) > 1]
+        if exact and free:
+            return self._cut(free)
+        starts = [[0] * len(self._covers), [len(pairs) - 1 for pairs in self.pairs]]
+        return min((self._descended(start, free) for start in starts[: 1 + bool(free)]), key=self.seconds)
+
     def seconds(self, labels: Sequence[int]) -> float:
         """The latency under labels."""
-        own = sum(costs[label] for costs, label in zip(self._own, labels, strict=True))
-        return own + sum(
-            self._converting(value, labels) for value in {**self._readers, **dict.fromkeys(self._returned)}
-        )
+        own = sum(costs[label] for costs, label in zip(self.own, labels, strict=True))
+        return own + sum(self.conversions(labels).values())
+
+    def conversions(self, labels: Sequence[int]) -> dict[Value, float]:
+        """What converting each value costs under labels; values that are not converted are left out."""
+        values = {**self._readers, **dict.fromkeys(self._returned)}
+        return {value: seconds for value in values if (seconds := self._converting(value, labels))}
 
     def _converting(self, value: Value, labels: Sequence[int]) -> float:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
         given = self._gives(value, labels)
-        wanted = {self._pairs[i][labels[i]][0] for i in self._readers.get(value, ())}
+        wanted = {self.pairs[i][labels[i]][0] for i in self._readers.get(value, ())}
         if value in self._returned:
             wanted.add(Format.DENSE)
         return self._prices.conversion_seconds(value, given.other) if given.other in wanted else 0.0
 
     def _gives(self, value: Value, labels: Sequence[int]) -> Format:
         maker = self._maker.get(value)
-        return Format.DENSE if maker is None else self._pairs[maker][labels[maker]][1]
+        return Format.DENSE if maker is None else self.pairs[maker][labels[maker]][1]
 
     def _descended(self, labels: list[int], free: Sequence[int]) -> list[int]:
         """Labels that no single change improves."""
@@ -263,9 +286,9 @@ class _Labelling:
         while improves:
             improves = False
             for i in free:
-                before = self._own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i])
+                before = self.own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i])
                 labels[i] ^= 1
-                if self._own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i]) < before:
+                if self.own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i]) < before:
                     improves = True
                 else:
                     labels[i] ^= 1
@@ -280,19 +303,19 @@ class _Labelling:
         network: nx.DiGraph[object] = nx.DiGraph()
         network.add_nodes_from((_SOURCE, _SINK))
         for i in free:
-            _add(network, _SOURCE, i, self._own[i][1])
-            _add(network, i, _SINK, self._own[i][0])
+            _add(network, _SOURCE, i, self.own[i][1])
+            _add(network, i, _SINK, self.own[i][0])
         for value in {**self._readers, **dict.fromkeys(self._returned)}:
             readers: list[object] = [self._side(i, 0) for i in self._readers.get(value, ())]
             readers += [_SOURCE] * (value in self._returned)
             maker: object = _SOURCE if value not in self._maker else self._side(self._maker[value], 1)
             self._add_value(network, value, maker, readers)
         _, (dense, _) = nx.minimum_cut(network, _SOURCE, _SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
-        return [0 if len(pairs) == 1 or i in dense else 1 for i, pairs in enumerate(self._pairs)]
+        return [0 if len(pairs) == 1 or i in dense else 1 for i, pairs in enumerate(self.pairs)]
 
     def _side(self, i: int, end: int) -> object:
         """What stands for the format in which a cover reads (end 0) or gives (end 1): its variable, or a constant."""
-        choices = {pair[end] for pair in self._pairs[i]}
+        choices = {pair[end] for pair in self.pairs[i]}
         if len(choices) == 2:
             return i
         return _SOURCE if choices == {Format.DENSE} else _SINK

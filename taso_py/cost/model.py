@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from taso_py.backend.plan import Format, Plan
 from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.cost.appraisal import Appraisal, appraise, revise
 from taso_py.cost.choice import IMAGE_OPERATORS, choose, is_running
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
@@ -117,7 +118,15 @@ class CostModel:
 
     def graph_cost(self, graph: Graph) -> float:
         """Seconds that a graph takes with the kernels and memory formats that suit it."""
-        return choose(graph, self, formats=self._formats, exact=False).seconds
+        return self.appraise(graph).seconds
+
+    def appraise(self, graph: Graph) -> Appraisal:
+        """What computes a graph, and what that costs."""
+        return appraise(graph, self, self._formats)
+
+    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+        """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
+        return revise(before, graph, images, touched, self, self._formats)
 
     def plan(self, graph: Graph) -> Plan:
         """The kernels and memory formats that suit a graph best."""
@@ -237,7 +246,11 @@ class CostModel:
         node = cover.root
         if len(cover.nodes) == 1 and self._layouts.is_view(node):
             return f"{cover.name}:{node.op.name}", f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
-        signature = self._layouts.signature(cover.operands, reads)
+        operands = cover.operands
+        if len(cover.nodes) == 1 and node.op.commutative:
+            # Which operand comes first is chance.
+            operands = tuple(sorted(operands, key=lambda value: self._layouts.signature([value], reads)))
+        signature = self._layouts.signature(operands, reads)
         if cover.statics:
             # Parameters of a normalisation are folded into the weight, which is the first.
             signature += "; " + self._layouts.signature(cover.statics[:1])

@@ -77,13 +77,15 @@ class Graph:
         return tuple(topological([*self.inputs, *self.effects, *(value.node for value in self.outputs)]))
 
     @cached_property
-    def users(self) -> Mapping[Node, tuple[Node, ...]]:
-        """The distinct nodes that read a node."""
-        found: dict[Node, dict[Node, None]] = {node: {} for node in self.nodes}
+    def users(self) -> Mapping[Node, Sequence[Node]]:
+        """The distinct nodes that read a node, in the order of the graph."""
+        users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
         for node in self.nodes:
-            for value in node.inputs:
-                found[value.node][node] = None
-        return {node: tuple(users) for node, users in found.items()}
+            for operand, _ in node.inputs:
+                readers = users[operand]
+                if not readers or readers[-1] is not node:
+                    readers.append(node)
+        return users
 
     @cached_property
     def key(self) -> tuple[tuple[str, int], ...]:

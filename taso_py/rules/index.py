@@ -19,7 +19,7 @@ class GraphIndex:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.place: Mapping[Node, int] = {node: place for place, node in enumerate(graph.nodes)}
-        self.users: Mapping[Node, Sequence[Node]] = _users(graph.nodes)
+        self.users = graph.users
         """The distinct nodes that read a node, in the order of the graph."""
 
     @cached_property
@@ -44,13 +44,3 @@ class GraphIndex:
                 seen.add(node)
                 stack.extend(operand for operand, _ in node.inputs)
         return False
-
-
-def _users(nodes: Sequence[Node]) -> Mapping[Node, Sequence[Node]]:
-    users: dict[Node, list[Node]] = {node: [] for node in nodes}
-    for node in nodes:
-        for operand, _ in node.inputs:
-            readers = users[operand]
-            if not readers or readers[-1] is not node:
-                readers.append(node)
-    return users

@@ -199,12 +199,13 @@ class Backtracking(Engine):
         built = self.build(ticket.state, ticket.option, descent.seen)
         if built is None:
             return
+        seconds = built.appraisal.seconds
         # What a step really changes is remembered for where the same step can be taken later.
-        ticket.option.difference = replace(ticket.option.difference, seconds=built[1] - ticket.state.seconds)
-        if built[1] > self.limits.alpha * descent.best.seconds:
+        ticket.option.difference = replace(ticket.option.difference, seconds=seconds - ticket.state.seconds)
+        if seconds > self.limits.alpha * descent.best.seconds:
             return
-        improves = built[1] < ticket.base.state.seconds - self._least
-        state = self.expand(*built, ends_excursion=improves)
+        improves = seconds < ticket.base.state.seconds - self._least
+        state = self.expand(built, ends_excursion=improves)
         if state.seconds < descent.lowest.seconds:
             descent.lowest = state
         if state.seconds < descent.best.seconds and self.is_valid(state.static_bytes):

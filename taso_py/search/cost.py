@@ -5,9 +5,9 @@ Invariant: a difference is computed from the nodes that come and go, never from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -15,11 +15,35 @@ from taso_py.ir.operator import Constant
 from taso_py.rules.index import GraphIndex
 
 
+class Appraisal(Protocol):
+    """What a cost knows of a graph."""
+
+    @property
+    def seconds(self) -> float:
+        """The latency of the graph."""
+        ...
+
+
 class Cost(Protocol):
     """Latencies of graphs and of the nodes in them, in seconds, and the memory that their weights take."""
 
     def graph_cost(self, graph: Graph) -> float:
         """The latency of a graph."""
+        ...
+
+    def appraise(self, graph: Graph) -> Appraisal:
+        """The latency of a graph, with what makes it cheap to tell that of graphs made from it."""
+        ...
+
+    def revise(self, before: Any, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+        """The appraisal of a graph that was made from another.
+
+        Args:
+            before: the appraisal of the other, by this cost.
+            graph: the graph now.
+            images: what nodes became that are the same but for what their operands became.
+            touched: the nodes that are new, that read something else than before, or that lost or won readers.
+        """
         ...
 
     def node_cost(self, node: Node) -> float:

@@ -17,7 +17,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
 from taso_py.search.skeleton import Skeleton, Skeletons
-from taso_py.search.space import Option, Space, State, Step
+from taso_py.search.space import Appraised, Option, Space, State
 
 PRECISION = 1e-5
 """Costs that differ by less than this share of the original's are equal."""
@@ -85,7 +85,7 @@ class Engine(ABC):
         limit = self.limits.static_bytes
         return static_bytes <= (self.limits.growth * self.original.static_bytes if limit is None else limit)
 
-    def build(self, state: State, option: Option, seen: set[Skeleton]) -> tuple[Step, float] | None:
+    def build(self, state: State, option: Option, seen: set[Skeleton]) -> Appraised | None:
         """The step that an option is, and what its graph costs; None if it is impossible or leads to nothing new.
 
         Args:
@@ -102,11 +102,11 @@ class Engine(ABC):
         self._built += 1
         if self._report is not None:
             self._report(self._progress())
-        return step, self._cost.graph_cost(step.graph)
+        return self.space.appraise(step)
 
-    def expand(self, step: Step, seconds: float, ends_excursion: bool) -> State:
+    def expand(self, appraised: Appraised, ends_excursion: bool) -> State:
         """The state that a step leads to."""
-        state = self.space.finish(step, seconds, ends_excursion)
+        state = self.space.finish(appraised, ends_excursion)
         self._expansions += 1
         self._keep(state)
         return state

@@ -52,6 +52,6 @@ class _Greedy(Engine):
             if option.difference.seconds > -least or self.is_spent:
                 break
             built = self.build(state, option, self._seen)
-            if built is not None and built[1] < state.seconds - least:
-                return self.expand(*built, ends_excursion=True)
+            if built is not None and built.appraisal.seconds < state.seconds - least:
+                return self.expand(built, ends_excursion=True)
         return None

@@ -85,6 +85,7 @@ class _Sharing:
         self._stored = stored
         self._cost = cost
         self.graph_cost, self.node_cost = cost.graph_cost, cost.node_cost
+        self.appraise, self.revise = cost.appraise, cost.revise
 
     def value_bytes(self, value: Value) -> int:
         return 0 if value.node in self._stored else self._cost.value_bytes(value)

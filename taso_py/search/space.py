@@ -18,7 +18,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import replacements
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match, Matcher
-from taso_py.search.cost import Cost, Difference, created_nodes, difference, static_bytes
+from taso_py.search.cost import Appraisal, Cost, Difference, created_nodes, difference, static_bytes
 from taso_py.search.rewire import rewire
 
 
@@ -56,12 +56,17 @@ class State:
 
     graph: Graph
     index: GraphIndex
-    seconds: float
+    appraisal: Appraisal
     static_bytes: int
     options: Sequence[Option]
     path: Path | None
     zone: frozenset[Node]
     """The nodes that the steps of the present excursion made or connected anew."""
+
+    @property
+    def seconds(self) -> float:
+        """What the graph costs."""
+        return self.appraisal.seconds
 
     @property
     def steps(self) -> Sequence[Path]:
@@ -94,6 +99,15 @@ class Step:
         return self.replaced.get(before) or Value(self.image(before.node), before.output)
 
 
+@dataclass(frozen=True, eq=False)
+class Appraised:
+    """A step whose graph's cost is known."""
+
+    step: Step
+    change: Change
+    appraisal: Appraisal
+
+
 class Space:
     """The graphs that a set of rules reaches."""
 
@@ -112,8 +126,8 @@ class Space:
 
     def start(self, graph: Graph) -> State:
         """The state of a graph, without options so far."""
-        seconds, stored = self._cost.graph_cost(graph), static_bytes(self._cost, graph)
-        return State(graph, GraphIndex(graph), seconds, stored, (), None, frozenset())
+        appraisal, stored = self._cost.appraise(graph), static_bytes(self._cost, graph)
+        return State(graph, GraphIndex(graph), appraisal, stored, (), None, frozenset())
 
     def with_options(self, state: State) -> State:
         """A state with its options searched for from scratch."""
@@ -128,10 +142,16 @@ class Space:
         graph, images = rewire(state.graph, replaced, first)
         return Step(state, option, replaced, images, graph)
 
-    def finish(self, step: Step, seconds: float, ends_excursion: bool = True) -> State:
-        """The state that a step leads to, whose graph costs so much."""
-        index, before = GraphIndex(step.graph), step.before
-        change = _Change(step, index)
+    def appraise(self, step: Step) -> Appraised:
+        """What the graph that a step leads to costs."""
+        change = Change(step, GraphIndex(step.graph))
+        appraisal = self._cost.revise(step.before.appraisal, step.graph, step.images, change.touched)
+        return Appraised(step, change, appraisal)
+
+    def finish(self, appraised: Appraised, ends_excursion: bool = True) -> State:
+        """The state that a step leads to."""
+        step, change = appraised.step, appraised.change
+        index, before = change.index, step.before
         options = self._carried(change, index, before.options)
         near = (option.match for option in options if not change.changed.isdisjoint(option.match.nodes))
         known = {self._matcher.identity(match, index) for match in near}
@@ -140,9 +160,9 @@ class Space:
         path = Path(before.path, step.option.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
         zone = frozenset[Node]() if ends_excursion else change.zone(before.zone)
-        return State(step.graph, index, seconds, stored, options, path, zone)
+        return State(step.graph, index, appraised.appraisal, stored, options, path, zone)
 
-    def _carried(self, change: _Change, index: GraphIndex, options: Iterable[Option]) -> list[Option]:
+    def _carried(self, change: Change, index: GraphIndex, options: Iterable[Option]) -> list[Option]:
         """The options of the state before that are still there, their differences brought up to date."""
         outputs = frozenset(index.graph.outputs)
         carried: list[Option] = []
@@ -155,10 +175,6 @@ class Space:
                 option.difference = estimate
             carried.append(option)
         return carried
-
-    def graph_cost(self, graph: Graph) -> float:
-        """The latency of a graph, in seconds."""
-        return self._cost.graph_cost(graph)
 
     def _options(self, matches: Iterable[Match], index: GraphIndex) -> list[Option]:
         outputs = frozenset(index.graph.outputs)
@@ -177,10 +193,11 @@ class Space:
         return None if replaced is None else difference(self._cost, index, outputs, replaced)
 
 
-class _Change:
+class Change:
     """What a step changed, as seen from the graph after it."""
 
     def __init__(self, step: Step, index: GraphIndex) -> None:
+        self.index = index
         self._step, self._place = step, index.place
         before, image = step.before.index, step.image
         created = set(created_nodes(before, step.replaced))
@@ -191,6 +208,7 @@ class _Change:
         dead = [node for node in before.place if image(node) not in index.place]
         lost = {image(operand) for node in dead for operand, _ in node.inputs}
         won = {operand for node in created for operand, _ in node.inputs}
+        won.update(node for node, _ in step.replaced.values())
         self.touched = self.changed | self._alive(lost | won)
         """These, and the nodes that lost or won readers."""
         came = {node for node in created if created.isdisjoint(operand for operand, _ in node.inputs)}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-
 import pytest
 
-from taso_py.backend.plan import Format, Plan, is_formatted
+from taso_py.backend.plan import Format, Plan
 from taso_py.cost.choice import Choice, choose, is_running
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
-from tests.prices import Invented
+from tests.prices import Invented, least_seconds, plan_seconds
 
 HEADER = """graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {
   w = weight{key="w", type=f32[4,4,3,3]} u = weight{key="u", type=f32[4,4,1,1]} b = weight{key="b", type=f32[4]}
@@ -30,52 +26,6 @@ GRAPHS = [
     "return relu(batch_norm(c, b, b, b, b){eps=0.1})",
     'return add(x, opaque(c){target="aten.cumsum.default", arguments=[$0,1], types=[f32[1,4,6,6]]})',
 ]
-
-
-def _coverings(graph: Graph, prices: Invented) -> Iterator[tuple[Cover, ...]]:
-    """Every way to compute each node once, nothing computed inside being read outside."""
-    running = [node for node in graph.nodes if is_running(node)]
-    outputs = {value.node for value in graph.outputs}
-
-    def fits(cover: Cover) -> bool:
-        inner = set(cover.nodes[:-1])
-        return not inner & outputs and all(user in cover.nodes for node in inner for user in graph.users[node])
-
-    usable = [cover for node in running for cover in prices.covers(node) if fits(cover)]
-
-    def extend(left: frozenset[Node], taken: tuple[Cover, ...]) -> Iterator[tuple[Cover, ...]]:
-        if not left:
-            yield taken
-            return
-        first = next(node for node in running if node in left)
-        for cover in usable:
-            if first in cover.nodes and left.issuperset(cover.nodes):
-                yield from extend(left - set(cover.nodes), (*taken, cover))
-
-    yield from extend(frozenset(running), ())
-
-
-def _seconds(graph: Graph, taken: Sequence[Cover], pairs: Sequence[Formats], prices: Invented) -> float:
-    """The latency of a plan, from what it means."""
-    gives = {v: p[1] for c, p in zip(taken, pairs, strict=True) for v in c.root.outputs if is_formatted(v)}
-    wanted = {(v, p[0]) for c, p in zip(taken, pairs, strict=True) for v in c.operands if is_formatted(v)}
-    wanted |= {(value, Format.DENSE) for value in graph.outputs if is_formatted(value)}
-    conversions = [(v, f) for v, f in wanted if gives.get(v, Format.DENSE) is not f]
-    own = sum(prices.cover_seconds(cover, pair) for cover, pair in zip(taken, pairs, strict=True))
-    return own + sum(prices.conversion_seconds(*conversion) for conversion in conversions)
-
-
-def _brute(graph: Graph, prices: Invented, formats: Sequence[Format], covering: Sequence[Cover] | None = None) -> float:
-    coverings = _coverings(graph, prices) if covering is None else [covering]
-    return min(
-        _seconds(graph, taken, pairs, prices)
-        for taken in coverings
-        for pairs in itertools.product(*(_allowed(cover, formats) for cover in taken))
-    )
-
-
-def _allowed(cover: Cover, formats: Sequence[Format]) -> Sequence[Formats]:
-    return [pair for pair in cover.formats if set(pair) <= set(formats)] or cover.formats[:1]
 
 
 def _taken(graph: Graph, plan: Plan, prices: Invented) -> tuple[list[Cover], list[Formats]]:
@@ -96,7 +46,7 @@ def _check(graph: Graph, choice: Choice, prices: Invented) -> None:
     assert sorted(node.digest for cover in taken for node in cover.nodes) == sorted(
         node.digest for node in graph.nodes if is_running(node)
     )
-    assert choice.seconds == pytest.approx(_seconds(graph, taken, pairs, prices))
+    assert choice.seconds == pytest.approx(plan_seconds(graph, taken, pairs, prices))
 
 
 @pytest.mark.parametrize("body", GRAPHS)
@@ -106,11 +56,11 @@ def test_the_choice_is_exact_for_its_covers_and_never_worse_than_one_format_thro
     choice = choose(graph, prices)
     _check(graph, choice, prices)
     taken, _ = _taken(graph, choice.plan, prices)
-    assert choice.seconds == pytest.approx(_brute(graph, prices, list(Format), taken))
+    assert choice.seconds == pytest.approx(least_seconds(graph, prices, list(Format), taken))
     dense = choose(graph, prices, formats=[Format.DENSE])
     _check(graph, dense, prices)
     assert choice.seconds <= dense.seconds + 1e-12
-    assert choice.seconds >= _brute(graph, prices, list(Format)) - 1e-12
+    assert choice.seconds >= least_seconds(graph, prices, list(Format)) - 1e-12
 
 
 @pytest.mark.parametrize("body", GRAPHS)
@@ -123,7 +73,7 @@ def test_the_choice_is_near_the_best_of_all(body: str) -> None:
         exact, fast = choose(graph, prices), choose(graph, prices, exact=False)
         _check(graph, fast, prices)
         assert exact.seconds <= fast.seconds + 1e-12
-        ratios.append(exact.seconds / _brute(graph, prices, list(Format)))
+        ratios.append(exact.seconds / least_seconds(graph, prices, list(Format)))
     assert sum(ratios) / len(ratios) < 1.1
 
 

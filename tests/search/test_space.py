@@ -26,7 +26,7 @@ def walk(space: Space, graph: Graph, seed: int, length: int) -> list[State]:
         step = space.step(states[-1], chance.choice(states[-1].options))
         assert step is not None
         assert step.graph == states[-1].graph.replace(dict(step.replaced))
-        states.append(space.finish(step, space.start(step.graph).seconds, ends_excursion=chance.random() < 0.5))
+        states.append(space.finish(space.appraise(step), ends_excursion=chance.random() < 0.5))
     return states
 
 

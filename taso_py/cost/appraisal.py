@@ -1,0 +1,295 @@
+"""The cost of a graph that was made from another: only what changed, and what may be fused with it, is chosen anew.
+
+An appraisal remembers which covers compute a graph, in which formats, and what each costs. A substitution makes
+everything downstream of it anew, but node for node: there the covers, the formats and the prices stay.
+
+Invariant: an appraisal is the cost of a plan that is possible. So it is never below that of the best plan; it is above
+that of :func:`taso_py.cost.choice.choose` at most by what covers and formats far from the changes would gain by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from taso_py.backend.plan import Format, is_formatted
+from taso_py.cost.choice import IMAGE_OPERATORS, Labelling, Prices, Problem, cheapest, is_running
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.kernels.layout import VIEWS
+from taso_py.kernels.tile import Cover, Formats
+
+REACH = 3
+"""How many nodes before its last a cover has at most: product, normalisation, sum, activation."""
+
+SURELY = 1 - 1e-9
+"""What is less by a smaller share is less by rounding only, and changes made for it might go round in circles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A cover that was taken, as far as later changes around it need to know."""
+
+    nodes: tuple[Node, ...]
+    """What it computes, the node last whose outputs others read."""
+    pairs: Sequence[Formats]
+    """The formats to choose from: one or two."""
+    own: Sequence[float]
+    """What it costs in each."""
+    label: int
+    """Which is chosen."""
+    matters: bool
+    """Whether the memory format may matter here at all."""
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """What computes a graph, and what that costs."""
+
+    slots: Mapping[Node, Slot]
+    """By the last node of each."""
+    homes: Mapping[Node, Node]
+    """Of nodes that are computed inside, the last node of their slot."""
+    conversions: Mapping[Value, float]
+    """The values that are converted, and what that costs."""
+    seconds: float
+
+
+def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format) -> Appraisal:
+    """The appraisal of a graph of which nothing is known."""
+    problem = Problem(graph, prices, frozenset(formats))
+    covers = problem.take(None)
+    labelling = Labelling(graph, covers, problem)
+    labels = labelling.labels(exact=False)
+    slots = {
+        cover.root: Slot(cover.nodes, pairs, own, label, cover.root in problem.images)
+        for cover, pairs, own, label in zip(covers, labelling.pairs, labelling.own, labels, strict=True)
+    }
+    homes = {node: cover.root for cover in covers for node in cover.nodes[:-1]}
+    return Appraisal(slots, homes, labelling.conversions(labels), labelling.seconds(labels))
+
+
+def revise(
+    before: Appraisal,
+    graph: Graph,
+    images: Mapping[Node, Node],
+    touched: Set[Node],
+    prices: Prices,
+    formats: Iterable[Format] = Format,
+) -> Appraisal:
+    """The appraisal of a graph that was made from another.
+
+    Args:
+        before: the appraisal of the other.
+        graph: the graph now.
+        images: what nodes became that are the same but for what their operands became.
+        touched: the nodes that are new, that read something else than before, or that lost or won readers.
+        prices: the latencies.
+        formats: the memory formats to choose from.
+    """
+    revision = _Revision(before, graph, images, prices, frozenset(formats))
+    zone = revision.dissolve(revision.zone(touched))
+    changed = revision.relabel(revision.fill(zone))
+    values = {value for node in {*touched, *zone} for value in node.outputs if is_formatted(value)}
+    return revision.result(values.union(*map(revision.around, changed)))
+
+
+class _Revision:
+    """One revision under way."""
+
+    def __init__(
+        self,
+        before: Appraisal,
+        graph: Graph,
+        images: Mapping[Node, Node],
+        prices: Prices,
+        formats: frozenset[Format],
+    ) -> None:
+        self._before, self._graph, self._images = before, graph, images
+        self._prices, self._formats = prices, formats
+        self._users = graph.users
+        self._returned = set(graph.outputs)
+        self._slots: dict[Node, Slot] = {}
+        self._homes: dict[Node, Node] = {}
+        for slot in before.slots.values():
+            self._keep(slot)
+
+    def _keep(self, slot: Slot) -> None:
+        """Takes a slot over, unless nodes of it are gone or have become nodes that another slot computes."""
+        images, slots, homes = self._images, self._slots, self._homes
+        nodes = tuple([images.get(node, node) for node in slot.nodes])
+        for node in nodes:
+            if node not in self._users or node in slots or node in homes:
+                return
+        *inner, root = nodes
+        slots[root] = slot if nodes == slot.nodes else Slot(nodes, slot.pairs, slot.own, slot.label, slot.matters)
+        for node in inner:
+            homes[node] = root
+
+    def zone(self, touched: Set[Node]) -> dict[Node, None]:
+        """The nodes to choose covers for: those touched or not covered, and what a cover computes together with one."""
+        start = dict.fromkeys(
+            node
+            for node in self._graph.nodes
+            if (node in touched or (node not in self._slots and node not in self._homes)) and is_running(node)
+        )
+        waiting = list(start)
+        while waiting:
+            node = waiting.pop()
+            # What is read through views may lie otherwise than before.
+            if isinstance(node.op, VIEWS):
+                more = [user for user in self._users[node] if user not in start]
+                start.update(dict.fromkeys(more))
+                waiting += more
+        zone, reached = dict(start), list(start)
+        roots = dict(start)
+        for _ in range(REACH):
+            reached = [user for node in reached for user in self._users[node] if user not in roots]
+            roots.update(dict.fromkeys(reached))
+        for root in roots:
+            for cover in self._prices.covers(root):
+                if len(cover.nodes) > 1 and not start.keys().isdisjoint(cover.nodes) and self._fits(cover):
+                    zone.update(dict.fromkeys(cover.nodes))
+        return zone
+
+    def dissolve(self, zone: dict[Node, None]) -> list[Node]:
+        """Gives up the slots that a zone meets; returns all nodes that have none then."""
+        waiting = list(zone)
+        while waiting:
+            node = waiting.pop()
+            slot = self._slots.pop(self._homes.get(node, node), None)
+            for inner in slot.nodes if slot is not None else ():
+                self._homes.pop(inner, None)
+                if inner in self._users and inner not in zone:
+                    zone[inner] = None
+                    waiting.append(inner)
+        return [node for node in self._graph.nodes if node in zone]
+
+    def fill(self, zone: Sequence[Node]) -> list[Node]:
+        """Takes covers for the nodes of a zone; returns the last nodes of the slots."""
+        inside = set(zone)
+        matter = self._mattering(zone)
+        alone: dict[Node, list[Cover]] = {}
+        fused: list[Cover] = []
+        for node in zone:
+            covers = self._prices.covers(node)
+            alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
+            fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._fits(c)]
+        costs: dict[Cover, tuple[Sequence[Formats], list[float]]] = {}
+
+        def seconds(cover: Cover) -> float:
+            if cover not in costs:
+                pairs = self._pairs(cover, matter)
+                costs[cover] = pairs, [self._prices.cover_seconds(cover, pair) for pair in pairs]
+            return min(costs[cover][1])
+
+        roots: list[Node] = []
+        for cover in cheapest(alone, fused, seconds):
+            seconds(cover)
+            self._slots[cover.root] = Slot(cover.nodes, *costs[cover], 0, cover.root in matter)
+            self._homes.update(dict.fromkeys(cover.nodes[:-1], cover.root))
+            roots.append(cover.root)
+        return roots
+
+    def _fits(self, cover: Cover) -> bool:
+        """Whether nothing else reads what the cover computes inside."""
+        return all(
+            self._returned.isdisjoint(node.outputs) and all(user in cover.nodes for user in self._users[node])
+            for node in cover.nodes[:-1]
+        )
+
+    def _pairs(self, cover: Cover, matter: Set[Node]) -> Sequence[Formats]:
+        if len(cover.formats) > 1 and cover.root not in matter:
+            return cover.formats[:1]
+        return [pair for pair in cover.formats if self._formats.issuperset(pair)] or cover.formats[:1]
+
+    def _mattering(self, zone: Sequence[Node]) -> set[Node]:
+        """The nodes of a zone whose memory format may matter: images, and what is connected to them."""
+        if Format.CHANNELS_LAST not in self._formats:
+            return set()
+        inside, found = set(zone), set[Node]()
+        waiting = [node for node in zone if isinstance(node.op, IMAGE_OPERATORS) or self._meets_mattering(node)]
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += [other for other in self._connected(node) if other in inside and other not in found]
+        return found
+
+    def _connected(self, node: Node) -> list[Node]:
+        """The nodes that values of rank 4 connect with one."""
+        below = [value.node for value in node.inputs if is_formatted(value)]
+        return below + [
+            user for user in self._users[node] if any(v.node is node and is_formatted(v) for v in user.inputs)
+        ]
+
+    def _meets_mattering(self, node: Node) -> bool:
+        slots = (self._slots.get(self._homes.get(other, other)) for other in self._connected(node))
+        return any(slot is not None and slot.matters for slot in slots)
+
+    def relabel(self, roots: Sequence[Node]) -> set[Node]:
+        """Chooses formats for new slots, and for others as far as that pays; returns the last nodes of all of them."""
+        free = [root for root in roots if len(self._slots[root].pairs) > 1]
+        ways = [self._descended(free, label) for label in ((0, 1) if free else ())]
+        changed = set(roots).union(*ways)
+        if ways:
+            values = set[Value]().union(*map(self.around, changed))
+            best = min(ways, key=lambda way: self._seconds(changed, values, way))
+            self._slots.update((root, replace(self._slots[root], label=label)) for root, label in best.items())
+        return changed
+
+    def _descended(self, free: Sequence[Node], start: int) -> dict[Node, int]:
+        """Labels of free slots, all the same to begin with, and of those around, that no single change improves."""
+        labels = dict.fromkeys(free, start)
+        waiting = dict.fromkeys(free)
+        while waiting:
+            root = next(iter(waiting))
+            del waiting[root]
+            label = self._label(root, labels)
+            values = self.around(root)
+            stays = self._seconds((root,), values, labels)
+            if self._seconds((root,), values, {**labels, root: label ^ 1}) < stays * SURELY:
+                labels[root] = label ^ 1
+                waiting.update(dict.fromkeys(self._free_neighbours(values)))
+        return labels
+
+    def _free_neighbours(self, values: Iterable[Value]) -> list[Node]:
+        nodes = [node for value in values for node in (value.node, *self._users[value.node])]
+        roots = [self._homes.get(node, node) for node in nodes]
+        return [root for root in roots if root in self._slots and len(self._slots[root].pairs) > 1]
+
+    def _label(self, root: Node, labels: Mapping[Node, int]) -> int:
+        return labels[root] if root in labels else self._slots[root].label
+
+    def around(self, root: Node) -> list[Value]:
+        """The values of rank 4 that a slot reads and gives."""
+        nodes = self._slots[root].nodes
+        read = [value for node in nodes for value in node.inputs if is_formatted(value) and value.node not in nodes]
+        return list(dict.fromkeys([*read, *(value for value in root.outputs if is_formatted(value))]))
+
+    def _seconds(self, roots: Iterable[Node], values: Iterable[Value], labels: Mapping[Node, int]) -> float:
+        own = sum(self._slots[root].own[self._label(root, labels)] for root in roots)
+        return own + sum(self._converting(value, labels) for value in values)
+
+    def _converting(self, value: Value, labels: Mapping[Node, int]) -> float:
+        """What converting a value costs: once, if anyone wants it otherwise than it is given."""
+        maker = self._slots.get(value.node)
+        given = Format.DENSE if maker is None else maker.pairs[self._label(value.node, labels)][1]
+        wanted = value in self._returned and given is not Format.DENSE
+        for user in self._users[value.node]:
+            root = self._homes.get(user, user)
+            slot = self._slots.get(root)
+            if not wanted and slot is not None and value in user.inputs and value.node not in slot.nodes:
+                wanted = slot.pairs[self._label(root, labels)][0] is not given
+        return self._prices.conversion_seconds(value, given.other) if wanted else 0.0
+
+    def result(self, changed: Set[Value]) -> Appraisal:
+        """The appraisal, what the conversion of some values costs asked anew."""
+        conversions: dict[Value, float] = {}
+        for (node, output), seconds in self._before.conversions.items():
+            value = Value(self._images.get(node, node), output)
+            if value.node in self._users and value not in changed:
+                conversions[value] = seconds
+        conversions.update((value, seconds) for value in changed if (seconds := self._converting(value, {})))
+        own = sum([slot.own[slot.label] for slot in self._slots.values()])
+        return Appraisal(self._slots, self._homes, conversions, own + sum(conversions.values()))

@@ -1,0 +1,267 @@
+"""Appraisals: what is known after a change is the cost of a possible plan, and nearly that of a fresh look."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence, Set
+from math import prod
+from statistics import mean
+
+import pytest
+
+from taso_py.backend.plan import Format, is_formatted
+from taso_py.cost.appraisal import REACH, Appraisal, appraise, revise
+from taso_py.cost.choice import choose, is_running
+from taso_py.frontend import import_module
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make
+from taso_py.ops.table import parse_graph
+from taso_py.rules.database import read_database
+from taso_py.rules.match import Matcher
+from taso_py.runtime import zoo
+from taso_py.search.rewire import rewire
+from taso_py.search.space import Space, State, Step
+from tests.prices import Typed, coverings, least_seconds, plan_seconds
+
+LEAVES = """
+  w = weight{key="w", type=f32[4,4,3,3]} u = weight{key="u", type=f32[4,4,1,1]} q = weight{key="q", type=f32[4,8,1,1]}
+  g = weight{key="g", type=f32[4]}
+"""
+OPERATORS = [
+    "conv2d({a}, w){{padding=[1,1]}}",
+    "conv2d({a}, u)",
+    "conv2d(concat({a}, {b}){{axis=-3}}, q)",
+    "batch_norm({a}, g, g, g, g){{eps=0.1}}",
+    "max_pool2d({a}){{kernel=[3,3], stride=[1,1], padding=[1,1]}}",
+    "permute({a}){{order=[-4,-3,-1,-2]}}",
+    "add({a}, {b})",
+    "add({a}, {b})",
+    "mul({a}, {b})",
+    "relu({a})",
+    "sigmoid({a})",
+]
+"""Each gives a value of the type of its operands, so that any value may be replaced by any other."""
+
+
+class InventedCost(Typed):
+    """What a search asks of a cost, by prices drawn at random."""
+
+    def graph_cost(self, graph: Graph) -> float:
+        return self.appraise(graph).seconds
+
+    def appraise(self, graph: Graph) -> Appraisal:
+        return appraise(graph, self)
+
+    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+        return revise(before, graph, images, touched, self)
+
+    def node_cost(self, node: Node) -> float:
+        return min(self.cover_seconds(c, c.formats[0]) for c in self.covers(node)[:1]) if is_running(node) else 0.0
+
+    def value_bytes(self, value: Value) -> int:
+        return 4 * prod(value.type.sizes)
+
+
+def images_graph(chance: random.Random, count: int) -> Graph:
+    """A graph of convolutions and what surrounds them, drawn at random."""
+    names = ["x", "y"]
+    lines: list[str] = []
+    for i in range(count):
+        # Mostly what came last is read, so that there are chains; now and then anything.
+        recent = names[-3:]
+        a, b = (chance.choice(recent if chance.random() < 0.8 else names) for _ in range(2))
+        lines.append(f"v{i} = {chance.choice(OPERATORS).format(a=a, b=b)}")
+        names.append(f"v{i}")
+    returned = {names[-1], *chance.sample(names, chance.randrange(3))}
+    header = f"graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {{ {LEAVES}"
+    return parse_graph(f"{header} {' '.join(lines)} return {', '.join(sorted(returned))} }}")
+
+
+def replacement(graph: Graph, chance: random.Random) -> dict[Value, Value] | None:
+    """A value, and one that does not depend on it: another of the graph, or an operator of one or two others."""
+    values = [node.value for node in graph.nodes if is_running(node) and node.value.type == graph.inputs[0].value.type]
+    if not values:
+        return None
+    old = chance.choice(values)
+    before = [graph.inputs[0].value, *values[: values.index(old)]]
+    a, b = chance.choice(before), chance.choice(before)
+    # What stands for the operators' operands is as good as anything: the text is parsed on inputs, and these replaced.
+    pattern = parse_graph(
+        f"graph(a: f32[1,4,6,6], b: f32[1,4,6,6]) {{ {LEAVES} "
+        f"return {chance.choice([*OPERATORS, '{a}', '{a}', '{a}']).format(a='a', b='b')} }}"
+    )
+    new: dict[Node, Node] = {pattern.inputs[0]: a.node, pattern.inputs[1]: b.node}
+    for node in pattern.nodes:
+        new.setdefault(node, make(node.op, [Value(new.get(v.node, v.node), v.output) for v in node.inputs]))
+    result = new[pattern.outputs[0].node].value
+    return {old: result} if result != old else None
+
+
+class Walk:
+    """A walk from graph to graph, the appraisal revised at every step."""
+
+    def __init__(self, graph: Graph, cost: InventedCost) -> None:
+        self._space = Space(Matcher([]), cost, lambda match: True, lambda: None)
+        self._state = self._space.start(graph)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph now."""
+        return self._state.graph
+
+    @property
+    def appraisal(self) -> Appraisal:
+        """Its appraisal."""
+        assert isinstance(self._state.appraisal, Appraisal)
+        return self._state.appraisal
+
+    def replace(self, replaced: Mapping[Value, Value]) -> None:
+        """Goes to the graph in which values are replaced."""
+        graph, images = rewire(self.graph, replaced)
+        step = Step(self._state, None, replaced, images, graph)  # pyright: ignore[reportArgumentType] (never asked for)
+        after = self._space.appraise(step)
+        self._state = State(graph, after.change.index, after.appraisal, 0, (), None, frozenset())
+
+
+def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, InventedCost]]:
+    """The graphs of a random walk, each with the appraisal that was revised from step to step."""
+    chance = random.Random(seed)
+    cost = InventedCost(seed, fused=0.3 if seed % 2 else 1.0)
+    walk = Walk(images_graph(chance, count), cost)
+    for _ in range(length):
+        replaced = replacement(walk.graph, chance)
+        if replaced is not None:
+            walk.replace(replaced)
+            yield walk.graph, walk.appraisal, cost
+
+
+def check(graph: Graph, appraisal: Appraisal, prices: Typed) -> None:
+    """Checks that an appraisal is that of a plan that is possible."""
+    slots = appraisal.slots
+    covered = [node for slot in slots.values() for node in slot.nodes]
+    assert sorted(node.digest for node in covered) == sorted(n.digest for n in graph.nodes if is_running(n))
+    assert appraisal.homes == {node: root for root, slot in slots.items() for node in slot.nodes[:-1]}
+    outputs = {value.node for value in graph.outputs}
+    taken = [
+        next(
+            cover
+            for cover in prices.covers(root)
+            if cover.nodes == slot.nodes
+            and set(slot.pairs) <= set(cover.formats)
+            and [prices.cover_seconds(cover, pair) for pair in slot.pairs] == list(slot.own)
+        )
+        for root, slot in slots.items()
+    ]
+    for cover in taken:
+        for node in cover.nodes[:-1]:
+            assert node not in outputs
+            assert all(user in cover.nodes for user in graph.users[node])
+    pairs = [slot.pairs[slot.label] for slot in slots.values()]
+    assert appraisal.seconds == pytest.approx(plan_seconds(graph, taken, pairs, prices))
+    assert appraisal.conversions == _conversions(graph, appraisal, prices)
+
+
+def _conversions(graph: Graph, appraisal: Appraisal, prices: Typed) -> dict[Value, float]:
+    """What the formats of an appraisal imply."""
+    formats = {root: slot.pairs[slot.label] for root, slot in appraisal.slots.items()}
+    wanted = {value: {Format.DENSE} for value in graph.outputs if is_formatted(value)}
+    for root, slot in appraisal.slots.items():
+        for value in (value for node in slot.nodes for value in node.inputs):
+            if is_formatted(value) and value.node not in slot.nodes:
+                wanted.setdefault(value, set()).add(formats[root][0])
+    given = {value: formats[value.node][1] if value.node in formats else Format.DENSE for value in wanted}
+    return {
+        value: prices.conversion_seconds(value, given[value].other)
+        for value, formats_ in wanted.items()
+        if given[value].other in formats_
+    }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_revised_appraisal_is_that_of_a_possible_plan(seed: int) -> None:
+    for graph, appraisal, prices in rewritings(seed, 14, 12):
+        check(graph, appraisal, prices)
+        check(graph, appraise(graph, prices), prices)
+
+
+def test_a_revised_appraisal_is_nearly_that_of_a_fresh_look() -> None:
+    """After up to a dozen changes; what is invented differs from format to format more than latencies do."""
+    walks = [walk for seed in range(40) for walk in rewritings(seed, 14, 12)]
+    pairs = [(appraisal.seconds, appraise(graph, prices).seconds) for graph, appraisal, prices in walks]
+    ratios = [revised / fresh for revised, fresh in pairs if fresh]
+    assert mean(ratios) < 1.01
+    assert max(ratios) < 1.5
+    assert sum(ratio < 1 + 1e-9 for ratio in ratios) > 0.9 * len(ratios)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_appraisal_is_below_the_best_plan_of_all(seed: int) -> None:
+    for graph, appraisal, prices in rewritings(seed, 5, 5):
+        best = least_seconds(graph, prices, list(Format))
+        assert appraisal.seconds >= best - 1e-12
+        assert appraise(graph, prices).seconds >= best - 1e-12
+        assert choose(graph, prices).seconds >= best - 1e-12
+
+
+def walk(space: Space, graph: Graph, seed: int, length: int) -> Sequence[State]:
+    """The states of a walk by rules at random, the first one included."""
+    chance = random.Random(seed)
+    states = [space.with_options(space.start(graph))]
+    while len(states) <= length and states[-1].options:
+        step = space.step(states[-1], chance.choice(states[-1].options))
+        assert step is not None
+        states.append(space.finish(space.appraise(step)))
+    return states
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "nasrnn", "bert_base"])
+def test_models_are_appraised_rule_by_rule_as_from_scratch(name: str) -> None:
+    module, args = zoo.get(name).make(0, small=True)
+    graph = import_module(module, args).graph
+    cost = InventedCost(7, fused=0.5)
+    space = Space(Matcher(read_database(None)), cost, lambda match: True, lambda: None)
+    for state in walk(space, graph, 3, 12):
+        assert isinstance(state.appraisal, Appraisal)
+        check(state.graph, state.appraisal, cost)
+        assert state.seconds <= 1.02 * appraise(state.graph, cost).seconds
+
+
+def test_no_cover_has_more_nodes_than_a_revision_reaches() -> None:
+    longest = parse_graph(
+        f"graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {{ {LEAVES} "
+        "return relu(add(batch_norm(conv2d(x, u), g, g, g, g){eps=0.1}, y)) }"
+    )
+    most = max(len(cover.nodes) for node in longest.nodes for cover in Typed(0).covers(node))
+    assert most == REACH + 1
+    assert any(len(cover.nodes) == most for taken in coverings(longest, Typed(0)) for cover in taken)
+
+
+@pytest.mark.parametrize(
+    ("body", "old", "new"),
+    [
+        # A product that is computed along with its activation is read by another node, then returned.
+        ("p = conv2d(x, u) return relu(p), tanh(sigmoid(y))", "sigmoid", "conv2d"),
+        ("p = conv2d(x, u) return relu(p), sigmoid(y)", "sigmoid", "conv2d"),
+        # Two sums become the same, of which one was computed along with what reads it.
+        (
+            "s = add(conv2d(x, u), exp(y)) t = add(conv2d(x, u), sigmoid(y)) return relu(s), relu(t), tanh(t)",
+            *("exp", "sigmoid"),
+        ),
+        (
+            "s = add(conv2d(x, u), exp(y)) t = add(conv2d(x, u), sigmoid(y)) return relu(s), relu(t), tanh(s)",
+            *("exp", "sigmoid"),
+        ),
+        # A product has one reader less, and can be computed along with the other.
+        ("p = conv2d(x, u) return relu(p), tanh(exp(p))", "exp", "sigmoid"),
+    ],
+)
+def test_what_is_read_more_or_less_than_before_is_covered_anew(body: str, old: str, new: str) -> None:
+    graph = parse_graph(f"graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {{ {LEAVES} other = sigmoid(y) {body}, other }}")
+    named = {node.op.name: node.value for node in graph.nodes if is_running(node)}
+    # Whatever can be fused is, or nothing.
+    for fused in (0.0, 100.0):
+        cost = InventedCost(1, fused=fused)
+        walk = Walk(graph, cost)
+        walk.replace({named[old]: named[new]})
+        check(walk.graph, walk.appraisal, cost)
+        assert walk.appraisal.seconds == pytest.approx(appraise(walk.graph, cost).seconds)

@@ -223,10 +223,10 @@ class Saturation(Engine):
                 return StopReason.BUDGET
             _, _, state, option = heappop(ways)
             built = self.build(state, option, set())
-            if built is None or built[0].graph.key in met:
+            if built is None or built.step.graph.key in met:
                 continue
-            met.add(built[0].graph.key)
-            after = self.expand(*built, ends_excursion=True)
+            met.add(built.step.graph.key)
+            after = self.expand(built, ends_excursion=True)
             if after.graph == goal:
                 break
             self._offer(ways, after, places, wanted)

@@ -101,7 +101,7 @@ class _Templates(Engine):
         built = self.build(state, option, set())
         if built is None:
             return None
-        after = self.expand(*built, ends_excursion=True)
+        after = self.expand(built, ends_excursion=True)
         if not self.is_valid(after.static_bytes):
             return None
         # What was applied last is the result, however much it costs.
@@ -112,9 +112,9 @@ class _Templates(Engine):
 class _Measured(_Templates):
     def _after(self, state: State, option: Option) -> State | None:
         built = self.build(state, option, set())
-        if built is None or built[1] > state.seconds - PRECISION * self.original.seconds:
+        if built is None or built.appraisal.seconds > state.seconds - PRECISION * self.original.seconds:
             return None
-        after = self.expand(*built, ends_excursion=True)
+        after = self.expand(built, ends_excursion=True)
         return after if self.is_valid(after.static_bytes) else None
 
 

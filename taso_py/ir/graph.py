@@ -15,7 +15,7 @@ from typing import TypeAlias
 import networkx as nx
 
 from taso_py.ir.errors import InvariantError
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Input, Operator
 
 Record: TypeAlias = tuple[Operator, tuple[tuple[int, int], ...], int | None]
@@ -25,15 +25,22 @@ def topological(roots: Iterable[Node]) -> list[Node]:
     """The nodes that ``roots`` reach, operands first; deterministic (depth first, operands from left to right)."""
     order: list[Node] = []
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
+    # None stands for the last node that was opened, its operands being done.
+    stack: list[Node | None] = [*reversed([*roots])]
+    opened: list[Node] = []
     while stack:
-        node, operands_done = stack.pop()
-        if operands_done:
-            order.append(node)
+        node = stack.pop()
+        if node is None:
+            order.append(opened.pop())
         elif node not in seen:
             seen.add(node)
-            stack.append((node, True))
-            stack.extend((value.node, False) for value in reversed(node.inputs) if value.node not in seen)
+            operands = [operand for operand, _ in node.inputs if operand not in seen]
+            if operands:
+                opened.append(node)
+                stack.append(None)
+                stack += operands[::-1]
+            else:
+                order.append(node)
     return order
 
 
@@ -100,7 +107,7 @@ class Graph:
         """
 
         def final(node: Node, inputs: tuple[Value, ...]) -> Node:
-            return node if inputs == node.inputs else make(node.op, inputs, node.token)
+            return node if inputs == node.inputs else remake(node, inputs)
 
         return self.map(final, replacements)
 

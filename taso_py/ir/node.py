@@ -90,27 +90,45 @@ def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -
     """
     if op.pure != (token is None):
         raise InvariantError(f"{op.name}: exactly the operators that are not pure carry a token")
-    if op.commutative:
-        inputs = sorted(inputs, key=lambda value: value.key)
-    operands = tuple(inputs)
+    return _interned_node(op, inputs, token, None)
+
+
+def remake(node: Node, inputs: Sequence[Value]) -> Node:
+    """The node that does to ``inputs`` what a node does to its operands; its types, where those of the operands stay.
+
+    Raises:
+        ShapeError: the operator does not accept the operands.
+    """
+    for (old, i), (new, j) in zip(node.inputs, inputs, strict=True):
+        if old.types[i] != new.types[j]:
+            return _interned_node(node.op, inputs, node.token, None)
+    return _interned_node(node.op, inputs, node.token, node.types)
+
+
+def _interned_node(
+    op: Operator, inputs: Sequence[Value], token: int | None, types: tuple[TensorType, ...] | None
+) -> Node:
+    """The node, its types inferred unless they are known."""
+    operands = tuple(sorted(inputs, key=_key) if op.commutative else inputs)
     digest = _digest(op, operands, token)
     known = _interned.get(digest)
     if known is not None:
         return known
     node = Node()
     node.op, node.inputs, node.token, node.digest = op, operands, token, digest
-    node.types = op.infer([value.type for value in operands], STRICT)
+    node.types = op.infer([value.type for value in operands], STRICT) if types is None else types
     node.is_static = _is_static(op, operands)
     # Threads may race here: setdefault keeps one winner.
     return _interned.setdefault(digest, node)
 
 
+def _key(value: Value) -> tuple[str, int]:
+    return value.node.digest, value.output
+
+
 def _digest(op: Operator, inputs: tuple[Value, ...], token: int | None) -> str:
-    state = hashlib.blake2b(op.text.encode(), digest_size=16)
-    state.update(f"#{token}".encode())
-    for node, output in inputs:
-        state.update(f",{node.digest}.{output}".encode())
-    return state.hexdigest()
+    operands = "".join([f",{node.digest}.{output}" for node, output in inputs])
+    return hashlib.blake2b(f"{op.text}#{token}{operands}".encode(), digest_size=16).hexdigest()
 
 
 def _is_static(op: Operator, inputs: tuple[Value, ...]) -> bool:

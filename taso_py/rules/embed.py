@@ -48,8 +48,10 @@ def _extend(
     if not plan:
         yield bound
         return
-    for node in _candidates(index, bound, plan[0]):
-        yield from _extend(pattern, index, bound.copy(), [(Slot(False, plan[0].index, 0), Value(node, 0))], plan[1:])
+    entrance, rest = plan[0], plan[1:]
+    for node in _candidates(index, bound, entrance):
+        if type(node.op) is entrance.kind:
+            yield from _extend(pattern, index, bound.copy(), [(Slot(False, entrance.index, 0), Value(node, 0))], rest)
 
 
 def _candidates(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable[Node]:

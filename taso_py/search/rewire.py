@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value, remake
 
 
 def rewire(graph: Graph, replaced: Mapping[Value, Value], first: int = 0) -> tuple[Graph, dict[Node, Node]]:
@@ -33,7 +33,7 @@ def rewire(graph: Graph, replaced: Mapping[Value, Value], first: int = 0) -> tup
                 break
         else:
             continue
-        new = make(node.op, [moved(value) for value in node.inputs], node.token)
+        new = remake(node, [moved(value) for value in node.inputs])
         if new is not node:
             images[node] = new
             affected.add(node)

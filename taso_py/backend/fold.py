@@ -2,13 +2,13 @@
 
 Invariant: the folded graph computes the same function; arithmetic was carried out in double precision and rounded once
 (casts and opaque operators as the graph has them), data movement is exact, and the bytes of all weights together,
-counted per storage, have grown by no more than the limit.
+counted per storage, have grown by no more than the limit. Folded weights of the same bits are stored once.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,9 +61,36 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
         known = {**weights, **{key: computed[value] for value, key in keys.items()}}
         tensors = {node.op.key: known[node.op.key] for node in folded.nodes if isinstance(node.op, Weight)}
         if not frontier or stored_bytes(tensors.values()) <= limit:
+            tensors = _deduplicated(folded, tensors, keys.values())
             parameters = {key: flag for key, flag in program.parameters.items() if key in tensors}
             return replace(program, graph=folded, weights=tensors, parameters=parameters)
         refused.add(max(frontier, key=lambda value: (stored_bytes([computed[value]]), value.key)))
+
+
+def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:
+    """The weights of a graph, those under the keys given in place of others where all bits are the same."""
+    nodes = [node.op for node in graph.nodes if isinstance(node.op, Weight) and not node.op.mutable]
+    candidates, result = set(keys), dict(tensors)
+    alike: dict[object, list[Tensor]] = {}
+    # Weights as they were come first: what equals one of them needs no memory of its own.
+    for op in sorted(nodes, key=lambda op: op.key in candidates):
+        tensor = tensors[op.key]
+        others = alike.setdefault((tensor.dtype, tensor.shape, tensor.stride(), _sum_of_bytes(tensor)), [])
+        same = next((other for other in others if torch.equal(_bytes(other), _bytes(tensor))), None)
+        if same is None:
+            others.append(tensor)
+        elif op.key in candidates:
+            result[op.key] = same
+    return result
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _sum_of_bytes(tensor: Tensor) -> int:
+    """The same for equal tensors; comparing each with each would take long where a model has many of one shape."""
+    return int(_bytes(tensor).sum(dtype=torch.int64))
 
 
 _EXACT: Mapping[type[Operator], Callable[[Any, Any], Any]] = {
@@ -103,15 +130,20 @@ def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
 
 
 def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Computes a static value, in double precision where it takes arithmetic."""
+    """Computes a static value, in double precision where it takes arithmetic; intermediate results go when read."""
     held: dict[Value, Tensor] = {}
+    nodes = topological([value.node])
+    last = {operand: node for node in nodes for operand in node.inputs}
     with torch.no_grad():
-        for node in topological([value.node]):
+        for node in nodes:
             if isinstance(node.op, Weight):
                 held[node.value] = weights[node.op.key].detach()
             elif not isinstance(node.op, Constant):
                 operands = _operands(node, [held.get(operand) for operand in node.inputs])
                 held.update(zip(node.outputs, lower(call_now, node, operands, device), strict=True))
+                for operand in dict.fromkeys(node.inputs):
+                    if last[operand] is node:
+                        held.pop(operand, None)
         return held[value].to(TORCH_DTYPES[value.type.dtype])
 
 

@@ -131,3 +131,29 @@ def test_static_output_is_a_weight_that_callers_may_write_to() -> None:
     assert [node.op.name for node in after.graph.nodes] == ["input", "weight"]
     assert not any(isinstance(node.op, Weight) and node.op.key == "w" for node in after.graph.nodes)
     assert torch.equal(run(before)[1], run(after)[1])
+
+
+def test_folded_weights_of_the_same_bits_are_stored_once() -> None:
+    ones = torch.ones(3)
+    model = Model(lambda s, x: (x + s.a * 2, x * (s.b + 1), x - s.c * 1), a=ones, b=ones.clone(), c=ones.clone() * 2)
+    before, after = folded(model)
+    assert len(after.weights) == 3
+    assert stored_bytes(after.weights.values()) == 3 * 4
+    assert all(map(torch.equal, run(before), run(after)))
+
+
+def test_weights_that_are_equal_but_not_in_all_bits_are_kept_apart() -> None:
+    model = Model(lambda s, x: ((x + 1) / (s.a * 1), (x + 1) / (s.b * 1)), a=torch.zeros(3), b=-torch.zeros(3))
+    before, after = folded(model)
+    assert stored_bytes(after.weights.values()) == 2 * 3 * 4
+    assert all(map(torch.equal, run(before), run(after)))
+    assert torch.equal(run(after)[0], -run(after)[1])
+
+
+def test_what_equals_a_buffer_that_is_written_is_stored_apart() -> None:
+    model = Model(lambda s, x: (s.n.add_(1), x + s.n, x + s.w * 1)[1:], n=torch.ones(3), w=torch.ones(3))
+    before, after = folded(model)
+    assert stored_bytes(after.weights.values()) == 2 * 3 * 4
+    module = build(after)
+    assert module(X)[1].tolist() == module(X)[1].tolist() == (X + 1).tolist()
+    assert run(before)[1].tolist() == (X + 1).tolist()

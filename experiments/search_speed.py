@@ -1,0 +1,178 @@
+"""How fast is the search, and how soon does it find what it finds?
+
+Each search has a process of its own and is run twice there: the first run measures what latencies are unknown, the
+second, which takes the same way, is timed. What is timed is the processor time of one thread. An expansion is one graph
+of which everything is known that the search needs: its cost with the kernels and memory formats that suit it, and every
+substitution that can be applied to it anywhere, each with an estimate of what it gains. A candidate is a graph that was
+built and priced. Where a graph is searched region by region, the graphs are those of regions.
+
+Invariant: nothing is measured while a search is timed, or ``measured`` says how much was.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from experiments.harness import Experiment, Settings
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.model import CostModel
+from taso_py.ir.graph import Graph
+from taso_py.rules.database import read_database
+from taso_py.rules.match import Matcher
+from taso_py.runtime.optimize import calibrate
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.source import load_source
+from taso_py.search.backtracking import Backtracking, search
+from taso_py.search.result import Limits, Progress, SearchResult
+
+QUICK = ("squeezenet1_1", "nasrnn", "resnext50_32x4d")
+FULL = (
+    *("nasnetalarge", "nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "resnet50", "squeezenet1_1"),
+    *("mobilenet_v3_large", "densenet121", "vit_b_16", "gpt2"),
+)
+LONGER = 4
+"""How many times the usual budget a search is given to see what it misses."""
+WHOLE_BUDGET = 500
+"""How many graphs the search that never cuts a graph may build."""
+SECONDS = 900.0
+"""The time limit, so long that budgets decide."""
+WITHIN = 1.01
+"""How near the final cost counts as there."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One search in a process of its own."""
+
+    seconds: float
+    """Processor time."""
+    built: int
+    expansions: int
+    ratio: float
+    """The cost of the best graph over that of the original."""
+    near_seconds: float
+    """Processor time until the best so far was within 1% of the final cost."""
+    mib: float
+    """The most memory that the process had, less the most that it had before it searched."""
+    stop_reason: str
+    measured: int
+    nodes: int
+
+
+@dataclass
+class _Clock:
+    """Notes when the best so far becomes better."""
+
+    started: float = field(default_factory=time.process_time)
+    bests: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def __call__(self, progress: Progress) -> None:
+        if not self.bests or progress.best_seconds < self.bests[-1][1]:
+            self.bests.append((time.process_time() - self.started, progress.best_seconds))
+
+    def near(self, final: float) -> float:
+        """When the best so far was near the final cost."""
+        last = time.process_time() - self.started
+        return next((spent for spent, best in self.bests if best <= WITHIN * final), last)
+
+
+def _whole(graph: Graph, matcher: Matcher, cost: CostModel, limits: Limits, report: _Clock) -> SearchResult:
+    return Backtracking(graph, matcher, cost, limits, report).run()
+
+
+_SEARCHES: Mapping[str, Callable[[Graph, Matcher, CostModel, Limits, _Clock], SearchResult]] = {
+    "usual": search,
+    "whole": _whole,
+}
+
+
+def _searched(name: str, kind: str, budget: int, settings: Settings) -> _Run:
+    torch.set_num_threads(1)
+    source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
+    with torch.no_grad(), LatencyDatabase() as database:
+        program = import_source(source)
+        cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
+        cost.warm(program.graph)
+        calibrate(cost, program)
+        matcher = Matcher(read_database(None))
+        limits = Limits(budget=budget, seconds=SECONDS, seed=settings.seed)
+        before = _peak_mib()
+        _SEARCHES[kind](program.graph, matcher, cost, limits, _Clock())
+        measured, clock = cost.measured, _Clock()
+        found = _SEARCHES[kind](program.graph, matcher, cost, limits, clock)
+        return _Run(
+            seconds=time.process_time() - clock.started,
+            built=found.built,
+            expansions=found.expansions,
+            ratio=found.best.seconds / found.original.seconds,
+            near_seconds=clock.near(found.best.seconds),
+            mib=_peak_mib() - before,
+            stop_reason=found.stop_reason.name.lower(),
+            measured=cost.measured - measured,
+            nodes=sum(not node.is_static for node in program.graph.nodes),
+        )
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _run_alone(name: str, kind: str, budget: int, settings: Settings) -> _Run:
+    """A search in a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_searched, name, kind, budget, settings).result()
+
+
+def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    names = QUICK if settings.quick else FULL
+    return [_row(name, settings) for name in tqdm(names, desc="search_speed", unit="model")]
+
+
+def _row(name: str, settings: Settings) -> Mapping[str, Any]:
+    budget = Limits().budget
+    usual = _run_alone(name, "usual", budget, settings)
+    longer = _run_alone(name, "usual", LONGER * budget, settings)
+    whole = _run_alone(name, "whole", WHOLE_BUDGET, settings)
+    return {
+        "model": name,
+        "nodes": usual.nodes,
+        "expansions_per_s": usual.expansions / usual.seconds,
+        "candidates_per_s": usual.built / usual.seconds,
+        "whole_expansions_per_s": whole.expansions / whole.seconds,
+        "seconds": usual.seconds,
+        "seconds_to_1%": usual.near_seconds,
+        "built": usual.built,
+        "stop_reason": usual.stop_reason,
+        "cost": usual.ratio,
+        "cost_longer": longer.ratio,
+        "cost_whole": whole.ratio,
+        "seconds_longer": longer.seconds,
+        "mib": max(usual.mib, longer.mib),
+        "mib_whole": whole.mib,
+        "measured": usual.measured + longer.measured + whole.measured,
+    }
+
+
+def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+    axes = figure.subplots()
+    places = range(len(rows))
+    axes.barh(places, [row["seconds"] for row in rows], color="0.85", edgecolor="0.3", label="until it stops")
+    axes.barh(places, [row["seconds_to_1%"] for row in rows], height=0.4, color="0.35", label="to within 1%")
+    axes.set_yticks(list(places), [f"{row['model']} ({row['cost']:.2f})" for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("processor seconds of search (in brackets: cost of the result over the original's)")
+    axes.legend(loc="lower right")
+
+
+EXPERIMENT = Experiment("search_speed", "How fast is the search, and how soon does it find what it finds?", _run, _plot)

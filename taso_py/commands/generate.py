@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from taso_py.commands.common import command, print_json
 from taso_py.commands.verify import check_rule
-from taso_py.rules.database import Section, write_database
+from taso_py.ir.errors import TasoError
+from taso_py.rules.database import Section, update_database, write_text
+
+if TYPE_CHECKING:
+    from taso_py.generate.pipeline import Config, Generation
+
+REPORT = "generate.json"
+"""The run report in the output folder: times, terms, and what became of every candidate."""
 
 
 def add(commands: Any) -> None:
@@ -22,60 +33,93 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--ops", metavar="SET", action="append", help="vocabulary; repeatable (default: those shipped)")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("substitutions"), help="(%(default)s)")
+    parser.add_argument("--jobs", metavar="J", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    parser.add_argument("--resume", action="store_true", help="go on where an interrupted run into DIR stopped")
     parser.add_argument("--seed", type=int, default=0, help="of the values that terms are compared on")
     parser.add_argument("--json", action="store_true", help="print the run report as one JSON document")
 
 
 def _generate(parsed: argparse.Namespace) -> int:
-    from taso_py.generate.pipeline import Config, generate
-    from taso_py.generate.widen import widened
+    from taso_py.generate.pipeline import Config
+    from taso_py.generate.sets import SHIPPED
 
-    sets = {"vocabularies": tuple(parsed.ops)} if parsed.ops else {}
-    config = Config(**sets, max_operators=parsed.max_ops, seed=parsed.seed)
-    start = perf_counter()
-    with _Phases() as phases:
-        generation = generate(config, check_rule, phases)
-        wide = widened(generation.rules, check_rule)
-    report = generation.report
-    facts = {
-        "vocabularies": config.vocabularies,
-        "max_operators": config.max_operators,
-        "seed": config.seed,
-        "terms": report.terms,
-        "candidates": report.candidates,
-        "outcomes": dict(sorted(report.outcomes.items())),
-        "widened": len(wide),
-    }
-    write_database(parsed.out, [Section("-".join(config.vocabularies), [*generation.rules, *wide], facts)])
-    seconds = perf_counter() - start
+    if parsed.jobs < 1:
+        raise TasoError(f"--jobs must be at least 1, not {parsed.jobs}")
+    sections = [tuple(parsed.ops)] if parsed.ops else SHIPPED
+    reports = [_section(parsed, Config(names, parsed.max_ops, parsed.seed)) for names in sections]
+    write_text(parsed.out / REPORT, json.dumps(reports, indent=1) + "\n")
     if parsed.json:
-        unproved = [{"rule": rule, "reason": reason} for rule, reason in report.unproved]
-        print_json(
-            {**facts, "rules": len(generation.rules) + len(wide), "unproved": unproved, "seconds": round(seconds, 1)}
-        )
-    else:
-        for name, value in facts.items():
-            print(f"{name:<14} {value}")
-        print(f"{len(generation.rules) + len(wide)} rules written to {parsed.out} in {seconds:.0f} s")
+        print_json(reports)
+        return 0
+    for report in reports:
+        for name, value in report.items():
+            if name != "fates":
+                print(f"{name:<14} {value}")
+    print(f"{sum(report['rules'] for report in reports)} rules written to {parsed.out}")
+    print(f"{parsed.out / REPORT} says what became of every candidate")
     return 0
 
 
+def _section(parsed: argparse.Namespace, config: Config) -> dict[str, Any]:
+    """Generates and writes one file; returns the run report."""
+    from taso_py.generate.journal import Journal
+    from taso_py.generate.pipeline import generate
+    from taso_py.generate.widen import widened
+
+    name = "-".join(config.vocabularies)
+    about = {**_choices(config), **_versions()}
+    with Journal(parsed.out / f"{name}.journal", about, resume=parsed.resume) as journal, _Phases() as phases:
+        generation = generate(config, check_rule, phases, jobs=parsed.jobs, journal=journal)
+        wide = widened(generation.rules, check_rule)
+        facts = {**_facts(config, generation), "widened": len(wide)}
+        update_database(parsed.out, Section(name, [*generation.rules, *wide], facts))
+        journal.remove()
+    fates = [asdict(fate) for fate in generation.report.fates]
+    return {**facts, "rules": len(generation.rules) + len(wide), "seconds": phases.seconds, "fates": fates}
+
+
+def _facts(config: Config, generation: Generation) -> dict[str, Any]:
+    """What the manifest says of a generation: everything that does not differ from run to run."""
+    report = generation.report
+    return {
+        **_choices(config),
+        "terms": report.terms,
+        "candidates": report.candidates,
+        "outcomes": dict(sorted(report.outcomes.items())),
+    }
+
+
+def _choices(config: Config) -> dict[str, Any]:
+    return {"vocabularies": config.vocabularies, "max_operators": config.max_operators, "seed": config.seed}
+
+
+def _versions() -> dict[str, str]:
+    """What else the result depends on."""
+    return {name: version(name) for name in ("taso-py", "egglog", "numpy", "z3-solver")}
+
+
 class _Phases:
-    """A progress bar that starts anew with each phase."""
+    """A progress bar that starts anew with each phase, and how long each took."""
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
+        self._since = perf_counter()
+        self.seconds: dict[str, float] = {}
+        """Wall-clock seconds by phase."""
 
     def __enter__(self) -> _Phases:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
+            self.seconds[self._bar.desc] = round(perf_counter() - self._since, 1)
             self._bar.close()
+            self._bar = None
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         if self._bar is None or self._bar.desc != phase:
             self.__exit__()
+            self._since = perf_counter()
             self._bar = tqdm(total=total, leave=False)
             self._bar.desc = phase
         self._bar.update(done - self._bar.n)

@@ -99,6 +99,11 @@ class Deriver:
             self._run(f"(ruleset {name})(rule {text} :ruleset {name})")
         return bool(text)
 
+    @property
+    def rewrites(self) -> int:
+        """How many rewrites there are; what is derivable depends on them alone."""
+        return len(self._rewrites)
+
     def redundant(
         self, groups: Sequence[Sequence[Substitution]], is_kept: Callable[[Derivation, Substitution], bool]
     ) -> set[Substitution]:

@@ -1,30 +1,39 @@
-"""The generator: enumerate, pair, test, generalise and prove, prune; in one loop over candidates, small ones first.
+"""The generator: enumerate, pair, test, generalise and prove, prune; candidates are taken small ones first.
+
+Tests and proofs depend on one candidate each, and are made by as many workers as there are; what is derivable depends
+on all rules accepted before. Candidates are taken some at a time: those that the accepted rules do not derive are
+proved together, then accepted one after the other unless what came before them in this batch derives them.
 
 Invariant: every rule that comes out was proved by the prover that was handed in, at the generality it is stated in. The
-result is a function of the configuration and that prover.
+result is a function of the configuration and that prover, not of the number of workers or of interruptions.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from taso_py.generate.candidates import Candidate, collect, distinct, shifted
 from taso_py.generate.derive import Derivation, Deriver
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.folding import fold
+from taso_py.generate.journal import Journal
 from taso_py.generate.sets import VOCABULARIES
 from taso_py.generate.settle import Refusal, Settler
-from taso_py.generate.vocabulary import Folding, Written
+from taso_py.generate.vocabulary import Family, Folding, Written
+from taso_py.generate.workers import Workers
 from taso_py.generate.worth import lowers_cost, only_adds, recognises, saves_contraction
 from taso_py.generate.written import written
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Value
 from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules, write_rule
 from taso_py.rules.verdict import Prover
+
+BATCH = 12
+"""How many candidates are taken at a time; a constant, since the result depends on it."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with the phase, how much of it is done, and how much there is."""
@@ -34,15 +43,28 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 class Config:
     """What to generate from."""
 
-    vocabularies: tuple[str, ...] = ("core", "merge", "fold", "fuse")
+    vocabularies: tuple[str, ...]
+    """Generated together: what some have found prunes what others find."""
     max_operators: int | None = None
     """Operators per side at most; by default what each family says."""
     seed: int = 0
+    families: tuple[Family | Folding | Written, ...] = ()
+    """Families beside those of the vocabularies, e.g. with operators of one's own."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.vocabularies if name not in VOCABULARIES]
         if unknown:
             raise TasoError(f"no vocabulary is called {unknown[0]}; there are {', '.join(sorted(VOCABULARIES))}")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of one direction of a candidate."""
+
+    candidate: str
+    outcome: str
+    detail: str = ""
+    """Shapes at which it is false, why it was not proved, or the identifiers of the rules that were accepted."""
 
 
 @dataclass
@@ -52,10 +74,17 @@ class Report:
     terms: dict[str, list[int]] = field(default_factory=dict[str, "list[int]"])
     """Terms evaluated at each level, by family."""
     candidates: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter[str])
-    """What became of each direction of each candidate."""
-    unproved: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Candidates that pass every test but were not proved, with the prover's reason."""
+    fates: list[Fate] = field(default_factory=list[Fate])
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How many directions of candidates came to which end."""
+        return Counter(fate.outcome for fate in self.fates)
+
+    @property
+    def unproved(self) -> list[Fate]:
+        """Candidates that pass every test but were not proved, with the prover's reason."""
+        return [fate for fate in self.fates if fate.outcome == "unproved"]
 
 
 @dataclass(frozen=True)
@@ -66,23 +95,89 @@ class Generation:
     report: Report
 
 
-def generate(config: Config, prove: Prover, progress: Progress | None = None) -> Generation:
-    """Generates the substitutions of a configuration."""
+def generate(
+    config: Config, prove: Prover, progress: Progress | None = None, *, jobs: int = 1, journal: Journal | None = None
+) -> Generation:
+    """Generates the substitutions of a configuration.
+
+    Args:
+        config: what from.
+        prove: the prover; for several jobs, a function that other processes find by its name.
+        progress: told what is being done.
+        jobs: how many processes test and prove.
+        journal: remembers tests and proofs, for a run that goes on where this one stops.
+    """
     report = Report()
     told = progress or (lambda _phase, _done, _total: None)
-    candidates = distinct(_candidates(config, report, told))
-    report.candidates = len(candidates)
-    loop = _Loop(Settler(prove, config.seed), Deriver(config.seed), report)
-    for done, candidate in enumerate(candidates):
-        told("prove", done, len(candidates))
-        loop.take(candidate)
-    return Generation(tuple(loop.without_redundant()), report)
+    with Workers(jobs, prove, config.seed) as workers:
+        candidates = distinct(_candidates(config, report, told, workers))
+        report.candidates = len(candidates)
+        loop = _Loop(workers, Deriver(config.seed), journal or Journal(), report)
+        loop.test(candidates, told)
+        for start in range(0, len(candidates), BATCH):
+            told("prove", start, len(candidates))
+            loop.take(candidates[start : start + BATCH])
+        told("prune", 0, 1)
+        return Generation(tuple(loop.without_redundant()), report)
 
 
-def _directions(candidate: Candidate) -> Iterator[tuple[Sequence[Value], Sequence[Value]]]:
-    yield candidate.left, candidate.right
-    if not candidate.one_way:
-        yield candidate.right, candidate.left
+def _candidates(config: Config, report: Report, told: Progress, workers: Workers) -> Iterator[Candidate]:
+    families = [*(family for name in config.vocabularies for family in VOCABULARIES[name]), *config.families]
+    tasks = [(family, config) for family in families]
+    for done, (family, (counts, found)) in enumerate(zip(families, workers.map(_enumerate, tasks), strict=True)):
+        told("enumerate", done + 1, len(families))
+        if counts:
+            report.terms[family.name] = counts
+        yield from found
+
+
+def _enumerate(_settler: Settler, task: tuple[Family | Folding | Written, Config]) -> tuple[list[int], list[Candidate]]:
+    """The terms of each level and the candidates of a family."""
+    family, config = task
+    match family:
+        case Folding():
+            return [], [*fold(family, config.seed)]
+        case Written():
+            return [], [*written(family)]
+        case Family():
+            found = enumerate_terms(family, config.seed, config.max_operators)
+            return found.counts, distinct(collect(found))
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """A candidate, to be read from left to right or back."""
+
+    candidate: Candidate
+    is_forwards: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.key}{'' if self.is_forwards else ', backwards'}"
+
+    @property
+    def sides(self) -> tuple[Sequence[Value], Sequence[Value]]:
+        sides = self.candidate.left, self.candidate.right
+        return sides if self.is_forwards else sides[::-1]
+
+
+def _directions(candidates: Iterable[Candidate]) -> list[_Direction]:
+    ways = [(candidate, way) for candidate in candidates for way in (True, False)]
+    return [_Direction(candidate, way) for candidate, way in ways if way or not candidate.one_way]
+
+
+def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
+    """The least general rule of a direction as text, or why there is none."""
+    baseline = settler.baseline(*direction.sides)
+    if isinstance(baseline, Refusal):
+        return {"outcome": baseline.value, "detail": settler.reason}
+    return {"rule": write_rule(baseline)}
+
+
+def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
+    """The proved rules of a direction as text, or why the last proof failed."""
+    proved = settler.settle(*direction.sides, direction.candidate.data)
+    return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 
 def _is_kept(derivation: Derivation, rule: Substitution) -> bool:
@@ -100,72 +195,93 @@ def _is_kept(derivation: Derivation, rule: Substitution) -> bool:
             return False
 
 
-def _candidates(config: Config, report: Report, told: Progress) -> Iterator[Candidate]:
-    families = [family for name in config.vocabularies for family in VOCABULARIES[name]]
-    for done, family in enumerate(families):
-        told("enumerate", done, len(families))
-        if isinstance(family, Folding):
-            yield from fold(family, config.seed)
-        elif isinstance(family, Written):
-            yield from written(family)
-        else:
-            found = enumerate_terms(family, config.seed, config.max_operators)
-            report.terms[family.name] = found.counts
-            yield from collect(found)
-
-
 @dataclass
 class _Loop:
     """Takes candidates in order; what is accepted prunes what comes later."""
 
-    settler: Settler
+    workers: Workers
     deriver: Deriver
+    journal: Journal
     report: Report
     groups: list[list[Substitution]] = field(default_factory=list[list[Substitution]])
     """The accepted rules, those of a candidate together."""
 
-    def take(self, candidate: Candidate) -> None:
-        """Accepts the directions of a candidate that are true, proved, and not derivable or worth keeping even so."""
-        directions: list[tuple[Sequence[Value], Sequence[Value], Derivation]] = []
-        for source, target in _directions(candidate):
-            baseline = self.settler.baseline(source, target)
-            if isinstance(baseline, Refusal):
-                self.report.outcomes[baseline.value] += 1
-                continue
-            if only_adds(baseline):
-                self.report.outcomes["only adds"] += 1
-                continue
-            derivation = self.deriver.derive(baseline)
-            if _is_kept(derivation, baseline):
-                directions.append((source, target, derivation))
-            else:
-                self.report.outcomes[derivation.value] += 1
-        proved = [self._prove(candidate, *direction) for direction in directions]
-        accepted: list[Substitution] = []
-        for rule in itertools.chain.from_iterable(proved):
+    def test(self, candidates: Sequence[Candidate], told: Progress) -> list[tuple[_Direction, dict[str, str]]]:
+        """Tests all directions of candidates at random sizes."""
+        directions = _directions(candidates)
+        named = {f"test {direction.name}": direction for direction in directions}
+        found = self.journal.recall_all(
+            named, lambda missing: self.workers.map(_test, missing), lambda done, total: told("test", done, total)
+        )
+        return [*zip(directions, found, strict=True)]
+
+    def take(self, candidates: Sequence[Candidate]) -> None:
+        """Accepts the directions of candidates that are true, proved, and not derivable or worth keeping even so."""
+        tested = self.test(candidates, lambda _phase, _done, _total: None)
+        open_ = [direction for direction, test in tested if self._may_be_new(direction, test)]
+        named = {f"settle {direction.name}": direction for direction in open_}
+        proofs = self.journal.recall_all(named, lambda missing: self.workers.map(_settle, missing))
+        settled = dict(zip(open_, proofs, strict=True))
+        accepted = [candidate for candidate in candidates if self._accept(candidate, settled)]
+        others = [other for candidate in accepted for other in shifted(candidate)]
+        if others:
+            self.take(others)
+
+    def _may_be_new(self, direction: _Direction, test: dict[str, str]) -> bool:
+        if "rule" not in test:
+            self._record(direction, test["outcome"], test["detail"])
+            return False
+        (baseline,) = read_rules(test["rule"])
+        if only_adds(baseline):
+            self._record(direction, "only adds")
+            return False
+        derivation = self._derive(baseline)
+        if not _is_kept(derivation, baseline):
+            self._record(direction, derivation.value)
+            return False
+        return True
+
+    def _accept(self, candidate: Candidate, settled: dict[_Direction, dict[str, Any]]) -> bool:
+        """Accepts what was proved of a candidate and is still worth keeping; whether anything is."""
+        kept: list[Substitution] = []
+        for direction in _directions([candidate]):
+            if direction in settled:
+                kept += self._worth_keeping(direction, settled[direction])
+        group: list[Substitution] = []
+        for rule in kept:
             # The other direction is the same rule where the sides differ by a renaming.
-            if not accepted or self.deriver.derive(rule) is not Derivation.ONE_STEP:
+            if not group or self._derive(rule) is not Derivation.ONE_STEP:
                 self.deriver.add(rule)
-                accepted.append(rule)
-        if accepted:
-            self.groups.append(accepted)
-            for other in shifted(candidate):
-                self.take(other)
+                group.append(rule)
+        if group:
+            self.groups.append(group)
+        return bool(group)
+
+    def _worth_keeping(self, direction: _Direction, settled: dict[str, Any]) -> list[Substitution]:
+        kept: list[Substitution] = []
+        for rule in (rule for text in settled["rules"] for rule in read_rules(text)):
+            # What was proved may be more special than it looked, and an instance of a known rule after all.
+            derivation = self._derive(rule)
+            if not only_adds(rule) and _is_kept(derivation, rule):
+                kept.append(replace(rule, proof="index" if derivation is Derivation.NOT else "derived"))
+        if not settled["rules"]:
+            self._record(direction, "unproved", settled["reason"])
+        elif not kept:
+            self._record(direction, "derivable once proved")
+        else:
+            self._record(direction, f"accepted, {kept[0].proof}", " ".join(rule.id for rule in kept))
+        return kept
+
+    def _derive(self, rule: Substitution) -> Derivation:
+        name = f"derive {rule.id} after {self.deriver.rewrites}"
+        return Derivation[self.journal.recall(name, lambda: self.deriver.derive(rule).name)]
+
+    def _record(self, direction: _Direction, outcome: str, detail: str = "") -> None:
+        self.report.fates.append(Fate(direction.name, outcome, detail))
 
     def without_redundant(self) -> list[Substitution]:
         """The accepted rules without those that rules accepted later made derivable."""
         going = self.deriver.redundant(self.groups, _is_kept)
-        self.report.outcomes["derivable from rules accepted later"] += len(going)
+        late = "derivable from rules accepted later"
+        self.report.fates += [Fate(name, late) for name in sorted(rule.id for rule in going)]
         return [rule for group in self.groups for rule in group if rule not in going]
-
-    def _prove(
-        self, candidate: Candidate, source: Sequence[Value], target: Sequence[Value], derivation: Derivation
-    ) -> list[Substitution]:
-        proof = "index" if derivation is Derivation.NOT else "derived"
-        proved = [replace(rule, proof=proof) for rule in self.settler.settle(source, target, candidate.data)]
-        # What was proved may be more special than it looked, and an instance of a known rule after all.
-        kept = [rule for rule in proved if not only_adds(rule) and _is_kept(self.deriver.derive(rule), rule)]
-        self.report.outcomes[f"accepted, {proof}" if kept else "derivable once proved" if proved else "unproved"] += 1
-        if not proved:
-            self.report.unproved.append((candidate.key, self.settler.reason))
-        return kept

@@ -6,8 +6,9 @@ Invariant: a rule that fails is false; one that passes may still be. The draws d
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -20,7 +21,8 @@ from taso_py.ir.size import Dim, evaluate, symbol, symbols
 from taso_py.ir.types import Axis, Group, TensorType
 from taso_py.ir.unify import STRICT
 from taso_py.ops.base import plain_axis
-from taso_py.ops.evaluate import Domain, evaluate_graph
+from taso_py.ops.evaluate import Domain
+from taso_py.ops.evaluate import evaluate as evaluate_operator
 from taso_py.ops.movement import Slice
 from taso_py.rules.substitution import Substitution, attribute_symbols, key, rebuild
 
@@ -42,24 +44,55 @@ class Trial(enum.Enum):
 
 def retest(rule: Substitution, seed: int, trials: int = TRIALS) -> Trial:
     """Compares both sides at ``trials`` random instances."""
+    return examine(rule, seed, trials)[0]
+
+
+def examine(rule: Substitution, seed: int, trials: int = TRIALS) -> tuple[Trial, str]:
+    """As :func:`retest`, with the shapes of the variables at which the sides differ."""
     passed = 0
     for number, instance in enumerate(instances(rule, seed)):
-        values = {
-            key(node): samples(seed + number, key(node), node.types[0].sizes, count=2) for node in instance.variables
-        }
-        left = evaluate_graph(instance.source, values, Domain.EXACT)
-        right = evaluate_graph(instance.target, values, Domain.EXACT)
-        for a, b in zip(left, right, strict=True):
-            exact = np.isfinite(a) & np.isfinite(b)
-            if not np.array_equal(a[exact], b[exact]):
-                return Trial.FALSE
+        if not instance.agrees(rule, seed + number):
+            shapes = ", ".join(f"{key(node)}: {instance.types[node]}" for node in rule.variables)
+            return Trial.FALSE, shapes
         passed += 1
         if passed == trials:
             break
-    return Trial.PASSED if passed else Trial.NO_INSTANCE
+    return (Trial.PASSED if passed else Trial.NO_INSTANCE), ""
 
 
-def instances(rule: Substitution, seed: int) -> Iterator[Substitution]:
+@dataclass(frozen=True)
+class Instance:
+    """A rule at concrete sizes, without nodes of its own: most are used once."""
+
+    sizes: Mapping[str, Dim]
+    group: tuple[int, ...]
+    """What every axis group stands for."""
+    types: Mapping[Node, TensorType]
+    """The types of the nodes of both sides, inputs included."""
+
+    def agrees(self, rule: Substitution, seed: int) -> bool:
+        """Whether both sides compute the same on sample values, where they are exact."""
+        values = {node: samples(seed, key(node), self.types[node].sizes, count=2) for node in rule.variables}
+        for node in (*rule.source.nodes, *rule.target.nodes):
+            if node not in values:
+                operands = [value.node for value in node.inputs]
+                arrays, types = [values[o] for o in operands], [self.types[o] for o in operands]
+                values[node] = evaluate_operator(node.op.substitute(self.sizes), arrays, types, Domain.EXACT)
+        for left, right in zip(rule.source.outputs, rule.target.outputs, strict=True):
+            a, b = values[left.node], values[right.node]
+            exact = np.isfinite(a) & np.isfinite(b)
+            if not np.array_equal(a[exact], b[exact]):
+                return False
+        return True
+
+    def of(self, rule: Substitution) -> Substitution:
+        """The rule itself at these sizes."""
+        retype = partial(_retype, sizes=self.sizes, group=self.group)
+        sides = [rebuild(side, retype, lambda op: op.substitute(self.sizes)) for side in (rule.source, rule.target)]
+        return Substitution(sides[0], sides[1], (), rule.numerics)
+
+
+def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
     """Instances at random sizes that satisfy the preconditions; no dimension of the source is empty."""
     random = generator(seed, rule.id)
     for attempt in range(_ATTEMPTS):
@@ -79,17 +112,8 @@ def generic_instance(rule: Substitution, seed: int) -> Substitution | None:
     for _ in range(_ATTEMPTS):
         instance = _instance(rule, _Draw(random, range(2, 61), is_distinct=True), (67,), None)
         if instance is not None:
-            return instance
+            return instance.of(rule)
     return None
-
-
-def _instance(
-    rule: Substitution, draw: _Draw, group: tuple[int, ...], most_elements: int | None
-) -> Substitution | None:
-    try:
-        return instantiate(rule, draw.sizes(rule), group, most_elements)
-    except (TasoError, ValueError, ZeroDivisionError):
-        return None
 
 
 @dataclass
@@ -133,39 +157,32 @@ class _Draw:
         return self._known(value)
 
 
-def instantiate(
-    rule: Substitution, sizes: Mapping[str, Dim], group: tuple[int, ...], most_elements: int | None
-) -> Substitution | None:
-    """The instance with these sizes and ``group`` for every axis group; None if it is not to be considered.
-
-    Raises:
-        ShapeError, ValueError: a side does not type-check.
-    """
-    plain = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
-    for condition in rule.preconditions:
-        value = evaluate(condition.value, plain)
-        if value < 0 or (condition.is_equality and value > 0):
-            return None
-
-    def retype(type_: TensorType) -> TensorType:
-        shape: list[Axis] = []
-        for axis in type_.substitute(sizes).shape:
-            shape += group if isinstance(axis, Group) else [axis]
-        return TensorType(type_.dtype, tuple(shape))
-
-    # Most draws do not fit: types are inferred before any node is made.
-    types = _types(rule, sizes, retype)
-    for node in rule.source.nodes:
-        elements = prod(types[node].sizes)
-        if elements == 0 or (most_elements is not None and elements > most_elements):
-            return None
-    sides = [rebuild(side, retype, lambda op: op.substitute(sizes)) for side in (rule.source, rule.target)]
-    return Substitution(sides[0], sides[1], (), rule.numerics)
+def _instance(rule: Substitution, draw: _Draw, group: tuple[int, ...], most_elements: int | None) -> Instance | None:
+    """The instance of a draw; None if a side does not type-check or it is not to be considered."""
+    try:
+        sizes = draw.sizes(rule)
+        plain = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
+        for condition in rule.preconditions:
+            value = evaluate(condition.value, plain)
+            if value < 0 or (condition.is_equality and value > 0):
+                return None
+        types = _types(rule, sizes, group)
+    except (TasoError, ValueError, ZeroDivisionError):
+        return None
+    elements = [prod(types[node].sizes) for node in rule.source.nodes]
+    if min(elements) == 0 or (most_elements is not None and max(elements) > most_elements):
+        return None
+    return Instance(sizes, group, types)
 
 
-def _types(
-    rule: Substitution, sizes: Mapping[str, Dim], retype: Callable[[TensorType], TensorType]
-) -> dict[Node, TensorType]:
+def _retype(type_: TensorType, sizes: Mapping[str, Dim], group: tuple[int, ...]) -> TensorType:
+    shape: list[Axis] = []
+    for axis in type_.substitute(sizes).shape:
+        shape += group if isinstance(axis, Group) else [axis]
+    return TensorType(type_.dtype, tuple(shape))
+
+
+def _types(rule: Substitution, sizes: Mapping[str, Dim], group: tuple[int, ...]) -> dict[Node, TensorType]:
     """The types of all values of both sides.
 
     Raises:
@@ -175,7 +192,7 @@ def _types(
     for node in (*rule.source.nodes, *rule.target.nodes):
         if node not in types:
             types[node] = (
-                retype(node.op.type)
+                _retype(node.op.type, sizes, group)
                 if isinstance(node.op, Input)
                 else node.op.substitute(sizes).infer([types[value.node] for value in node.inputs], STRICT)[0]
             )

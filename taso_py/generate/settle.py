@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from taso_py.generate.generalize import Generality, lift, numbers, starts
-from taso_py.generate.retest import Trial, generic_instance, retest
+from taso_py.generate.retest import Trial, examine, generic_instance, retest
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
@@ -27,7 +27,7 @@ class Refusal(enum.Enum):
 
 @dataclass
 class Settler:
-    """Tests and proves; remembers why the last proof failed."""
+    """Tests and proves; remembers why the last test or proof failed."""
 
     prove: Prover
     seed: int
@@ -37,13 +37,14 @@ class Settler:
 
     def baseline(self, source: Sequence[Value], target: Sequence[Value]) -> Substitution | Refusal:
         """The least general rule: symbolic sizes, but every attribute fixed that may be; bounds of slices if needed."""
-        refusal = Refusal.ILL_TYPED
+        refusal, self.reason = Refusal.ILL_TYPED, ""
         for generality in starts(numbers(source, target)):
             if any(number[0] != "slice" for number in numbers(source, target)) and not generality.fixed:
                 continue
             for rule in lift(source, target, generality):
                 refusal = Refusal.FALSE
-                if retest(rule, self.seed) is Trial.PASSED and generic_instance(rule, self.seed) is not None:
+                trial, self.reason = examine(rule, self.seed)
+                if trial is Trial.PASSED and generic_instance(rule, self.seed) is not None:
                     return rule
         return refusal
 

@@ -5,8 +5,9 @@ Invariant: every operator that the grammar can name is in ``OPERATORS``; those w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TypeVar
 
+from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import LEAVES, Operator
 from taso_py.ir.parse import parse_graph as _parse_graph
@@ -19,7 +20,7 @@ from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 
-DEFINED: Mapping[str, type[TensorOperator]] = {
+DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
         *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Rsqrt, Silu, Gelu, Cast),
@@ -31,7 +32,21 @@ DEFINED: Mapping[str, type[TensorOperator]] = {
     )
 }
 
-OPERATORS: Mapping[str, type[Operator]] = {**{op.name: op for op in (*LEAVES, Opaque)}, **DEFINED}
+OPERATORS: dict[str, type[Operator]] = {**{op.name: op for op in (*LEAVES, Opaque)}, **DEFINED}
+
+_Op = TypeVar("_Op", bound=type[TensorOperator])
+
+
+def declare(op: _Op) -> _Op:
+    """Adds an operator of one's own to the table, so that texts may name it; a decorator.
+
+    Raises:
+        InvariantError: another operator has this name.
+    """
+    if OPERATORS.setdefault(op.name, op) is not op:
+        raise InvariantError(f"an operator is called {op.name} already")
+    DEFINED[op.name] = op
+    return op
 
 
 def parse_graph(text: str) -> Graph:

@@ -73,11 +73,7 @@ def _folder(root: Traversable) -> dict[str, str]:
         if not found:
             raise DatabaseError(f"{root} holds no {SUFFIX} files; run 'taso-py generate' to make some")
         return {name: _text(found[name]) for name in sorted(found)}
-    try:
-        sections = json.loads(_text(manifest))["files"]
-        digests = {name: str(facts["digest"]) for name, facts in sections.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatabaseError(f"{manifest} is damaged; run 'taso-py generate' again") from error
+    digests = {name: facts["digest"] for name, facts in _listed(manifest).items()}
     if set(found) != set(digests):
         odd = min(set(found) ^ set(digests))
         raise DatabaseError(f"{root}: {odd} is {'not in the manifest' if odd in found else 'missing'}")
@@ -86,6 +82,17 @@ def _folder(root: Traversable) -> dict[str, str]:
         if _digest(text) != digests[name]:
             raise DatabaseError(f"{root / name} was changed after its rules were proved; run 'taso-py generate' again")
     return texts
+
+
+def _listed(manifest: Traversable) -> dict[str, dict[str, Any]]:
+    """What a manifest says of each file."""
+    try:
+        sections: dict[str, dict[str, Any]] = json.loads(_text(manifest))["files"]
+        if all(isinstance(facts["digest"], str) and isinstance(facts["rules"], int) for facts in sections.values()):
+            return sections
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise DatabaseError(f"{manifest} is damaged; run 'taso-py generate' again")
 
 
 def _text(item: Traversable) -> str:
@@ -105,25 +112,55 @@ def write_database(directory: Path, sections: Sequence[Section]) -> None:
     Raises:
         DatabaseError: the folder cannot be written.
     """
+    names = {section.name + SUFFIX for section in sections}
+    _write(directory, sections, {})
+    for old in directory.glob(f"*{SUFFIX}"):
+        if old.name not in names:
+            old.unlink()
+
+
+def update_database(directory: Path, section: Section) -> None:
+    """Writes one file of a database, which may be new; the others stay as they are.
+
+    Raises:
+        DatabaseError: the folder cannot be written, or one of the other files does not fit the manifest.
+    """
+    manifest, name = directory / MANIFEST, section.name + SUFFIX
+    listed = _listed(manifest) if manifest.is_file() else {}
+    others = {other: facts for other, facts in listed.items() if other != name}
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        if path.name != name and (path.name not in others or _digest(_text(path)) != others[path.name]["digest"]):
+            raise DatabaseError(f"{path} does not fit {manifest.name} beside it; choose another folder")
+    _write(directory, [section], others)
+
+
+def _write(directory: Path, sections: Sequence[Section], others: Mapping[str, Any]) -> None:
     texts = {section.name + SUFFIX: _section_text(section) for section in sections}
-    facts = {
-        section.name + SUFFIX: {
-            "rules": len(section.rules),
-            "digest": _digest(texts[section.name + SUFFIX]),
-            **section.facts,
-        }
-        for section in sections
-    }
-    manifest = {"version": VERSION, "rules": sum(len(s.rules) for s in sections), "files": facts}
+    facts = {**others}
+    for section in sections:
+        name = section.name + SUFFIX
+        facts[name] = {"rules": len(section.rules), "digest": _digest(texts[name]), **section.facts}
+    manifest = {"version": VERSION, "rules": sum(file["rules"] for file in facts.values()), "files": facts}
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for old in directory.glob(f"*{SUFFIX}"):
-            if old.name not in texts:
-                old.unlink()
-        for name, text in {**texts, MANIFEST: json.dumps(manifest, indent=2, sort_keys=True) + "\n"}.items():
-            (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DatabaseError(f"cannot write to {directory}: {error.strerror}; choose another folder") from error
+    for name, text in {**texts, MANIFEST: json.dumps(manifest, indent=2, sort_keys=True) + "\n"}.items():
+        write_text(directory / name, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        DatabaseError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise DatabaseError(f"cannot write {path}: {error.strerror}; choose another folder") from error
 
 
 def _section_text(section: Section) -> str:

@@ -97,6 +97,6 @@ def test_retest_tells_true_from_false() -> None:
 
 def test_instances_do_not_depend_on_anything_but_rule_and_seed() -> None:
     rule = _rule("slice(concat(a, b){axis=-1}){axis=-1, start=A, stop=B}", "slice(a){axis=-1, start=A, stop=B}")
-    first, again = ([instance.statement for instance in instances(rule, 7)] for _ in range(2))
+    first, again = ([instance.of(rule).statement for instance in instances(rule, 7)] for _ in range(2))
     assert first == again
     assert len(first) > 5

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from taso_py.ir.errors import TasoError
-from taso_py.rules.database import MANIFEST, DatabaseError, Section, read_database, write_database
+from taso_py.rules.database import MANIFEST, DatabaseError, Section, read_database, update_database, write_database
 from taso_py.rules.substitution import Substitution, canonical
 from taso_py.rules.text import read_rules
 
@@ -37,6 +37,22 @@ def test_writing_is_reproducible_and_removes_old_files(database: Path) -> None:
     assert {path.name: path.read_bytes() for path in database.iterdir()} == before
     write_database(database, [Section("two", RULES[2:], {})])
     assert {path.name for path in database.iterdir()} == {"two.rules", MANIFEST}
+
+
+def test_one_file_is_written_and_the_others_stay(database: Path, tmp_path: Path) -> None:
+    before = (database / "one.rules").read_bytes()
+    update_database(database, Section("two", RULES[1:], {"seed": 0}))
+    update_database(database, Section("three", RULES[:1], {"seed": 0}))
+    assert (database / "one.rules").read_bytes() == before
+    assert _ids(read_database(database / "two.rules")) == _ids(RULES[1:])
+    assert _ids(read_database(database)) == _ids(RULES)
+    write_database(database, [Section("two", RULES[1:], {"seed": 0})])
+    fresh = tmp_path / "fresh"
+    update_database(fresh, Section("two", RULES[1:], {"seed": 0}))
+    assert (fresh / MANIFEST).read_bytes() == (database / MANIFEST).read_bytes()
+    (fresh / "mine.rules").write_text(TEXT)
+    with pytest.raises(DatabaseError, match="does not fit"):
+        update_database(fresh, Section("two", RULES, {}))
 
 
 def test_a_file_that_was_edited_is_refused(database: Path) -> None:

@@ -1,19 +1,20 @@
 """The named vocabularies.
 
 ``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
-which the operators are written out that one kernel computes.
+which the operators are written out that one kernel computes, ``scalars`` computes with numbers.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.merge import MERGE
+from taso_py.generate.sets.scalars import SCALARS
 from taso_py.generate.vocabulary import Family, Folding, Written
 
 VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
@@ -21,5 +22,9 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "merge": MERGE,
     "fold": FOLD,
     "fuse": FUSE,
+    "scalars": SCALARS,
 }
 """By the name that ``taso-py generate --ops`` takes."""
+
+SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",))
+"""The vocabularies of the shipped database, those together that are generated into one file."""

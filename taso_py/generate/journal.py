@@ -1,0 +1,108 @@
+"""What a generation has found out, in a file, so that one that was interrupted goes on where it stopped.
+
+The journal remembers values of pure functions by name: whoever computes asks first. A generation is a function of its
+configuration, so that one that is resumed comes to the same result, sooner.
+
+Invariant: a line that was not written to its end is forgotten; entries belong to one configuration, named in the first
+line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from taso_py.ir.errors import TasoError
+
+_Item = TypeVar("_Item")
+
+
+class Journal:
+    """Remembers JSON values by name; in memory only, if it is given no file."""
+
+    def __init__(
+        self, path: Path | None = None, about: Mapping[str, Any] | None = None, *, resume: bool = False
+    ) -> None:
+        """Opens the journal of a configuration; what an earlier one left is used if ``resume``, else forgotten.
+
+        Raises:
+            TasoError: the journal is of another configuration, or cannot be written.
+        """
+        self._known: dict[str, Any] = {}
+        self._path, self._file = path, None
+        if path is None:
+            return
+        header = json.dumps(about or {}, sort_keys=True)
+        lines = _whole_lines(path) if resume else []
+        if lines and lines[0] != header:
+            raise TasoError(f"{path} is of another configuration or version; leave out --resume to start anew")
+        self._known = dict(json.loads(line) for line in lines[1:])
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Aside first, so that what is known is never gone from the disk.
+            aside = path.with_suffix(".new")
+            aside.write_text("".join(f"{line}\n" for line in lines or [header]), encoding="utf-8")
+            aside.replace(path)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise TasoError(f"cannot write {path}: {error.strerror}; choose another folder") from error
+
+    def recall(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The value of this name, computed if it is not known."""
+        if name not in self._known:
+            self._record(name, compute())
+        return self._known[name]
+
+    def recall_all(
+        self,
+        items: Mapping[str, _Item],
+        compute: Callable[[Iterable[_Item]], Iterator[Any]],
+        told: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> list[Any]:
+        """The values of several names in order; those that are not known are computed together.
+
+        Args:
+            items: what each value is computed from, by name.
+            compute: yields one value an item, in order.
+            told: called with how many are done, and how many there are.
+        """
+        missing = [name for name in items if name not in self._known]
+        known = len(items) - len(missing)
+        values = compute(items[name] for name in missing)
+        for done, (name, value) in enumerate(zip(missing, values, strict=True)):
+            told(known + done, len(items))
+            self._record(name, value)
+        return [self._known[name] for name in items]
+
+    def _record(self, name: str, value: Any) -> None:
+        self._known[name] = value
+        if self._file is not None:
+            self._file.write(json.dumps([name, value]) + "\n")
+            self._file.flush()
+
+    def remove(self) -> None:
+        """Removes the file, which is not needed any more."""
+        self.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Ends writing; what was written stays."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return text[: text.rfind("\n") + 1].splitlines()

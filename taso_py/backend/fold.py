@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from taso_py.backend.lowering import lower
 from taso_py.backend.program import Program
@@ -70,6 +71,7 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
 def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:
     """The weights of a graph, those under the keys given in place of others where all bits are the same."""
     nodes = [node.op for node in graph.nodes if isinstance(node.op, Weight) and not node.op.mutable]
+    nodes = [op for op in nodes if not tensors[op.key].is_meta and not isinstance(tensors[op.key], FakeTensor)]
     candidates, result = set(keys), dict(tensors)
     alike: dict[object, list[Tensor]] = {}
     # Weights as they were come first: what equals one of them needs no memory of its own.

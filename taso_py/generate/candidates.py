@@ -85,7 +85,10 @@ def collect(found: Enumeration) -> Iterator[Candidate]:
         return
     for first, *others in found.classes.values():
         for member in others:
-            yield builder.candidate([(first, None)], [(member, None)])
+            if not found.terms.family.shrinks:
+                yield builder.candidate([(first, None)], [(member, None)])
+            elif rows[first].size < rows[member].size:
+                yield replace(builder.candidate([(member, None)], [(first, None)]), one_way=True)
     for split in found.splits:
         first, second = (found.terms.rows[half].variables for half in split.halves)
         # Outputs that read nothing in common decompose; and nothing is gained by reading more than they did.

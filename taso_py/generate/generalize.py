@@ -268,7 +268,7 @@ class _Lifting:
         if name in self.placed:
             bounds = others = []
         yield from (symbol(known) for known in (*bounds, *others, *sizes) if self.worth[known] == wanted)
-        if wanted == 0:
+        if wanted == 0 and isinstance(wanted, int):
             yield 0
         for alike in (bounds, sizes):
             for a, b in itertools.combinations_with_replacement(alike, 2):

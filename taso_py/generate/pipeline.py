@@ -157,8 +157,8 @@ class _Direction:
 
     @property
     def sides(self) -> tuple[Sequence[Value], Sequence[Value]]:
-        sides = self.candidate.left, self.candidate.right
-        return sides if self.is_forwards else sides[::-1]
+        left, right = self.candidate.left, self.candidate.right
+        return (left, right) if self.is_forwards else (right, left)
 
 
 def _directions(candidates: Iterable[Candidate]) -> list[_Direction]:

@@ -115,6 +115,8 @@ class Family:
     """To how many axes, from the last, rules are carried over; for families that move data along the last axis only."""
     every: bool = False
     """Whether every term is built upon, not one of those that compute the same, so that all forms are found."""
+    shrinks: bool = False
+    """Whether only rules to a side of fewer operators are wanted: identities that add what does nothing are not."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_what_is_not_proved_is_reported_and_left_out() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("taso_py.generate.pipeline.VOCABULARIES", {"small": (SMALL,)})
-        found = generate(Config(("small",), max_operators=1), refuse)
+        found = generate(Config(("small",), max_operators=2), refuse)
     assert found.rules == ()
     assert {fate.detail for fate in found.report.unproved} == {"not today"}
 

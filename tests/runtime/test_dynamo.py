@@ -213,6 +213,7 @@ def test_inference_mode_and_tensors_made_in_it(optimizations: list[str]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_result_may_be_handed_to_inductor(optimizations: list[str]) -> None:
     module = Images().eval()
     with torch.no_grad():

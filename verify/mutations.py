@@ -38,6 +38,8 @@ from verify.witness import TargetRefused, witness
 
 TRIALS = 12
 """Random trials of each mutant."""
+CHANGES = (1, 1, 1, 2, 2, 3)
+"""How many changes make a mutant, one of these at random."""
 _BINARY: Sequence[type[Operator]] = (Add, Mul, Sub, Div)
 _UNARY: Sequence[type[Operator]] = (Relu, Sigmoid, Tanh, Exp, Contiguous)
 
@@ -100,12 +102,13 @@ def examine_all(seed: int, mutants: Iterable[Substitution], jobs: int = 1) -> Ta
 
 
 def mutants(rules: Sequence[Substitution], random: Random, count: int) -> Iterator[Substitution]:
-    """Distinct mutants of the rules."""
+    """Distinct mutants of the rules, of one change or several: of one change alone there are not that many."""
     seen: set[str] = set()
     while len(seen) < count:
-        rule = random.choice(rules)
+        rule = mutant = random.choice(rules)
         try:
-            mutant = _mutant(rule, random)
+            for _ in range(random.choice(CHANGES)):
+                mutant = mutant and _mutant(mutant, random)
         except (TasoError, TypeError, ValueError, ZeroDivisionError):
             continue
         if mutant is not None and mutant.id != rule.id and mutant.id not in seen:

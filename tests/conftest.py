@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -20,6 +22,8 @@ def small_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "LEAST_BEYOND", 2**20)
     monkeypatch.setattr(roofline, "MOST_BEYOND", 2**20)
     monkeypatch.setattr(roofline, "BUDGET_S", 0.001)
+    at_rest = measuring.Probe(most=math.inf)
+    monkeypatch.setattr(roofline, "Measuring", lambda device: measuring.Measuring(device, at_rest))
 
 
 @pytest.fixture(scope="session")

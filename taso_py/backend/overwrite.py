@@ -78,14 +78,14 @@ def _dying(node: fx.Node, storages: Storages) -> int | None:
 
 def _may_take(node: fx.Node, operand: fx.Node, storages: Storages) -> bool:
     storage, type_ = storages.of(operand), node.meta.get(TYPE)
-    source = operand
+    operands, source = (*node.args, *node.kwargs.values()), operand
     while source.target in _SAME_CONTENT:
         source = source.all_input_nodes[0]
     return (
         storage.is_private
         and storage.last_read <= storages.place[node]
         # Of all that shares storage with it, the call reads the operand only, and once.
-        and sum(other in storage.nodes for other in (*node.args, *node.kwargs.values())) == 1
+        and sum(isinstance(other, fx.Node) and storages.of(other) is storage for other in operands) == 1
         and (allocates(source) or _OVERWRITES in source.meta)
         and type_ is not None
         and type_ == operand.meta.get(TYPE)

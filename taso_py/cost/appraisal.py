@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.choice import IMAGE_OPERATORS, Labelling, Prices, Problem, cheapest, is_running
+from taso_py.cost.choice import IMAGE_OPERATORS, Labelling, Prices, Problem, allowed, cheapest, is_running, is_usable
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.layout import VIEWS
@@ -148,7 +148,7 @@ class _Revision:
             roots.update(dict.fromkeys(reached))
         for root in roots:
             for cover in self._prices.covers(root):
-                if len(cover.nodes) > 1 and not start.keys().isdisjoint(cover.nodes) and self._fits(cover):
+                if len(cover.nodes) > 1 and not start.keys().isdisjoint(cover.nodes) and self._is_usable(cover):
                     zone.update(dict.fromkeys(cover.nodes))
         return zone
 
@@ -174,7 +174,7 @@ class _Revision:
         for node in zone:
             covers = self._prices.covers(node)
             alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
-            fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._fits(c)]
+            fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._is_usable(c)]
         costs: dict[Cover, tuple[Sequence[Formats], list[float]]] = {}
 
         def seconds(cover: Cover) -> float:
@@ -191,17 +191,13 @@ class _Revision:
             roots.append(cover.root)
         return roots
 
-    def _fits(self, cover: Cover) -> bool:
-        """Whether nothing else reads what the cover computes inside."""
-        return all(
-            self._returned.isdisjoint(node.outputs) and all(user in cover.nodes for user in self._users[node])
-            for node in cover.nodes[:-1]
-        )
+    def _is_usable(self, cover: Cover) -> bool:
+        return is_usable(cover, self._users, self._returned)
 
     def _pairs(self, cover: Cover, matter: Set[Node]) -> Sequence[Formats]:
         if len(cover.formats) > 1 and cover.root not in matter:
             return cover.formats[:1]
-        return [pair for pair in cover.formats if self._formats.issuperset(pair)] or cover.formats[:1]
+        return allowed(cover, self._formats)
 
     def _mattering(self, zone: Sequence[Node]) -> set[Node]:
         """The nodes of a zone whose memory format may matter: images, and what is connected to them."""

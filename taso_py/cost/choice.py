@@ -14,7 +14,7 @@ plan that is dense throughout, or channels last throughout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,28 +98,20 @@ class Problem:
         self._running = [node for node in graph.nodes if is_running(node)]
         self.images = _reached_from_images(self._running) if Format.CHANNELS_LAST in formats else frozenset[Node]()
         self.has_choice = bool(self.images)
-        outputs = {value.node for value in graph.outputs}
+        returned = set(graph.outputs)
         self._alone: dict[Node, list[Cover]] = {}
         self._fused: list[Cover] = []
         for node in self._running:
             covers = prices.covers(node)
             self._alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
             fused = [cover for cover in covers if len(cover.nodes) > 1]
-            self._fused += [cover for cover in fused if self._fits(cover, outputs)]
-
-    def _fits(self, cover: Cover, outputs: set[Node]) -> bool:
-        """Whether nothing else reads what the cover computes inside."""
-        users = self._graph.users
-        return all(
-            node not in outputs and all(user in cover.nodes for user in users[node]) for node in cover.nodes[:-1]
-        )
+            self._fused += [cover for cover in fused if is_usable(cover, graph.users, returned)]
 
     def formats(self, cover: Cover) -> Sequence[Formats]:
         """The formats that a cover can choose from here; one, or two, the one that is dense first."""
         if len(cover.formats) > 1 and cover.root not in self.images:
             return cover.formats[:1]
-        allowed = [pair for pair in cover.formats if self._formats.issuperset(pair)]
-        return allowed or cover.formats[:1]
+        return allowed(cover, self._formats)
 
     def take(self, format_: Format | None) -> list[Cover]:
         """Covers that compute every node once, the cheapest in a format; None for each at its best."""
@@ -130,6 +122,19 @@ class Problem:
             return min(self.prices.cover_seconds(cover, pair) for pair in wanted)
 
         return cheapest(self._alone, self._fused, seconds)
+
+
+def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[Value]) -> bool:
+    """Whether nothing else in a graph reads what a cover computes inside."""
+    return all(
+        returned.isdisjoint(node.outputs) and all(user in cover.nodes for user in users[node])
+        for node in cover.nodes[:-1]
+    )
+
+
+def allowed(cover: Cover, formats: frozenset[Format]) -> Sequence[Formats]:
+    """Those of a cover's formats that are among the given ones; its first where none are."""
+    return [pair for pair in cover.formats if formats.issuperset(pair)] or cover.formats[:1]
 
 
 def cheapest(

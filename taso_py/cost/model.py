@@ -27,7 +27,7 @@ from tqdm import tqdm
 from taso_py.backend.plan import Format, Plan
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.choice import IMAGE_OPERATORS, choose, is_running
+from taso_py.cost.choice import IMAGE_OPERATORS, allowed, choose, is_running
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
@@ -143,7 +143,7 @@ class CostModel:
             graph: what is run; each node by its plain operator.
             call: runs it.
         """
-        running = [node for node in graph.nodes if is_running(node) and not _is_free(node)]
+        running = [node for node in graph.nodes if not _is_free(node)]
         covers = [self.covers(node)[0] for node in running]
         self.recalibrate(Context())
         alone = sum(self._alone(cover, Format.DENSE) for cover in covers)
@@ -199,10 +199,7 @@ class CostModel:
         """The latency of the best cover of a node alone; the formats are tried where they make a difference."""
         tried = slice(None) if isinstance(node.op, IMAGE_OPERATORS) else slice(1)
         alone = (cover for cover in self.covers(node) if len(cover.nodes) == 1)
-        return min(self.cover_seconds(cover, pair) for cover in alone for pair in self._allowed(cover)[tried])
-
-    def _allowed(self, cover: Cover) -> Sequence[Formats]:
-        return [pair for pair in cover.formats if self._formats.issuperset(pair)] or cover.formats[:1]
+        return min(self.cover_seconds(cover, pair) for cover in alone for pair in allowed(cover, self._formats)[tried])
 
     def _in_context(self, cover: Cover, reads: Format) -> float:
         """The latency of a cover in a model."""

@@ -6,7 +6,7 @@ and what any call costs that does next to nothing. The first two are the rooflin
 (CACM 2009), with a roof per level of memory (Ilic, Pratas and Sousa 2014).
 
 Invariant: ceilings are kept in the latency database, under the environment that they were measured in, and are
-measured once; the same inputs always name the same measurements.
+measured once, on a machine at rest; the same inputs always name the same measurements.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.clock import Latency, measure
+from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, resolve_device
+from taso_py.cost.measuring import Measuring
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
 
@@ -44,9 +45,6 @@ MEMORY_SHARE = 8
 """No copy touches more than one part in so many of the machine's memory."""
 BUDGET_S = 0.15
 """Longest time for one attempt at a measurement, unless four calls take longer."""
-ATTEMPTS = 3
-WIDTH = 0.05
-"""An attempt whose interval is wider than this share of the median is made again; what disturbs it makes it longer."""
 
 
 class Bound(enum.Enum):
@@ -136,8 +134,9 @@ def measure_roofline(
     dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device))
     probes = [*peaks.values(), *(probe for kinds in streams.values() for probe in kinds), dispatch]
     found: dict[_Probe, Latency] = {}
+    measuring = Measuring(device)
     for probe in tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress):
-        found[probe] = _known_or_measured(probe, environment, database, device)
+        found[probe] = _known_or_measured(probe, environment, database, measuring)
 
     def rate(probe: _Probe) -> float:
         return probe.amount / max(found[probe].median_s, 1e-12)
@@ -149,23 +148,16 @@ def measure_roofline(
 
 
 def _known_or_measured(
-    probe: _Probe, environment: Environment, database: LatencyDatabase, device: torch.device
+    probe: _Probe, environment: Environment, database: LatencyDatabase, measuring: Measuring
 ) -> Latency:
     known = database.get(environment, probe.kernel, probe.signature)
-    if known is None:
-        with torch.inference_mode():
-            known = _least(probe.make(), device)
-        database.put(environment, probe.kernel, probe.signature, known)
-    return known
-
-
-def _least(call: Callable[[], object], device: torch.device) -> Latency:
-    attempts: list[Latency] = []
-    while len(attempts) < ATTEMPTS:
-        attempts.append(measure(call, device=device, budget_s=BUDGET_S))
-        if attempts[-1].high_s - attempts[-1].low_s <= WIDTH * attempts[-1].median_s:
-            break
-    return min(attempts, key=lambda latency: latency.median_s)
+    if known is not None:
+        return known
+    with torch.inference_mode():
+        measured, is_calm = measuring.measured(probe.make(), BUDGET_S)
+    if is_calm:
+        database.put(environment, probe.kernel, probe.signature, measured)
+    return measured
 
 
 def _matmul(device: torch.device, environment: Environment, dtype: DType) -> _Probe:

@@ -9,7 +9,6 @@ Invariant: the tensors made here have the element type, shape and strides that t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from taso_py.backend.lowering import lower
 from taso_py.backend.plan import IMAGE_RANK, MEMORY_FORMATS, Format
+from taso_py.backend.run import call_now
 from taso_py.backend.schema import storage_of
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
@@ -28,11 +28,6 @@ VIEWS = (Expand, Permute, Reshape, Slice)
 """Operators whose result shares memory with their operand, wherever strides can express it."""
 
 _META = torch.device("meta")
-
-
-def run(overload: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Calls an overload now; the caller that :func:`taso_py.backend.lowering.lower` is given."""
-    return overload(*arguments, **keywords)
 
 
 def operand(value: Value, make: Callable[[TensorType], Tensor], format_: Format = Format.DENSE) -> Tensor:
@@ -49,7 +44,7 @@ def operand(value: Value, make: Callable[[TensorType], Tensor], format_: Format 
     if tensor.dim() == IMAGE_RANK and not value.node.is_static:
         tensor = tensor.contiguous(memory_format=MEMORY_FORMATS[format_])
     for node in reversed(views):
-        (tensor,) = lower(run, node, [tensor], tensor.device)
+        (tensor,) = lower(call_now, node, [tensor], tensor.device)
     return tensor
 
 
@@ -70,7 +65,7 @@ class Layouts:
         if not isinstance(node.op, Reshape):
             return True
         tensor = operand(node.inputs[0], _meta)
-        (result,) = lower(run, node, [tensor], _META)
+        (result,) = lower(call_now, node, [tensor], _META)
         return storage_of(result) == storage_of(tensor)
 
     def _text(self, value: Value, format_: Format) -> str:

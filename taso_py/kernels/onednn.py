@@ -9,6 +9,7 @@ Invariant: results of rank 4 are channels last, whatever the format of the opera
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -108,7 +109,7 @@ def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     if isinstance(chain.product.op, Matmul):
         weight = weight.t()
     rows = chain.product.inputs[0].type.sizes
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _product(rows[:-1]))
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), math.prod(rows[:-1]))
     name, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._linear_pointwise.default
@@ -123,10 +124,6 @@ def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
         return call(x, other, packed, bias, "add")
 
     return onednn_linear_add
-
-
-def _product(sizes: Sequence[int]) -> int:
-    return int(torch.Size(sizes).numel())
 
 
 @cache

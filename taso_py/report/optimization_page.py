@@ -18,7 +18,7 @@ from taso_py.report.drawing import Drawing, draw
 from taso_py.report.optimization import Report
 from taso_py.report.page import render
 from taso_py.report.profile import Profile, Summed
-from taso_py.report.profile_page import BOUND_COLOURS, WIDTH, Bar, bars, legend, roof_chart
+from taso_py.report.profile_page import BOUND_COLOURS, WIDTH, bars, legend, roof_chart
 from taso_py.rules.substitution import Substitution
 
 WHOLE = 24
@@ -115,14 +115,12 @@ def optimization_page(report: Report, evidence: Evidence) -> str:
         legend=legend(kinds),
         bound_colours=BOUND_COLOURS,
         x=x,
-        lanes=[("before", lane(evidence.profiles[0], x, kinds)), ("after", lane(evidence.profiles[1], x, kinds))],
+        lanes=[
+            (name, list(bars(profile, x, kinds)))
+            for name, profile in zip(("before", "after"), evidence.profiles, strict=True)
+        ],
         roofs=[roof_chart(profile.regions, profile.ceilings, kinds) for profile in evidence.profiles],
     )
-
-
-def lane(profile: Profile, x: Scale, kinds: dict[str, str]) -> Sequence[Bar]:
-    """A run as bars, on a scale that another run shares."""
-    return list(bars(profile, x, kinds))
 
 
 def changes(difference: Difference) -> list[Change]:

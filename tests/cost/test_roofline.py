@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taso_py.cost import roofline
+from taso_py.cost import measuring, roofline
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
@@ -47,12 +47,21 @@ def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
         first = measure_roofline(torch.device("cpu"), [DType.F32, DType.I64], database)
         kernels = sorted({row.kernel for row in database.rows()})
         assert kernels == ["ceiling:copy", "ceiling:dispatch", "ceiling:matmul", "ceiling:read", "ceiling:triad"]
-        monkeypatch.setattr(roofline, "measure", None)  # a second measurement would fail
+        monkeypatch.setattr(roofline, "Measuring", lambda device: None)  # a second measurement would fail
         assert measure_roofline(torch.device("cpu"), [DType.F32], database) == first
     assert set(first.peaks) == {DType.F32}
     assert [level.size for level in first.levels] == [2**14, 2**20]
     assert first.levels[0].bandwidth >= first.levels[1].bandwidth > 0
     assert first.dispatch_s > 0
+
+
+@pytest.mark.usefixtures("small_roofline")
+def test_disturbed_ceilings_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_at_rest = measuring.Probe(most=0.0)
+    monkeypatch.setattr(roofline, "Measuring", lambda device: measuring.Measuring(device, never_at_rest))
+    with LatencyDatabase(":memory:") as database:
+        assert measure_roofline(torch.device("cpu"), [DType.F32], database).bandwidth > 0
+        assert list(database.rows()) == []
 
 
 @pytest.mark.usefixtures("small_roofline")

@@ -24,7 +24,7 @@ from taso_py.rules.database import SUFFIX, DatabaseError, read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome
 from verify.axiomatic import Opinion, second_opinion, shipped_axioms
-from verify.mutations import examine_all, mutants
+from verify.mutations import Tally, examine_all, mutants
 from verify.survey import Class, survey, survey_rules
 
 TESTS = Path(__file__).parent.parent / "tests"
@@ -49,7 +49,7 @@ def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
 def _row(true: Class, false: Class, settings: Settings) -> Mapping[str, Any]:
     proved = [result.rule for result in true.results if result.verdict.outcome is Outcome.PROVED]
     asked, agreeing = _opinions(proved[: ASKED[settings.quick]])
-    tally = examine_all(settings.seed, mutants(proved, Random(settings.seed), MUTANTS[settings.quick]))
+    tally = Tally.of(examine_all(settings.seed, mutants(proved, Random(settings.seed), MUTANTS[settings.quick])))
     milliseconds = [1e3 * result.seconds for result in true.results]
     return {
         "class": true.name,

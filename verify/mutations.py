@@ -59,13 +59,16 @@ class Tally:
     wrong: list[str] = field(default_factory=list[str])
     """Mutants that are proved although PyTorch refutes them: none, or the prover is mistaken."""
 
-    def add(self, fates: Iterable[tuple[str, str]]) -> None:
+    @classmethod
+    def of(cls, fates: Iterable[tuple[str, str]]) -> Tally:
         """Counts what :func:`examine` returned."""
+        tally = cls()
         for fate, text in fates:
             if fate == "wrong":
-                self.wrong.append(text)
+                tally.wrong.append(text)
             else:
-                setattr(self, fate, getattr(self, fate) + 1)
+                setattr(tally, fate, getattr(tally, fate) + 1)
+        return tally
 
     @property
     def total(self) -> int:
@@ -88,17 +91,15 @@ def examine(case: tuple[Substitution, int]) -> tuple[str, str]:
     return ("undecided" if found is None else "false"), ""
 
 
-def examine_all(seed: int, mutants: Iterable[Substitution], jobs: int = 1) -> Tally:
+def examine_all(seed: int, mutants: Iterable[Substitution], jobs: int = 1) -> Iterator[tuple[str, str]]:
     """Puts mutants to prover and witness; what either raises, apart from refusals, is a mistake and passes through."""
     random = Random(seed)
     cases = ((mutant, random.randrange(1 << 20)) for mutant in mutants)
-    tally = Tally()
     if jobs == 1:
-        tally.add(map(examine, cases))
-        return tally
+        yield from map(examine, cases)
+        return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        tally.add(pool.map(examine, cases, chunksize=32))
-    return tally
+        yield from pool.map(examine, cases, chunksize=8)
 
 
 def mutants(rules: Sequence[Substitution], random: Random, count: int) -> Iterator[Substitution]:
@@ -198,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     rules = [rule for rule in stated if prove(rule).outcome is Outcome.PROVED]
     chosen = mutants(rules, Random(parsed.seed), parsed.count)
-    shown = track(chosen, description="mutants", total=parsed.count, console=Console(stderr=True))
-    tally = examine_all(parsed.seed, shown, parsed.jobs)
+    fates = examine_all(parsed.seed, chosen, parsed.jobs)
+    tally = Tally.of(track(fates, description="mutants", total=parsed.count, console=Console(stderr=True)))
     for text in tally.wrong:
         sys.stdout.write(f"{text}\n\n")
     sys.stdout.write(

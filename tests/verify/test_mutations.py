@@ -17,7 +17,7 @@ SEED = 20190904
 
 
 def test_no_false_mutant_is_proved(true_rules: dict[str, Substitution]) -> None:
-    tally = examine_all(SEED, mutants(list(true_rules.values()), Random(SEED), 120))
+    tally = Tally.of(examine_all(SEED, mutants(list(true_rules.values()), Random(SEED), 120)))
     assert tally.wrong == []
     assert tally.total == 120
     assert tally.false > 50
@@ -27,13 +27,12 @@ def test_no_false_mutant_is_proved(true_rules: dict[str, Substitution]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_no_false_mutant_is_proved_at_length(true_rules: dict[str, Substitution], seed: int) -> None:
-    assert examine_all(seed, mutants(list(true_rules.values()), Random(seed), 1000)).wrong == []
+    assert Tally.of(examine_all(seed, mutants(list(true_rules.values()), Random(seed), 1000))).wrong == []
 
 
 def test_a_prover_that_believes_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "prove", lambda _: Verdict(Outcome.PROVED, "it looks true"))
-    tally = Tally()
-    tally.add([examine((read_rules("rule x: float[M]\n source relu(x)\n target tanh(x)")[0], 0))])
+    tally = Tally.of([examine((read_rules("rule x: float[M]\n source relu(x)\n target tanh(x)")[0], 0))])
     (found,) = tally.wrong
     assert "target tanh(x)" in found
 

@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-
-import torch
 
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import Prices, is_running
+from taso_py.fuzz.prices import InventedPrices
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.layout import Layouts
-from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover, Formats
 
-CPU = torch.device("cpu")
 
-
-@dataclass
-class Invented:
-    """Prices drawn at random, remembered."""
-
-    seed: int
-    fused: float = 1.0
-    """What fused kernels cost, as a share of what is drawn."""
-    drawn: dict[object, float] = field(default_factory=dict[object, float])
-    kept: dict[Node, list[Cover]] = field(default_factory=dict[Node, list[Cover]])
-
-    def covers(self, node: Node) -> Sequence[Cover]:
-        return self.kept.setdefault(node, covers(node, CPU))
-
-    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        share = 1.0 if cover.binder is None else self.fused
-        return self._draw((cover.name, *(node.digest for node in cover.nodes), formats[0].value), share)
-
-    def conversion_seconds(self, value: Value, format_: Format) -> float:
-        return self._draw((*value.key, format_.value), 0.6)
-
-    def _draw(self, key: tuple[object, ...], most: float) -> float:
-        return self.drawn.setdefault(key, random.Random(f"{self.seed} {key}").random() * most)
-
-
-class Typed(Invented):
+class Typed(InventedPrices):
     """Prices that depend on what latencies depend on: the kernel, and how its operands lie in memory."""
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
@@ -52,10 +22,10 @@ class Typed(Invented):
         operands = [Layouts().signature([value], formats[0]) for value in cover.operands]
         if len(cover.nodes) == 1 and cover.root.op.commutative:
             operands.sort()
-        return self._draw((cover.name, cover.text, *operands, formats[0].value), share)
+        return self.draw((cover.name, cover.text, *operands, formats[0].value), share)
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
-        return self._draw((value.type.text, format_.value), 0.6)
+        return self.draw((value.type.text, format_.value), 0.6)
 
 
 def coverings(graph: Graph, prices: Prices) -> Iterator[tuple[Cover, ...]]:

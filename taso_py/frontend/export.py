@@ -13,6 +13,7 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,14 +51,19 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
-    known = torch.export.default_decompositions()
-    table: dict[Any, Any] = {overload: known[overload] for overload in _EXPOSED}
-    functional = _guarded(lambda: exported.run_decompositions(table))
+    functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
     before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
         refuse(lost, "draws random numbers that nothing reads", "remove the draw, or use its result")
     return functional
+
+
+@cache
+def _decompositions() -> Mapping[Any, Any]:
+    """PyTorch's own ways to take the exposed operators apart; its table of all takes a while to fill."""
+    known = torch.export.default_decompositions()
+    return {overload: known[overload] for overload in _EXPOSED}
 
 
 def random_draws(graph: fx.Graph) -> list[fx.Node]:

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import build
+from taso_py.backend.contract import observe
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import TasoError
 from taso_py.ops.opaque import Opaque
@@ -72,6 +73,37 @@ def without_fused_attention(module: nn.Module, args: Sequence[Any]) -> Any:
         return module(*args)
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def difference(
+    original: nn.Module, built: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> str:
+    """How a call of a built module differs from one of the original; empty if it does not.
+
+    Compared are the tree of results, their bits and strides, the random numbers that are drawn, and which results share
+    memory with each other and with the arguments: none may that did not before.
+    """
+    kwargs = kwargs or {}
+    start = torch.get_rng_state()
+    expected = original(*args, **kwargs)
+    after = torch.get_rng_state()
+    torch.set_rng_state(start)
+    found = built(*args, **kwargs)
+    if pytree.tree_structure(found) != pytree.tree_structure(expected):
+        return "the results are in another structure"
+    if not same(pytree.tree_leaves(expected), pytree.tree_leaves(found)):
+        return "the results differ"
+    if not torch.equal(torch.get_rng_state(), after):
+        return "other random numbers are drawn"
+    more = sharing(args, kwargs, found) - sharing(args, kwargs, expected)
+    return f"{' and '.join(min(more))} share memory" if more else ""
+
+
+def sharing(args: Any, kwargs: Any, result: Any) -> frozenset[tuple[str, str]]:
+    """Which results share storage with each other and with arguments."""
+    inputs = {str(i): leaf for i, leaf in enumerate(pytree.tree_leaves((args, kwargs))) if isinstance(leaf, Tensor)}
+    outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    return observe(outputs, inputs, {}).shared
 
 
 def same(expected: Sequence[object], found: Sequence[object]) -> bool:

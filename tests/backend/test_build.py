@@ -16,7 +16,8 @@ from taso_py.backend.weights import assemble
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
 from taso_py.ops.table import parse_graph
-from tests.round_trips import Model, round_trip, sharing
+from taso_py.runtime.roundtrip import sharing
+from tests.round_trips import Model, round_trip
 
 X = torch.arange(6.0).view(2, 3)
 

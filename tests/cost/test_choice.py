@@ -6,10 +6,11 @@ import pytest
 
 from taso_py.backend.plan import Format, Plan
 from taso_py.cost.choice import Choice, choose, is_running
+from taso_py.fuzz.prices import InventedPrices
 from taso_py.ir.graph import Graph
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
-from tests.prices import Invented, least_seconds, plan_seconds
+from tests.prices import least_seconds, plan_seconds
 
 HEADER = """graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {
   w = weight{key="w", type=f32[4,4,3,3]} u = weight{key="u", type=f32[4,4,1,1]} b = weight{key="b", type=f32[4]}
@@ -28,7 +29,7 @@ GRAPHS = [
 ]
 
 
-def _taken(graph: Graph, plan: Plan, prices: Invented) -> tuple[list[Cover], list[Formats]]:
+def _taken(graph: Graph, plan: Plan, prices: InventedPrices) -> tuple[list[Cover], list[Formats]]:
     """The covers and formats of a plan, plain ones included."""
     inside = {node for step in plan.steps.values() if step.kernel for node in step.kernel.nodes[:-1]}
     taken: list[Cover] = []
@@ -41,7 +42,7 @@ def _taken(graph: Graph, plan: Plan, prices: Invented) -> tuple[list[Cover], lis
     return taken, pairs
 
 
-def _check(graph: Graph, choice: Choice, prices: Invented) -> None:
+def _check(graph: Graph, choice: Choice, prices: InventedPrices) -> None:
     taken, pairs = _taken(graph, choice.plan, prices)
     assert sorted(node.digest for cover in taken for node in cover.nodes) == sorted(
         node.digest for node in graph.nodes if is_running(node)
@@ -52,7 +53,7 @@ def _check(graph: Graph, choice: Choice, prices: Invented) -> None:
 @pytest.mark.parametrize("body", GRAPHS)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_choice_is_exact_for_its_covers_and_never_worse_than_one_format_throughout(body: str, seed: int) -> None:
-    graph, prices = parse_graph(f"{HEADER} {body} }}"), Invented(seed)
+    graph, prices = parse_graph(f"{HEADER} {body} }}"), InventedPrices(seed)
     choice = choose(graph, prices)
     _check(graph, choice, prices)
     taken, _ = _taken(graph, choice.plan, prices)
@@ -69,7 +70,7 @@ def test_the_choice_is_near_the_best_of_all(body: str) -> None:
     graph = parse_graph(f"{HEADER} {body} }}")
     ratios: list[float] = []
     for seed in range(20):
-        prices = Invented(seed)
+        prices = InventedPrices(seed)
         exact, fast = choose(graph, prices), choose(graph, prices, exact=False)
         _check(graph, fast, prices)
         assert exact.seconds <= fast.seconds + 1e-12
@@ -78,7 +79,7 @@ def test_the_choice_is_near_the_best_of_all(body: str) -> None:
 
 
 def test_a_node_that_others_read_is_not_computed_inside() -> None:
-    graph, prices = parse_graph(f"{HEADER} return relu(c), sigmoid(c) }}"), Invented(0)
+    graph, prices = parse_graph(f"{HEADER} return relu(c), sigmoid(c) }}"), InventedPrices(0)
     for cover in (cover for node in graph.nodes for cover in prices.covers(node)):
         # Fusing would always pay.
         for pair in cover.formats:
@@ -89,6 +90,6 @@ def test_a_node_that_others_read_is_not_computed_inside() -> None:
 
 def test_formats_are_left_alone_where_nothing_depends_on_them() -> None:
     graph = parse_graph("graph(x: f32[2,3,4,5]) { return softmax(relu(x)){axis=-1} }")
-    prices = Invented(1)
+    prices = InventedPrices(1)
     assert choose(graph, prices).plan.steps == {}
     assert all(key[-1] == "dense" for key in prices.drawn if isinstance(key, tuple))

@@ -17,10 +17,10 @@ from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.plan import Format
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
+from taso_py.fuzz.prices import CPU, InventedPrices
 from taso_py.ir.operator import Weight
 from taso_py.kernels.saved import dump, restore
 from taso_py.runtime import zoo
-from tests.prices import CPU, Invented
 
 QUICK = ("squeezenet1_1", "mobilenet_v3_large", "bert_base", "nasrnn")
 ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in zoo.names() if name not in QUICK)]
@@ -48,7 +48,7 @@ class Residual(nn.Module):
 
 def _plan(program: Program, seed: int) -> Plan:
     # Every other plan prefers fused kernels, so that all of them are met.
-    return replace(choose(program.graph, Invented(seed, fused=0.2 if seed % 2 else 1.0)).plan, overwrites=True)
+    return replace(choose(program.graph, InventedPrices(seed, fused=0.2 if seed % 2 else 1.0)).plan, overwrites=True)
 
 
 def _outputs(program: Program, plan: Plan, args: tuple[Tensor, ...]) -> list[Tensor]:
@@ -117,7 +117,7 @@ def test_a_buffer_that_is_written_to_gets_the_same_content() -> None:
 def test_packed_weights_are_not_kept_twice_and_copies_share_them() -> None:
     module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
     program = fold(import_module(module, args))
-    plan = choose(program.graph, Invented(1, fused=0.0)).plan
+    plan = choose(program.graph, InventedPrices(1, fused=0.0)).plan
     built = build(program, plan)
     packed = {v.node for step in plan.steps.values() if step.kernel for v in step.kernel.statics}
     keys = {node.op.key for node in packed if isinstance(node.op, Weight)}

@@ -1,0 +1,172 @@
+"""The command: ``python -m taso_py.fuzz --count 1000 --seed 0``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress
+
+from taso_py.fuzz.check import Checker, DiscrepancyError
+from taso_py.fuzz.draft import Case
+from taso_py.fuzz.models import models
+from taso_py.ir.errors import TasoError
+from taso_py.rules.database import read_database
+
+BATCH = 25
+"""How many models come from one seed. A batch ends with its first failure, so that others can be found."""
+
+
+_SETTINGS = settings(
+    deadline=None,
+    database=None,
+    verbosity=Verbosity.quiet,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=[HealthCheck(check) for check in HealthCheck],
+    report_multiple_bugs=False,
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A model that did not pass, as small as it could be made."""
+
+    reason: str
+    text: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"# {self.reason}\n# check seed {self.seed}\n{self.text}"
+
+
+@dataclass
+class Tally:
+    """What became of models."""
+
+    tried: int = 0
+    refused: Counter[str] = field(default_factory=Counter[str])
+    rules: Counter[str] = field(default_factory=Counter[str])
+    kernels: Counter[str] = field(default_factory=Counter[str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def add(self, other: Tally) -> None:
+        """Adds what became of others."""
+        self.tried += other.tried
+        self.refused += other.refused
+        self.rules += other.rules
+        self.kernels += other.kernels
+        self.failures += other.failures
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.tried} models: {self.refused.total()} refused, {self.rules.total()} rewrites by {len(self.rules)} "
+            f"rules, {self.kernels.total()} calls of {len(self.kernels)} kernels, {len(self.failures)} failures",
+            *(f"  refused {count} x: {reason}" for reason, count in self.refused.most_common(12)),
+        ]
+        return "\n".join(lines)
+
+
+def run_batch(number: int, count: int) -> Tally:
+    """Tries random models; a failing one is made smaller and ends the batch.
+
+    Args:
+        number: the seed.
+        count: how many models.
+    """
+    tally, checker = Tally(), _checker()
+    last: list[Failure] = []
+
+    @seed(number)
+    @settings(_SETTINGS, max_examples=count)
+    @given(models(), st.integers(0, 1 << 16))
+    def attempt(case: Case, chance: int) -> None:
+        try:
+            outcome = checker.check(case, chance)
+        except DiscrepancyError as error:
+            last[:] = [Failure(str(error), case.text, chance)]
+            raise
+        if not last:
+            tally.tried += 1
+            tally.refused.update([outcome.refused] if outcome.refused else [])
+            tally.rules.update(outcome.rules)
+            tally.kernels.update(outcome.kernels)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what PyTorch warns of is the made-up model's own doing
+            attempt()
+    except DiscrepancyError:
+        tally.tried += 1
+        tally.failures += last
+    return tally
+
+
+@cache
+def _checker() -> Checker:
+    torch.set_num_threads(1)
+    return Checker(read_database())
+
+
+def run(count: int, number: int, jobs: int) -> Iterator[Tally]:
+    """Tries so many models, some at a time; the same ones whatever the number of processes."""
+    batches = [(number * 1_000_003 + start, min(BATCH, count - start)) for start in range(0, count, BATCH)]
+    if jobs == 1:
+        yield from (run_batch(*batch) for batch in batches)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run_batch, *zip(*batches, strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; exit status 0 if every model passed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m taso_py.fuzz",
+        description="Random models are imported, rewritten by random rules and computed by random kernels; results are "
+        "compared with PyTorch's. A failing model is made as small as possible and written as a Python file.",
+    )
+    parser.add_argument("--count", metavar="N", type=int, default=200, help="models (%(default)s)")
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="(%(default)s)")
+    parser.add_argument("--jobs", metavar="J", type=int, default=1, help="processes (%(default)s)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="where failing models are written (default: not at all)"
+    )
+    options = parser.parse_args(arguments)
+    if min(options.count, options.jobs) < 1:
+        parser.error("--count and --jobs must be at least 1")
+    tally = Tally()
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("models", total=options.count)
+        for found in run(options.count, options.seed, options.jobs):
+            tally.add(found)
+            progress.update(task, completed=tally.tried)
+            _report(found.failures, options.out)
+    sys.stdout.write(f"{tally}\n")
+    return 1 if tally.failures else 0
+
+
+def _report(failures: Sequence[Failure], folder: Path | None) -> None:
+    for failure in failures:
+        sys.stdout.write(f"{failure}\n")
+        sys.stdout.flush()
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"failure_{failure.seed}.py").write_text(str(failure), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TasoError as error:
+        sys.exit(f"taso_py.fuzz: error: {error}")

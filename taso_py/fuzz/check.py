@@ -1,0 +1,217 @@
+"""What must hold of every model: it is imported or refused, and whatever is done to it computes the same.
+
+A model is imported and built as it is: the same bits, strides, sharing of memory and random numbers. Then random rules
+are applied at random places; in double precision the result must agree but for rounding, and where all rules are exact,
+in the model's own precision to the bit. Weights are folded, kernels and memory formats chosen at random, dead storage
+is destroyed; the result must be as near to the truth as plain calls are.
+
+Invariant: an exception that is no refusal is a failure, as is a difference.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from taso_py.backend import Plan, Program, build, fold, poison, retype
+from taso_py.backend.tensors import TensorError
+from taso_py.cost.choice import choose
+from taso_py.frontend import import_module
+from taso_py.fuzz.draft import Case
+from taso_py.fuzz.prices import InventedCost
+from taso_py.ir.errors import TasoError, first_line
+from taso_py.rules.match import Matcher
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.verdict import Numerics
+from taso_py.runtime.compare import compare_output
+from taso_py.runtime.roundtrip import difference, same
+from taso_py.search.space import Space, State
+
+MOST_STEPS = 8
+"""How many rules are applied to a model at most."""
+NUDGE = 1e-12
+"""By which share inputs are changed to see how much that changes results in double precision."""
+EXACTLY = 1e-9
+"""How far a rewritten model may be from the original in double precision, relative to its largest result."""
+SENSITIVE = 100.0
+"""How many times what nudged inputs change a result may be from the original."""
+GROWTH = 4.0
+"""How many times its weights a folded model may store."""
+
+
+class DiscrepancyError(Exception):
+    """Something that must not be: where, and what, in one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done to a model that has passed."""
+
+    refused: str = ""
+    """Why it was not imported, if it was not."""
+    rules: tuple[str, ...] = ()
+    """The rules that were applied."""
+    kernels: tuple[str, ...] = ()
+    """The kernels beside plain calls that computed it."""
+
+
+class Checker:
+    """Puts models to the test, with some rules."""
+
+    def __init__(self, rules: Iterable[Substitution]) -> None:
+        """Takes the rules that may be applied; those that are safe for all values also on their own."""
+        known = list(rules)
+        self._all = Matcher([rule for rule in known if rule.numerics <= Numerics.RANGE])
+        self._exact = Matcher([rule for rule in known if rule.numerics is Numerics.EXACT])
+
+    def check(self, case: Case, seed: int) -> Outcome:
+        """Drives a model through everything.
+
+        Args:
+            case: the model.
+            seed: of what is random about what is done to it.
+
+        Raises:
+            DiscrepancyError: something is not as it must be.
+        """
+        module, args = case.make()
+        with torch.no_grad(), torch.random.fork_rng():
+            try:
+                program = import_module(module, args)
+                return _Check(case, program, args, seed).run(module, self._all if case.is_smooth else self._exact)
+            except DiscrepancyError:
+                raise
+            except TasoError as error:
+                return Outcome(refused=first_line(error))
+            except Exception as error:  # whatever it is: only refusals are allowed
+                raise DiscrepancyError(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+@dataclass
+class _Check:
+    """The check of one model."""
+
+    case: Case
+    program: Program
+    args: tuple[Tensor, ...]
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._cost = InventedCost(self.seed, fused=0.2 if self.seed % 2 else 1.0)
+
+    def run(self, module: nn.Module, matcher: Matcher) -> Outcome:
+        """All stages."""
+        self._expect("as imported", difference(module, build(self.program), self.args))
+        state = self._rewritten(matcher)
+        rules = tuple(path.match.rule.id for path in state.steps)
+        program = replace(self.program, graph=state.graph)
+        numerics = max((path.match.rule.numerics for path in state.steps), default=Numerics.EXACT)
+        if rules:
+            self._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
+        return Outcome("", rules, self._planned(program))
+
+    def _rewritten(self, matcher: Matcher) -> State:
+        """The model after random steps, each rule as likely as any other."""
+        chance = random.Random(self.seed)
+        space = Space(matcher, self._cost, lambda match: True, lambda: None)
+        state = space.with_options(space.start(self.program.graph))
+        for _ in range(chance.randrange(MOST_STEPS + 1)):
+            by_rule = sorted({option.match.rule.id for option in state.options})
+            if not by_rule:
+                break
+            rule = chance.choice(by_rule)
+            option = chance.choice([option for option in state.options if option.match.rule.id == rule])
+            step = space.step(state, option)
+            if step is not None:
+                state = space.finish(space.appraise(step), ends_excursion=chance.random() < 0.5)
+        fresh = space.with_options(space.start(state.graph))
+        carried, found = (Counter(matcher.identity(o.match, state.index) for o in s.options) for s in (state, fresh))
+        self._expect("options", "" if carried == found else "those carried over are not those found from scratch")
+        return state
+
+    def _same_function(self, program: Program, is_exact: bool, rules: Sequence[str]) -> None:
+        """The rewritten program against the imported one."""
+        where = f"rewritten by {' '.join(rules)}"
+        if is_exact:
+            before, after = (self._outputs(build(p)) for p in (self.program, program))
+            self._expect(where, "" if same(before, after) else "exact rules change the results")
+        if self.case.is_smooth:
+            try:
+                before, after = (build(retype(p)) for p in (self.program, program))
+            except TensorError:  # an operator that reads the bits of its operand: there is no double precision of it
+                return
+            inputs = [_double(leaf) for leaf in self.args]
+            truth, found = self._outputs(before, inputs), self._outputs(after, inputs)
+            nudged = self._outputs(before, [_nudged(leaf, NUDGE) for leaf in inputs])
+            for place, results in enumerate(zip(truth, found, nudged, strict=True)):
+                self._expect(f"{where}, result {place}", _too_far(*results))
+
+    def _planned(self, program: Program) -> tuple[str, ...]:
+        """The program with random kernels and memory formats against plain calls; the names of the kernels."""
+        plain, overwriting = build(program), build(program, Plan(overwrites=True))
+        self._expect("overwritten", "" if same(*map(self._outputs, (plain, poison(overwriting)))) else "results differ")
+        folded = fold(program, GROWTH)
+        plan = replace(choose(folded.graph, self._cost).plan, overwrites=True)
+        results = self._outputs(poison(build(folded, plan)))
+        if self.case.is_smooth:
+            self._near_the_truth(program, plain, results)
+        return tuple(step.kernel.name for step in plan.steps.values() if step.kernel is not None)
+
+    def _near_the_truth(self, program: Program, plain: Callable[..., Any], results: Sequence[Tensor]) -> None:
+        try:
+            truths = self._outputs(build(retype(program)), [_double(leaf) for leaf in self.args])
+        except TensorError:
+            return
+        expected = self._outputs(plain)
+        nudged = self._outputs(plain, [_nudged(leaf, 2 * _eps(leaf)) for leaf in self.args])
+        for place, (before, after, truth, moved) in enumerate(zip(expected, results, truths, nudged, strict=True)):
+            compared = compare_output(place, "example", before, after, truth)
+            beside = compare_output(place, "nudged", before, moved, truth)
+            if not compared.passed and (compared.problem or compared.error > SENSITIVE * beside.error):
+                raise DiscrepancyError(
+                    f"planned, result {place}: {compared.problem or f'error {compared.error:.1e}'}"
+                    f" (plain calls {compared.original_error:.1e}, nudged {beside.error:.1e})"
+                )
+
+    def _outputs(self, module: Callable[..., Any], args: Sequence[Any] | None = None) -> list[Tensor]:
+        torch.manual_seed(self.seed)
+        return pytree.tree_leaves(module(*(self.args if args is None else args)))
+
+    def _expect(self, where: str, problem: str) -> None:
+        if problem:
+            raise DiscrepancyError(f"{where}: {problem}")
+
+
+def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
+    """Why a result in double precision is not that of the original; empty if it is."""
+    if found.shape != truth.shape or found.dtype != truth.dtype:
+        return f"{found.dtype} {list(found.shape)}, was {truth.dtype} {list(truth.shape)}"
+    finite = truth.isfinite()
+    if not bool(finite.any()):
+        return ""
+    scale, error, moved = (float(x[finite].double().abs().max()) for x in (truth, found - truth, nudged - truth))
+    allowed = EXACTLY * max(scale, 1e-30) + SENSITIVE * moved
+    return "" if error <= allowed else f"off by {error:.1e}, allowed {allowed:.1e}, largest {scale:.1e}"
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def _eps(leaf: Any) -> float:
+    return torch.finfo(leaf.dtype).eps if isinstance(leaf, Tensor) and leaf.is_floating_point() else 0.0
+
+
+def _nudged(leaf: Any, share: float) -> Any:
+    """Numbers changed by about a share of themselves; an input keeps its strides."""
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    signs = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sign()
+    return torch.empty_like(leaf).copy_(leaf.double() * (1 + share * signs))

@@ -1,0 +1,182 @@
+"""A random model while it is being written: source text, and the values that it computes on its example inputs.
+
+Invariant: the text of a draft is valid Python that runs; calling the model on its inputs raises nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+_T = TypeVar("_T")
+
+GLOBALS = {"torch": torch, "nn": nn, "F": nn.functional, "math": math}
+"""What the text of a model may name."""
+SPECIAL = "[0.0, -0.0, 1.0, -2.5, 1e-38, -1e-30, 1e30, float('inf'), -float('inf'), float('nan')]"
+MOST_ELEMENTS = 4096
+LARGEST = 1e4
+"""Values beyond this are not computed with, unless a model is about special values."""
+
+_TEMPLATE = """\
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        g = torch.Generator().manual_seed(0)
+{state}
+    def forward(self{arguments}):
+{lines}
+        return {result}
+
+
+def model():
+    g = torch.Generator().manual_seed(1)
+    return Model().eval(), ({inputs})
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A finished model."""
+
+    text: str
+    """A Python file with a factory called ``model``."""
+    is_smooth: bool
+    """Whether rounding changes its results by little: no comparisons, random numbers, infinities or huge values."""
+
+    def make(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """The module and its example inputs; the same each time."""
+        namespace: dict[str, Any] = {"__name__": "fuzzed"}
+        exec(compile(self.text, "<fuzzed>", "exec"), namespace)
+        return namespace["model"]()
+
+
+@dataclass
+class Draft:
+    """A model under way; templates of operators draw what they need from it."""
+
+    draw: Callable[[st.SearchStrategy[Any]], Any]
+    is_special: bool = False
+    """Whether it computes with infinities, NaN and numbers near the ends of the range."""
+    is_smooth: bool = True
+    """Whether small changes of values change results by little."""
+    lines: list[str] = field(default_factory=list[str])
+    state: list[str] = field(default_factory=list[str])
+    inputs: list[str] = field(default_factory=list[str])
+    values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """What the names in scope hold."""
+
+    def __post_init__(self) -> None:
+        self._self = SimpleNamespace()
+        self._generators = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer between two, both included."""
+        return self.draw(st.integers(low, high))
+
+    def choice(self, options: Sequence[_T]) -> _T:
+        """One of several."""
+        return self.draw(st.sampled_from(options))
+
+    def chance(self, one_in: int) -> bool:
+        """True once in a while."""
+        return self.integer(1, one_in) == one_in
+
+    def subset(self, options: Sequence[_T], least: int = 1) -> list[_T]:
+        """Some of several, in order."""
+        marks = self.draw(st.lists(st.booleans(), min_size=len(options), max_size=len(options)))
+        chosen = [option for option, mark in zip(options, marks, strict=True) if mark]
+        return chosen if len(chosen) >= least else list(options[:least])
+
+    def shape(self, least: int = 0, most: int = 4) -> tuple[int, ...]:
+        """A shape of so many axes; sizes differ, one is frequent, zero is rare."""
+        sizes = (*(2, 3, 4, 5, 1, 6, 7, 8), *((0,) if self.chance(12) else ()))
+        return tuple(self.choice(sizes) for _ in range(self.integer(least, most)))
+
+    def add_input(self, expression: str) -> None:
+        """One more argument of the model; ``g`` is a generator of random numbers."""
+        name = f"x{len(self.inputs)}"
+        self.values[name] = eval(expression, {**GLOBALS, "g": self._generators[1]})
+        self.inputs.append(expression)
+
+    def weight(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, positive: bool = False) -> str:
+        """A parameter, or rarely a buffer, of a shape."""
+        text = f"torch.randn({tuple(shape)}, generator=g).to({dtype})"
+        text = f"{text}.abs() + 0.1" if positive else text
+        name = f"w{len(self.state)}"
+        value = eval(text, {**GLOBALS, "g": self._generators[0]})
+        if dtype.is_floating_point and not self.chance(4):
+            self.state.append(f"self.{name} = nn.Parameter({text})")
+            value = nn.Parameter(value)
+        else:
+            self.state.append(f"self.register_buffer({name!r}, {text})")
+        setattr(self._self, name, value)
+        return f"self.{name}"
+
+    def of(self, name: str) -> Tensor:
+        """The value of a name: of the model's own or computed."""
+        return getattr(self._self, name[5:]) if name.startswith("self.") else self.values[name]
+
+    def value(self, accepts: Callable[[Tensor], bool] = lambda value: value.is_floating_point()) -> str | None:
+        """A name whose value is accepted, more recent ones first; None where there is none."""
+        names = [name for name, value in self.values.items() if accepts(value)]
+        return self.choice(names[::-1]) if names else None
+
+    def assign(self, expression: str) -> bool:
+        """Takes a line that computes one value or several, unless PyTorch refuses it; says whether it did."""
+        found = self._evaluated(expression)
+        results = list(found) if isinstance(found, tuple | list) else [found]
+        if not results or not all(isinstance(result, Tensor) and self._fits(result) for result in results):
+            return False
+        names = [f"v{len(self.values) + place}" for place in range(len(results))]
+        comma = "," if isinstance(found, tuple | list) and len(names) == 1 else ""
+        self.lines.append(f"{', '.join(names)}{comma} = {expression}")
+        self.values.update(zip(names, results, strict=True))
+        return True
+
+    def write(self, statement: str) -> None:
+        """Takes a line that changes values in place; what PyTorch refuses, or leaves values too large, is left out."""
+        before = {name: value.clone() for name, value in self.values.items()}
+        if self._evaluated(statement) is not None and all(map(self._fits, self.values.values())):
+            self.lines.append(statement)
+        else:
+            self.values.update(before)
+
+    def case(self, result: str) -> Case:
+        """The model, finished, with what it returns."""
+        text = _TEMPLATE.format(
+            state="".join(f"        {line}\n" for line in self.state),
+            arguments="".join(f", x{place}" for place in range(len(self.inputs))),
+            lines="\n".join(f"        {line}" for line in self.lines or ["pass"]),
+            result=result,
+            inputs="".join(f"{text}, " for text in self.inputs),
+        )
+        return Case(text, self.is_smooth and not self.is_special)
+
+    def _evaluated(self, expression: str) -> Any:
+        try:
+            with torch.no_grad():
+                return eval(expression, GLOBALS, {**self.values, "self": self._self})
+        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, OverflowError):
+            return None
+
+    def _fits(self, value: Tensor) -> bool:
+        """Whether a value may be computed with further."""
+        if value.numel() > MOST_ELEMENTS:
+            return False
+        if self.is_special or not value.is_floating_point() or value.numel() == 0:
+            return True
+        return bool(value.isfinite().all()) and float(value.abs().max()) <= LARGEST

@@ -1,0 +1,102 @@
+"""Random models pass; what is wrong with a rule, a liveness or an import is found, and made small."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.backend import overwrite
+from taso_py.frontend import importer
+from taso_py.fuzz import __main__ as command
+from taso_py.fuzz.__main__ import Tally, main, run, run_batch
+from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
+from taso_py.fuzz.draft import Case
+from taso_py.rules.database import read_database
+from taso_py.rules.text import read_rules
+
+TEXT = """
+import torch
+
+def model():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            y = x * 2
+            z = y.tanh()
+            return z + y, z
+    return Model().eval(), (torch.linspace(-2, 2, 12).view(3, 4),)
+"""
+
+
+def test_random_models_pass() -> None:
+    tally = Tally()
+    for found in run(12, 0, 1):
+        tally.add(found)
+    assert [str(failure) for failure in tally.failures] == []
+    assert tally.tried == 12
+    assert tally.rules
+    assert tally.kernels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_many_random_models_pass(seed: int) -> None:
+    assert [str(failure) for found in run(200, seed, 1) for failure in found.failures] == []
+
+
+def test_the_seed_decides() -> None:
+    assert run_batch(5, 2) == run_batch(5, 2)
+
+
+@pytest.mark.parametrize("numerics", ["EXACT", "REORDER"])
+def test_a_false_rule_is_found(numerics: str) -> None:
+    (false,) = read_rules(f"rule x: float[..B] source tanh(x) target sigmoid(x) numerics {numerics}")
+    with pytest.raises(DiscrepancyError, match=f"rewritten by {false.id}"):
+        Checker([false]).check(Case(TEXT, is_smooth=True), 3)
+    assert Checker(read_database()).check(Case(TEXT, is_smooth=True), 3).refused == ""
+
+
+class Picky:
+    """A checker that cannot stand sums."""
+
+    def check(self, case: Case, seed: int) -> Outcome:
+        case.make()
+        if ".sum(" in case.text:
+            raise DiscrepancyError("a sum")
+        return Outcome()
+
+
+def test_a_failing_model_is_made_small_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_checker", Picky)
+    (failure,) = run_batch(0, 500).failures
+    (line,) = (line for line in failure.text.splitlines() if line.strip().startswith("v"))
+    assert ".sum(" in line
+    with pytest.raises(DiscrepancyError):
+        Picky().check(Case(str(failure), is_smooth=True), failure.seed)
+
+
+def test_a_wrong_liveness_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(node: object, operand: object, storages: object) -> bool:
+        return True
+
+    monkeypatch.setattr(overwrite, "_may_take", careless)
+    with pytest.raises(DiscrepancyError, match="overwritten"):
+        Checker([]).check(Case(TEXT, is_smooth=True), 0)
+
+
+def test_an_exception_that_is_no_refusal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(importer, "lower", broken)
+    with pytest.raises(DiscrepancyError, match="KeyError"):
+        Checker([]).check(Case(TEXT, is_smooth=True), 0)
+
+
+def test_the_command_tells_what_became_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "3", "--seed", "1"]) == 0
+    assert capsys.readouterr().out.startswith("3 models: ")
+
+
+def test_the_command_refuses_nonsense(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--count", "0"])
+    assert "at least 1" in capsys.readouterr().err

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import Prices, is_running
-from taso_py.fuzz.prices import InventedPrices
+from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover, Formats
 
 
-class Typed(InventedPrices):
+class Typed(InventedCost):
     """Prices that depend on what latencies depend on: the kernel, and how its operands lie in memory."""
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:

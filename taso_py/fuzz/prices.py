@@ -15,6 +15,7 @@ import torch
 from taso_py.backend.plan import Format
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
+from taso_py.cost.choice import is_running
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.table import covers
@@ -67,8 +68,11 @@ class InventedCost(InventedPrices):
         return revise(before, graph, images, touched, self)
 
     def node_cost(self, node: Node) -> float:
-        """What a node costs alone."""
-        return 0.0 if node.is_static or not node.inputs else self.draw((node.op.text, node.types), 1.0)
+        """What a node costs alone, computed by plain calls."""
+        if not is_running(node):
+            return 0.0
+        plain = self.covers(node)[0]
+        return self.cover_seconds(plain, plain.formats[0])
 
     def value_bytes(self, value: Value) -> int:
         """The memory that a value takes."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence, Set
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
 import pytest
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.appraisal import REACH, Appraisal, appraise, revise
+from taso_py.cost.appraisal import REACH, Appraisal, appraise
 from taso_py.cost.choice import choose, is_running
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
@@ -41,25 +40,6 @@ OPERATORS = [
     "sigmoid({a})",
 ]
 """Each gives a value of the type of its operands, so that any value may be replaced by any other."""
-
-
-class InventedCost(Typed):
-    """What a search asks of a cost, by prices drawn at random."""
-
-    def graph_cost(self, graph: Graph) -> float:
-        return self.appraise(graph).seconds
-
-    def appraise(self, graph: Graph) -> Appraisal:
-        return appraise(graph, self)
-
-    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
-        return revise(before, graph, images, touched, self)
-
-    def node_cost(self, node: Node) -> float:
-        return min(self.cover_seconds(c, c.formats[0]) for c in self.covers(node)[:1]) if is_running(node) else 0.0
-
-    def value_bytes(self, value: Value) -> int:
-        return 4 * prod(value.type.sizes)
 
 
 def images_graph(chance: random.Random, count: int) -> Graph:
@@ -100,7 +80,7 @@ def replacement(graph: Graph, chance: random.Random) -> dict[Value, Value] | Non
 class Walk:
     """A walk from graph to graph, the appraisal revised at every step."""
 
-    def __init__(self, graph: Graph, cost: InventedCost) -> None:
+    def __init__(self, graph: Graph, cost: Typed) -> None:
         self._space = Space(Matcher([]), cost, lambda match: True, lambda: None)
         self._state = self._space.start(graph)
 
@@ -123,10 +103,10 @@ class Walk:
         self._state = State(graph, after.change.index, after.appraisal, 0, (), None, frozenset())
 
 
-def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, InventedCost]]:
+def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, Typed]]:
     """The graphs of a random walk, each with the appraisal that was revised from step to step."""
     chance = random.Random(seed)
-    cost = InventedCost(seed, fused=0.3 if seed % 2 else 1.0)
+    cost = Typed(seed, fused=0.3 if seed % 2 else 1.0)
     walk = Walk(images_graph(chance, count), cost)
     for _ in range(length):
         replaced = replacement(walk.graph, chance)
@@ -218,7 +198,7 @@ def walk(space: Space, graph: Graph, seed: int, length: int) -> Sequence[State]:
 def test_models_are_appraised_rule_by_rule_as_from_scratch(name: str) -> None:
     module, args = zoo.get(name).make(0, small=True)
     graph = import_module(module, args).graph
-    cost = InventedCost(7, fused=0.5)
+    cost = Typed(7, fused=0.5)
     space = Space(Matcher(read_database(None)), cost, lambda match: True, lambda: None)
     for state in walk(space, graph, 3, 12):
         assert isinstance(state.appraisal, Appraisal)
@@ -260,7 +240,7 @@ def test_what_is_read_more_or_less_than_before_is_covered_anew(body: str, old: s
     named = {node.op.name: node.value for node in graph.nodes if is_running(node)}
     # Whatever can be fused is, or nothing.
     for fused in (0.0, 100.0):
-        cost = InventedCost(1, fused=fused)
+        cost = Typed(1, fused=fused)
         walk = Walk(graph, cost)
         walk.replace({named[old]: named[new]})
         check(walk.graph, walk.appraisal, cost)

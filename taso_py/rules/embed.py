@@ -5,7 +5,7 @@ Invariant: an embedding that is yielded binds everything, and its outputs are di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from taso_py.ir.node import Node, Value
@@ -16,46 +16,71 @@ _Agenda: TypeAlias = list[tuple[Slot, Value]]
 """What still has to be bound to what."""
 
 
-def embeddings(pattern: Pattern, index: GraphIndex, node: Node, place: int) -> Iterator[Bindings]:
-    """The embeddings that bind operator number ``place`` to ``node``."""
+def embeddings(
+    pattern: Pattern, index: GraphIndex, node: Node, place: int, before: Mapping[int, Sequence[int]] | None = None
+) -> Iterator[Bindings]:
+    """The embeddings that bind operator number ``place`` to ``node``.
+
+    Args:
+        pattern: what is embedded.
+        index: the graph.
+        node: where to begin.
+        place: the number of the operator.
+        before: for the operators of entrances, those bound earlier whose nodes must not come later in the graph.
+    """
     start = Bindings(len(pattern.operators), len(pattern.variables))
-    for bound in _extend(pattern, index, start, [(Slot(False, place, 0), Value(node, 0))], pattern.plans[place]):
+    embedding = _Embedding(pattern, index, before or {})
+    for bound in embedding.extended(start, [(Slot(False, place, 0), Value(node, 0))], pattern.plans[place]):
         if _outputs_distinct(pattern, bound) and bound.settle(pattern.sizes):
             yield bound
 
 
-def _extend(
-    pattern: Pattern, index: GraphIndex, bound: Bindings, agenda: _Agenda, plan: Sequence[Entrance]
-) -> Iterator[Bindings]:
-    """Binds what is on the agenda and all below it, then goes on at the entrances of the plan."""
-    while agenda:
-        slot, value = agenda.pop()
-        if slot.is_variable:
-            if not bound.bind_variable(slot.index, pattern.types[slot.index], value):
+class _Embedding:
+    """The embedding of one pattern under way."""
+
+    def __init__(self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]]) -> None:
+        self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
+
+    def extended(self, bound: Bindings, agenda: _Agenda, plan: Sequence[Entrance]) -> Iterator[Bindings]:
+        """Binds what is on the agenda and all below it, then goes on at the entrances of the plan."""
+        while agenda:
+            slot, value = agenda.pop()
+            place = slot.index
+            if slot.is_variable:
+                if not bound.bind_variable(place, self._types[place], value):
+                    return
+                continue
+            known = bound.nodes[place]
+            if known is value.node and value.output == slot.output:
+                continue
+            operator = self._operators[place]
+            if known or value.output != slot.output or not bound.bind_node(place, operator, value.node):
                 return
-            continue
-        known = bound.nodes[slot.index]
-        if known is value.node and value.output == slot.output:
-            continue
-        operator = pattern.operators[slot.index]
-        if known or value.output != slot.output or not bound.bind_node(slot.index, operator, value.node):
+            operands = value.node.inputs
+            if operator.swappable and operands[0] != operands[1]:
+                swapped = zip(operator.operands, reversed(operands), strict=True)
+                yield from self.extended(bound.copy(), [*agenda, *swapped], plan)
+            agenda.extend(zip(operator.operands, operands, strict=True))
+        if not plan:
+            yield bound
             return
-        operands = value.node.inputs
-        if operator.swappable and operands[0] != operands[1]:
-            swapped = zip(operator.operands, reversed(operands), strict=True)
-            yield from _extend(pattern, index, bound.copy(), [*agenda, *swapped], plan)
-        agenda.extend(zip(operator.operands, operands, strict=True))
-    if not plan:
-        yield bound
-        return
-    entrance, rest = plan[0], plan[1:]
-    for node in _candidates(index, bound, entrance):
-        if type(node.op) is entrance.kind:
-            yield from _extend(pattern, index, bound.copy(), [(Slot(False, entrance.index, 0), Value(node, 0))], rest)
+        entrance, rest = plan[0], plan[1:]
+        for node in self._candidates(bound, entrance):
+            yield from self.extended(bound.copy(), [(Slot(False, entrance.index, 0), Value(node, 0))], rest)
+
+    def _candidates(self, bound: Bindings, entrance: Entrance) -> Iterable[Node]:
+        """The nodes that may be bound at an entrance."""
+        kind, place = entrance.kind, self._index.place
+        nodes = [node for node in _reached(self._index, bound, entrance) if type(node.op) is kind]
+        for operator in self._before.get(entrance.index, ()):
+            earlier = bound.nodes[operator]
+            if earlier is not None:
+                nodes = [node for node in nodes if place[node] >= place[earlier]]
+        return nodes
 
 
-def _candidates(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable[Node]:
-    """The nodes that may be bound at an entrance."""
+def _reached(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable[Node]:
+    """The nodes that read what an entrance goes on from."""
     slot = entrance.through
     if slot is None:
         return index.by_operator.get(entrance.kind, ())

@@ -9,11 +9,12 @@ order that depends on rules and graph alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from operator import itemgetter
 from typing import TypeAlias
 
+from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
@@ -24,7 +25,7 @@ from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, Slot, compile_pattern
 from taso_py.rules.substitution import Substitution, key
-from taso_py.rules.symmetry import Symmetry, symmetries
+from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
 Identity: TypeAlias = tuple[int, ...]
 """The number of a rule, then what tells apart what its variables and operators are matched to."""
@@ -57,7 +58,7 @@ class Matcher:
         self._roots: dict[type[Operator], list[_Anchors]] = {}
         self._anywhere: dict[type[Operator], list[_Anchors]] = {}
         for search in self._searches.values():
-            for place in range(len(search.pattern.operators)):
+            for place in search.anchors:
                 _file(self._anywhere, search, place)
             _file(self._roots, search, search.pattern.outputs[0].index)
 
@@ -72,7 +73,7 @@ class Matcher:
 
     def identity(self, match: Match, index: GraphIndex) -> Identity:
         """The same for matches that do the same: for those that a symmetry of the rule carries into each other."""
-        return min(self._searches[match.rule.id].identities(match, index))
+        return self._searches[match.rule.id].identity(match.nodes, match.values.values(), index)[0]
 
     def _find(
         self, index: GraphIndex, nodes: Iterable[Node], table: Mapping[type[Operator], Sequence[_Anchors]]
@@ -85,11 +86,7 @@ class Matcher:
             for group in groups:
                 if group.may_match(operands, readers):
                     for search, place in group.anchors:
-                        for match in search.matches(index, node, place):
-                            own, *symmetric = search.identities(match, index)
-                            first = min(own, *symmetric) if symmetric else own
-                            if own == first or first not in found:
-                                found[first] = match
+                        search.find(index, node, place, found)
         return list(found.values())
 
 
@@ -137,30 +134,69 @@ class _Search:
 
     def __init__(self, pattern: Pattern, number: int, keep_symmetric: bool) -> None:
         self.pattern = pattern
-        self._number, self._keep_symmetric = number, keep_symmetric
+        self._number = number
+        self._moves: Sequence[Symmetry] = () if keep_symmetric else symmetries(pattern)
+        self._exchanges = [self._exchange(move) for move in self._moves]
+        self._orders: dict[int, Mapping[int, Sequence[int]]] = {}
 
-    @cached_property
-    def _symmetries(self) -> Sequence[Symmetry]:
-        return () if self._keep_symmetric else symmetries(self.pattern)
+    @property
+    def anchors(self) -> list[int]:
+        """The operators to begin at: of those that can be exchanged, one."""
+        return [place for place in range(len(self.pattern.operators)) if place == min(orbit(self._moves, place))]
 
-    def matches(self, index: GraphIndex, node: Node, place: int) -> Iterator[Match]:
-        """The matches in which operator number ``place`` is matched to ``node``, symmetric ones included."""
-        for bound in embeddings(self.pattern, index, node, place):
-            match = completed(self.pattern, bound)
-            if match is not None:
-                yield match
+    def find(self, index: GraphIndex, node: Node, place: int, found: dict[Identity, Match]) -> None:
+        """Adds the matches in which operator number ``place``, or one it can be exchanged with, is matched to ``node``.
 
-    def identities(self, match: Match, index: GraphIndex) -> list[Identity]:
-        """The match's own identity, then those of its images under the symmetries of the rule."""
-        nodes = [index.place[node] for node in match.nodes]
-        values = [(_order(node, index), output) for node, output in match.values.values()]
-        found = [self._identity(nodes, values)]
-        for move in self._symmetries:
-            found.append(self._identity([nodes[i] for i in move.operators], [values[i] for i in move.variables]))
-        return found
+        Of matches that symmetries carry into each other it is the one with the least numbers in its identity.
+        """
+        for bound in embeddings(self.pattern, index, node, place, self._order(place)):
+            nodes = [node for node in bound.nodes if node is not None]
+            values = [value for value in bound.values if value is not None]
+            identity, move = self.identity(nodes, values, index)
+            if identity not in found:
+                match = completed(self.pattern, bound if move is None else self._moved(nodes, values, move))
+                if match is not None:
+                    found[identity] = match
 
-    def _identity(self, nodes: Iterable[int], values: Iterable[tuple[int, int]]) -> Identity:
-        return (self._number, *(number for value in values for number in value), *nodes)
+    def identity(
+        self, nodes: Iterable[Node], values: Iterable[Value], index: GraphIndex
+    ) -> tuple[Identity, Symmetry | None]:
+        """The least identity that the symmetries of the rule give what is matched, and the one that gives it."""
+        numbers = [self._number]
+        for node, output in values:
+            numbers += (_order(node, index), output)
+        numbers += [index.place[node] for node in nodes]
+        best, moved = tuple(numbers), None
+        for exchange, move in zip(self._exchanges, self._moves, strict=True):
+            other = exchange(numbers)
+            if other < best:
+                best, moved = other, move
+        return best, moved
+
+    def _exchange(self, move: Symmetry) -> Callable[[Sequence[int]], Identity]:
+        """Takes an identity to the one after a move."""
+        first = 1 + 2 * len(move.variables)
+        places = [place for variable in move.variables for place in (1 + 2 * variable, 2 + 2 * variable)]
+        return itemgetter(0, *places, *(first + operator for operator in move.operators))
+
+    def _moved(self, nodes: Sequence[Node], values: Sequence[Value], move: Symmetry) -> Bindings:
+        """What is bound after a move."""
+        pattern = self.pattern
+        bound = Bindings(len(nodes), len(values))
+        fits = all(bound.bind_node(i, pattern.operators[i], nodes[j]) for i, j in enumerate(move.operators))
+        fits = fits and all(bound.bind_variable(i, pattern.types[i], values[j]) for i, j in enumerate(move.variables))
+        if not fits or not bound.settle(pattern.sizes):
+            raise InvariantError(f"a symmetry of {pattern.rule.id} takes a match to what is none")
+        return bound
+
+    def _order(self, place: int) -> Mapping[int, Sequence[int]]:
+        """What keeps matches from being found again in another order, beginning at an operator."""
+        known = self._orders.get(place)
+        if known is None:
+            staying = [move for move in self._moves if move.operators[place] == place]
+            path = [entrance.index for entrance in self.pattern.plans[place]]
+            known = self._orders[place] = least_first(staying, path)
+        return known
 
 
 def completed(pattern: Pattern, bound: Bindings) -> Match | None:

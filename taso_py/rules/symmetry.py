@@ -2,18 +2,19 @@
 
 Two matrix products on one operand may be merged in either order; only one of the two matches is worth following.
 
-Invariant: under a symmetry the source is the same up to the order of its outputs, and the target too, except for the
-order of concatenated operands and, with it, for where slices begin and end.
+Invariant: under a symmetry the preconditions are the same, the source up to the order of its outputs, and the target
+too, except for the order of concatenated operands and, with it, for where slices begin and end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input, Operator
+from taso_py.ir.size import substitute
 from taso_py.ops.movement import Concat, Slice
 from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
@@ -37,6 +38,26 @@ def symmetries(pattern: Pattern) -> list[Symmetry]:
     return [symmetry for symmetry in found if list(symmetry.variables) != sorted(symmetry.variables)]
 
 
+def orbit(moves: Iterable[Symmetry], operator: int) -> frozenset[int]:
+    """An operator and those that it can be exchanged with; the moves are a group, with or without the neutral one."""
+    return frozenset((operator, *(move.operators[operator] for move in moves)))
+
+
+def least_first(moves: Sequence[Symmetry], path: Sequence[int]) -> Mapping[int, Sequence[int]]:
+    """For operators that are bound one after the other, those bound before whose nodes must not come later.
+
+    Of the matches that symmetries carry into each other at least one keeps this order: the one in which the first
+    operator's node comes as early as possible, then the second's, and so on (Grochow and Kellis, Network motif
+    discovery using subgraph enumeration and symmetry-breaking, RECOMB 2007).
+    """
+    before: dict[int, list[int]] = {}
+    for operator in path:
+        for other in orbit(moves, operator) - {operator}:
+            before.setdefault(other, []).append(operator)
+        moves = [move for move in moves if move.operators[operator] == operator]
+    return before
+
+
 def _symmetry(pattern: Pattern, onto: Bindings) -> Symmetry | None:
     """The symmetry that an embedding of a pattern into its own source is, if it is one."""
     nodes = [node for node in onto.nodes if node is not None]
@@ -48,11 +69,17 @@ def _symmetry(pattern: Pattern, onto: Bindings) -> Symmetry | None:
     operators = tuple(pattern.nodes.index(node) for node in nodes)
     variables = tuple(pattern.variables.index(value.node) for value in values)
     found = Symmetry(operators, variables)
-    return found if _keeps_target(pattern, found, onto) else None
+    return found if _keeps_preconditions(pattern, onto) and _keeps_target(pattern, found, onto) else None
 
 
 def _digest(node: Node) -> str:
     return node.digest
+
+
+def _keeps_preconditions(pattern: Pattern, onto: Bindings) -> bool:
+    sizes = {name.removeprefix(MARK): size for name, size in onto.integers().items()}
+    conditions = pattern.rule.preconditions
+    return {replace(c, value=substitute(c.value, sizes)) for c in conditions} == set(conditions)
 
 
 def _keeps_target(pattern: Pattern, found: Symmetry, onto: Bindings) -> bool:

@@ -22,7 +22,7 @@ from taso_py.ir.operator import Constant, Input, Weight
 LEAST, USUAL, MOST = 8, 20, 240
 """How many nodes that run a region has: at least and at most, and how many it does not exceed without need."""
 NEAR = 60
-"""Readers of a value that are further apart in the order of nodes are not thought to have to do with each other."""
+"""Nodes that are further apart in the order of nodes are not thought to have to do with each other."""
 SHARED = 3.0
 """How much more it costs to separate the readers of a weight: each region may want it merged with other weights."""
 TRIES = 1000
@@ -114,14 +114,16 @@ def _prices(graph: Graph, nodes: Sequence[Node], start: int, stop: int, avoid: S
             if not isinstance(value.node.op, Constant):
                 uses.setdefault(value, []).append(place)
     alive = [value for node in nodes[:start] for value in node.outputs if value in uses]
+    place_of = {node: place for place, node in enumerate(nodes)}
     prices: list[float] = []
     for place in range(start + 1, stop):
         alive = [v for v in (*alive, *nodes[place - 1].outputs) if v in uses and uses[v][-1] >= place]
-        prices.append(_width_price(graph, alive) + _AVOID * sum(value in avoid for value in alive))
-    for value, places in uses.items():
-        factor = SHARED if value.node.is_static else 1.0
-        for place in range(max(places[0], start) + 1, min(places[-1], stop - 1) + 1):
-            prices[place - start - 1] += factor * _separation_price(places, place)
+        # What is read long after it was made is like an input of the graph to most of its readers.
+        crossing = [value for value in alive if uses[value][-1] - place_of[value.node] <= NEAR]
+        prices.append(_width_price(graph, crossing) + _AVOID * sum(value in avoid for value in alive))
+    for first, second, price in _separations(nodes, uses):
+        for place in range(max(first, start) + 1, min(second, stop - 1) + 1):
+            prices[place - start - 1] += price
     return prices
 
 
@@ -131,11 +133,29 @@ def _width_price(graph: Graph, crossing: Sequence[Value]) -> float:
     return max(2.0 * (width**2 - 1.0), 0.0)
 
 
-def _separation_price(places: Sequence[int], cut: int) -> float:
-    """More, the more readers of a value that are not far apart come to lie on different sides."""
-    before = bisect_left(places, cut) - bisect_left(places, cut - NEAR)
-    after = bisect_left(places, cut + NEAR) - bisect_left(places, cut)
-    return float(before * after)
+def _separations(nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> Iterator[tuple[int, int, float]]:
+    """The places of two readers of a value that might be merged, and what separating them costs.
+
+    These are readers that are near, and of which none is computed from the other.
+    """
+    before = _ancestors(nodes)
+    for value, places in uses.items():
+        price = SHARED if value.node.is_static else 1.0
+        for i, second in enumerate(places):
+            for first in places[bisect_left(places, second - NEAR) : i]:
+                if not before[second] >> first & 1:
+                    yield first, second, price
+
+
+def _ancestors(nodes: Sequence[Node]) -> list[int]:
+    """What each node is computed from: bit ``i`` stands for node number ``i``."""
+    known: dict[Node, int] = {}
+    for place, node in enumerate(nodes):
+        bits = 1 << place
+        for operand, _ in node.inputs:
+            bits |= known.get(operand, 0)
+        known[node] = bits
+    return [known[node] for node in nodes]
 
 
 def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:

@@ -23,6 +23,11 @@ class GraphIndex:
         """The distinct nodes that read a node, in the order of the graph."""
 
     @cached_property
+    def returned(self) -> frozenset[Node]:
+        """The nodes of which a value is an output of the graph."""
+        return frozenset([node for node, _ in self.graph.outputs])
+
+    @cached_property
     def by_operator(self) -> Mapping[type[Operator], Sequence[Node]]:
         """The nodes by the class of their operator, in the order of the graph."""
         found: dict[type[Operator], list[Node]] = {}

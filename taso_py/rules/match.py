@@ -53,6 +53,7 @@ class Matcher:
 
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
         """Prepare rules; of the matches that a symmetry of a rule carries into each other one is found, or all."""
+        self.keeps_symmetric = keep_symmetric
         patterns = map(compile_pattern, rules)
         self._searches = {p.rule.id: _Search(p, number, keep_symmetric) for number, p in enumerate(patterns)}
         self._roots: dict[type[Operator], list[_Anchors]] = {}

@@ -35,7 +35,7 @@ from taso_py.search.engine import PRECISION, Engine
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
-from taso_py.search.space import Option, State
+from taso_py.search.state import Option, State
 
 
 def search(
@@ -225,20 +225,18 @@ class Backtracking(Engine):
                 # Nothing changed where an excursion began that led nowhere: it would lead nowhere again.
                 ticket.tried = old.tried and not old.open and old.option.difference is option.difference
                 old.superseded |= base.is_valid or not old.base.is_valid
-            option.origin = None
             if not ticket.tried:
                 self._push(descent, ticket)
 
     def _continue(self, descent: _Descent, state: State, ticket: _Ticket) -> None:
         """Queues the steps that touch what the excursion changed."""
         for option in reversed(state.options):
-            operands = (value.node for value in option.match.values.values())
-            if not (state.zone.isdisjoint(option.match.nodes) and state.zone.isdisjoint(operands)):
+            if not (state.zone.isdisjoint(option.nodes) and state.zone.isdisjoint(option.operands)):
                 self._push(descent, _Ticket(ticket.base, state, option, ticket.first))
 
     def _push(self, descent: _Descent, ticket: _Ticket) -> None:
         is_outside = ticket.estimate > self.limits.alpha * descent.best.seconds
-        if is_outside or ticket.option.match.rule.id in descent.banned:
+        if is_outside or ticket.option.rule.id in descent.banned:
             return
         ticket.first.open += ticket is not ticket.first
         self._pushed += 1

@@ -76,32 +76,31 @@ def created_nodes(index: GraphIndex, replaced: Mapping[Value, Value]) -> list[No
     return list(created)
 
 
-def difference(cost: Cost, index: GraphIndex, outputs: frozenset[Value], replaced: Mapping[Value, Value]) -> Difference:
+def difference(cost: Cost, index: GraphIndex, replaced: Mapping[Value, Value]) -> Difference:
     """What replacing values changes; nodes downstream keep their types and so their costs.
 
     Args:
         cost: says what nodes cost.
         index: the graph.
-        outputs: the outputs of the graph.
         replaced: what each replaced value becomes.
     """
     created = created_nodes(index, replaced)
     read = {operand for node in created for operand, _ in node.inputs} | {value.node for value in replaced.values()}
-    dead = _dead_nodes(index, outputs, replaced, read)
+    dead = _dead_nodes(index, replaced, read)
     seconds = sum(map(cost.node_cost, created)) - sum(map(cost.node_cost, dead))
     return Difference(seconds, _stored(cost, created, index, dead) - _stored(cost, dead, index, dead))
 
 
-def _dead_nodes(
-    index: GraphIndex, outputs: frozenset[Value], replaced: Mapping[Value, Value], read: set[Node]
-) -> dict[Node, None]:
+def _dead_nodes(index: GraphIndex, replaced: Mapping[Value, Value], read: set[Node]) -> dict[Node, None]:
     """The nodes that nothing reads any more once the values are replaced and ``read`` is read by what replaces them."""
-    dead: dict[Node, None] = {}
+    dead, outputs = dict[Node, None](), index.graph.outputs
     stack = [value.node for value in replaced]
     roots = set(stack)
     while stack:
         node = stack.pop()
-        if node in dead or node in read or any(value in outputs and value not in replaced for value in node.outputs):
+        if node in dead or node in read:
+            continue
+        if node in index.returned and any(value in outputs and value not in replaced for value in node.outputs):
             continue
         if node in roots or all(user in dead for user in index.users[node]):
             dead[node] = None

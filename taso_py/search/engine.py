@@ -17,7 +17,8 @@ from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
 from taso_py.search.skeleton import Skeleton, Skeletons
-from taso_py.search.space import Appraised, Option, Space, State
+from taso_py.search.space import Appraised, Space
+from taso_py.search.state import Option, State
 
 PRECISION = 1e-5
 """Costs that differ by less than this share of the original's are equal."""

@@ -17,7 +17,7 @@ from taso_py.search.cost import Cost
 from taso_py.search.engine import PRECISION, Engine
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
-from taso_py.search.space import Option, State
+from taso_py.search.state import Option, State
 
 
 def search(

@@ -35,7 +35,7 @@ from taso_py.search.engine import Engine
 from taso_py.search.extract import cheapest, extracted
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
-from taso_py.search.space import Option, State
+from taso_py.search.state import Option, State
 
 ROUNDS = 8
 """How many rounds of applying all rules there are at most."""
@@ -244,9 +244,10 @@ class Saturation(Engine):
         missing = sum(node not in state.index.place for node in places)
         for option in state.options:
             option.origin = None
-            forms = {node: self._form(node) for node in option.match.nodes}
+            match = option.match(state.sites)
+            forms = {node: self._form(node) for node in match.nodes}
             found = {node: form for node, form in forms.items() if form is not None}
-            if len(found) == len(forms) and self._identity(option.match, found) in wanted:
+            if len(found) == len(forms) and self._identity(match, found) in wanted:
                 self._queued += 1
                 heappush(ways, (missing, -self._queued, state, option))
 

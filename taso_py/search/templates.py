@@ -21,7 +21,7 @@ from taso_py.rules.text import read_rules
 from taso_py.search.cost import Cost
 from taso_py.search.engine import PRECISION, Engine
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
-from taso_py.search.space import Option, State
+from taso_py.search.state import Option, State
 
 WEIGHT = "w"
 """Begins the names of the variables of a template that stand for what is computed from weights alone."""
@@ -80,7 +80,7 @@ class _Templates(Engine):
             if after is None:
                 refused.add(option)
                 continue
-            refused = {new for new in after.options if new.origin in refused}
+            refused = {new for new in after.options if new in refused or new.origin in refused}
             for new in after.options:
                 new.origin = None  # or the options of all states before would be kept
             state = after
@@ -88,12 +88,12 @@ class _Templates(Engine):
 
     def _next(self, state: State, refused: set[Option]) -> Option | None:
         """Where the first template that matches somewhere matches first."""
-        place = state.index.place
+        place, node = state.index.place, state.sites.node
 
         def turn(option: Option) -> tuple[int, int]:
-            return self._order[option.match.rule.id], min(place[node] for node in option.match.nodes)
+            return self._order[option.rule.id], min(place[node[site]] for site in option.nodes)
 
-        open_ = (option for option in state.options if option not in refused and _reads_weights(option.match))
+        open_ = (o for o in state.options if o not in refused and _reads_weights(o.match(state.sites)))
         return min(open_, key=turn, default=None)
 
     def _after(self, state: State, option: Option) -> State | None:

@@ -19,7 +19,8 @@ from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.runtime import zoo
 from taso_py.search.rewire import rewire
-from taso_py.search.space import Space, State, Step
+from taso_py.search.space import Space
+from taso_py.search.state import State, Step
 from tests.prices import Typed, coverings, least_seconds, plan_seconds
 
 LEAVES = """
@@ -100,7 +101,7 @@ class Walk:
         graph, images = rewire(self.graph, replaced)
         step = Step(self._state, None, replaced, images, graph)  # pyright: ignore[reportArgumentType] (never asked for)
         after = self._space.appraise(step)
-        self._state = State(graph, after.change.index, after.appraisal, 0, (), None, frozenset())
+        self._state = State(graph, after.change.index, after.change.sites, after.appraisal, 0, (), None, frozenset())
 
 
 def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, Typed]]:

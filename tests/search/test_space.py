@@ -8,7 +8,8 @@ from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
 from taso_py.search.cost import static_bytes
-from taso_py.search.space import Space, State
+from taso_py.search.space import Space
+from taso_py.search.state import State
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
 
 COST = FakeCost()
@@ -37,7 +38,7 @@ def test_options_are_the_matches_of_a_search_from_scratch(seed: int) -> None:
     for state in walk(whole, recurrent(2), seed, 12):
         fresh = whole.with_options(whole.start(state.graph))
         carried, found = (
-            {matcher.identity(o.match, state.index): o.difference.seconds for o in s.options} for s in (state, fresh)
+            {matcher.identity(o.match(s.sites), state.index): o.difference.seconds for o in s.options} for s in (state, fresh)
         )
         assert carried == pytest.approx(found)
         assert len(carried) == len(state.options)
@@ -63,8 +64,9 @@ def test_what_is_computed_at_build_time_is_not_rewritten() -> None:
           return matmul(x, relu(relu(w))), relu(relu(x))
         }"""
     )
-    (option,) = space("idempotent").with_options(space("idempotent").start(graph)).options
-    assert option.match.values["a"].node is graph.inputs[0]
+    state = space("idempotent").with_options(space("idempotent").start(graph))
+    (option,) = state.options
+    assert option.match(state.sites).values["a"].node is graph.inputs[0]
 
 
 def test_weights_count_once_as_what_is_read_at_run_time() -> None:

@@ -1,0 +1,122 @@
+"""States: graphs with their matches, and the steps from one to the next.
+
+Invariant: the options of a state are matches in its graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.match import Match
+from taso_py.rules.substitution import Substitution
+from taso_py.search.cost import Appraisal, Difference
+from taso_py.search.sites import Sites
+
+
+class Option:
+    """A match in a state's graph, with what applying it is estimated to change.
+
+    States share it as long as nothing changes where it is.
+    """
+
+    __slots__ = ("_born", "difference", "nodes", "operands", "origin")
+
+    def __init__(self, match: Match, sites: Sites, difference: Difference, origin: Option | None = None) -> None:
+        self._born, self.difference = match, difference
+        self.nodes = tuple([sites.number[node] for node in match.nodes])
+        """The sites of what the operators are matched to."""
+        self.operands = tuple([sites.number[node] for node, _ in match.values.values()])
+        """The sites of what the variables stand for."""
+        self.origin = origin
+        """The option of a state before that this one is where something changed; None where it is new."""
+
+    @property
+    def rule(self) -> Substitution:
+        """What is applied."""
+        return self._born.rule
+
+    @property
+    def root(self) -> Option:
+        """The first of the options that this one was carried over from."""
+        option = self
+        while option.origin is not None:
+            option = option.origin
+        return option
+
+    def match(self, sites: Sites) -> Match:
+        """The match in the graph that has these sites."""
+        born, node = self._born, sites.node
+        nodes = [node[site] for site in self.nodes]
+        now = dict(zip(born.nodes, nodes, strict=True))
+        named = zip(born.values.items(), self.operands, strict=True)
+        return Match(
+            born.rule,
+            tuple(nodes),
+            {name: Value(node[site], value.output) for (name, value), site in named},
+            born.sizes,
+            born.dtype,
+            tuple([Value(now[before], output) for before, output in born.outputs]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """How a state was reached: the last step, and the path before it."""
+
+    before: Path | None
+    match: Match
+    after: Graph
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A graph, what it costs, and what can be done with it."""
+
+    graph: Graph
+    index: GraphIndex
+    sites: Sites
+    appraisal: Appraisal
+    static_bytes: int
+    options: Sequence[Option]
+    path: Path | None
+    zone: frozenset[int]
+    """The sites of the nodes that the steps of the present excursion made or connected anew."""
+
+    @property
+    def seconds(self) -> float:
+        """What the graph costs."""
+        return self.appraisal.seconds
+
+    @property
+    def steps(self) -> Sequence[Path]:
+        """The path from the original graph, first step first."""
+        steps: list[Path] = []
+        path = self.path
+        while path is not None:
+            steps.append(path)
+            path = path.before
+        return steps[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step from a state to a graph whose matches are not known yet."""
+
+    before: State
+    match: Match
+    replaced: Mapping[Value, Value]
+    images: Mapping[Node, Node]
+    """What nodes became that read something else now; the new node may be dead."""
+    graph: Graph
+
+    def image(self, node: Node) -> Node:
+        """What a node became; of a node whose value is replaced, what it would be without that."""
+        return self.images.get(node, node)
+
+    def value(self, before: Value) -> Value:
+        """What is read in place of a value."""
+        return self.replaced.get(before) or Value(self.image(before.node), before.output)

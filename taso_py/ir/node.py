@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.operator import Constant, Input, Operator, Weight
@@ -21,8 +21,9 @@ from taso_py.ir.unify import STRICT
 class Node:
     """An operator applied to values. Build one with :func:`make`."""
 
-    __slots__ = ("__weakref__", "digest", "inputs", "is_static", "op", "token", "types")
+    __slots__ = ("__weakref__", "_digest", "inputs", "is_static", "op", "token", "types")
 
+    _digest: str
     op: Operator
     """What the node computes."""
     inputs: tuple[Value, ...]
@@ -31,10 +32,29 @@ class Node:
     """One type per output."""
     token: int | None
     """Tells apart nodes that are not pure; None for pure ones."""
-    digest: str
-    """A digest of the content, the same in every process."""
     is_static: bool
     """Whether the value depends on weights and constants only, so that it can be computed once."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of the content, the same in every process; computed when it is first asked for."""
+        try:
+            return self._digest
+        except AttributeError:
+            return self._digested()
+
+    def _digested(self) -> str:
+        """Digests what has no digest yet of what the node is computed from, then the node."""
+        stack = [self]
+        while stack:
+            node = stack[-1]
+            waiting = [operand for operand, _ in node.inputs if not hasattr(operand, "_digest")]
+            if waiting:
+                stack += waiting
+            else:
+                node._digest = _digest(node.op, node.inputs, node.token)
+                stack.pop()
+        return self._digest
 
     def __repr__(self) -> str:
         return f"<{self.op.text} {self.digest[:8]}>"
@@ -78,7 +98,8 @@ class Value(NamedTuple):
         return self.node.digest, self.output
 
 
-_interned: weakref.WeakValueDictionary[str, Node] = weakref.WeakValueDictionary()
+_Key: TypeAlias = tuple[str, int | None, tuple[Value, ...]]
+_interned: weakref.WeakValueDictionary[_Key, Node] = weakref.WeakValueDictionary()
 
 
 def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -> Node:
@@ -93,6 +114,11 @@ def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -
     return _interned_node(op, inputs, token, None)
 
 
+def make_as(op: Operator, inputs: Sequence[Value], types: tuple[TensorType, ...]) -> Node:
+    """The same for a pure operator of which it is known what types it gives for operands of these types."""
+    return _interned_node(op, inputs, None, types)
+
+
 def remake(node: Node, inputs: Sequence[Value]) -> Node:
     """The node that does to ``inputs`` what a node does to its operands; its types, where those of the operands stay.
 
@@ -100,7 +126,7 @@ def remake(node: Node, inputs: Sequence[Value]) -> Node:
         ShapeError: the operator does not accept the operands.
     """
     for (old, i), (new, j) in zip(node.inputs, inputs, strict=True):
-        if old.types[i] != new.types[j]:
+        if old is not new and old.types[i] != new.types[j]:
             return _interned_node(node.op, inputs, node.token, None)
     return _interned_node(node.op, inputs, node.token, node.types)
 
@@ -109,20 +135,20 @@ def _interned_node(
     op: Operator, inputs: Sequence[Value], token: int | None, types: tuple[TensorType, ...] | None
 ) -> Node:
     """The node, its types inferred unless they are known."""
-    operands = tuple(sorted(inputs, key=_key) if op.commutative else inputs)
-    digest = _digest(op, operands, token)
-    known = _interned.get(digest)
+    operands = tuple(sorted(inputs, key=_order) if op.commutative else inputs)
+    key = op.text, token, operands
+    known = _interned.get(key)
     if known is not None:
         return known
     node = Node()
-    node.op, node.inputs, node.token, node.digest = op, operands, token, digest
+    node.op, node.inputs, node.token = op, operands, token
     node.types = op.infer([value.type for value in operands], STRICT) if types is None else types
     node.is_static = _is_static(op, operands)
     # Threads may race here: setdefault keeps one winner.
-    return _interned.setdefault(digest, node)
+    return _interned.setdefault(key, node)
 
 
-def _key(value: Value) -> tuple[str, int]:
+def _order(value: Value) -> tuple[str, int]:
     return value.node.digest, value.output
 
 
@@ -136,4 +162,9 @@ def _is_static(op: Operator, inputs: tuple[Value, ...]) -> bool:
         return False
     if isinstance(op, Weight):
         return not op.mutable
-    return isinstance(op, Constant) or all(value.node.is_static for value in inputs)
+    if isinstance(op, Constant):
+        return True
+    for node, _ in inputs:
+        if not node.is_static:
+            return False
+    return True

@@ -6,32 +6,65 @@ some of the sizes a model leaves open), empty dimensions, replacements that woul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from taso_py.ir.errors import ShapeError, TasoError
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value, make, make_as
 from taso_py.ir.operator import Input, Operator
-from taso_py.ir.size import Dim, is_never_negative
+from taso_py.ir.size import Dim, Poly, is_never_negative
 from taso_py.ir.types import DType
 from taso_py.ops.base import TensorOperator
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match
 from taso_py.rules.pattern import Size
-from taso_py.rules.substitution import attribute_symbols, key
+from taso_py.rules.substitution import Recipe, attribute_symbols, key
 
 
 def instantiate(match: Match) -> tuple[Value, ...] | None:
     """The target's outputs on what the match has bound, or None if they cannot stand for the source's."""
-    try:
-        outputs = concrete_side(match, match.rule.target)
-    except (TasoError, ValueError, ZeroDivisionError):
-        return None
-    if any(new.type != old.type for new, old in zip(outputs, match.outputs, strict=True)):
+    known, key = match.rule.recipes, _circumstances(match)
+    if key is not None and key in known:
+        outputs = _made(match, known[key])
+    else:
+        try:
+            nodes = _built(match, match.rule.target)
+        except (TasoError, ValueError, ZeroDivisionError):
+            nodes = None
+        if key is not None:
+            known[key] = None if nodes is None else tuple([(node.op, node.types) for node in nodes.values()])
+        outputs = None if nodes is None else _outputs(match, match.rule.target, nodes)
+    if outputs is None or any(new.type != old.type for new, old in zip(outputs, match.outputs, strict=True)):
         return None
     return outputs
+
+
+def _circumstances(match: Match) -> Hashable | None:
+    """What decides of which operators and types the target is made; None where a model leaves sizes open.
+
+    What an operator demands of open sizes may follow from other nodes of the source, which differ.
+    """
+    types = [node.types[output] for node, output in match.values.values()]
+    sizes = tuple(match.sizes.items())
+    if any(isinstance(size, Poly) for _, size in sizes) or not all(type_.is_concrete for type_ in types):
+        return None
+    # Equal numbers of different kinds are written differently (1 and 1.0), so the kind is part of it.
+    return match.dtype, sizes, tuple([type(size) for _, size in sizes]), tuple([type_.text for type_ in types])
+
+
+def _made(match: Match, recipe: Recipe | None) -> tuple[Value, ...] | None:
+    """The target's outputs by a recipe: nothing that follows from types alone is asked again."""
+    if recipe is None:
+        return None
+    target, built = match.rule.target, dict[Node, Node]()
+    steps = iter(recipe)
+    for node in target.nodes:
+        if not isinstance(node.op, Input):
+            op, types = next(steps)
+            built[node] = make_as(op, [_moved(value, match, built) for value in node.inputs], types)
+    return _outputs(match, target, built)
 
 
 def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
@@ -41,20 +74,32 @@ def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
         TasoError, ValueError, ZeroDivisionError: an operator does not accept them, perhaps only for some of the sizes
             that the model leaves open, or would give an empty tensor.
     """
+    return _outputs(match, side, _built(match, side))
+
+
+def _built(match: Match, side: Graph) -> dict[Node, Node]:
+    """What the operators of a side become; raises what :func:`concrete_side` does."""
     built: dict[Node, Node] = {}
-
-    def moved(value: Value) -> Value:
-        op = value.node.op
-        return match.values[op.key] if isinstance(op, Input) else Value(built[value.node], value.output)
-
     for node in side.nodes:
         if not isinstance(node.op, Input):
-            built[node] = make(_concrete(node.op, match), [moved(value) for value in node.inputs])
-            if any(0 in type_.shape for type_ in built[node].types):
+            new = make(_concrete(node.op, match), [_moved(value, match, built) for value in node.inputs])
+            if any(0 in type_.shape for type_ in new.types):
                 raise ShapeError(f"{node.op.name} gives an empty tensor")
-            if not _accepts(built[node], match):
+            if not _accepts(new, match):
                 raise ShapeError(f"{node.op.name} may not fit its operands")
-    return tuple(moved(value) for value in side.outputs)
+            built[node] = new
+    return built
+
+
+def _outputs(match: Match, side: Graph, built: Mapping[Node, Node]) -> tuple[Value, ...]:
+    return tuple([_moved(value, match, built) for value in side.outputs])
+
+
+def _moved(value: Value, match: Match, built: Mapping[Node, Node]) -> Value:
+    """What a value of a rule stands for."""
+    node, output = value
+    new = built.get(node)
+    return match.values[key(node)] if new is None else Value(new, output)
 
 
 def _accepts(node: Node, match: Match) -> bool:

@@ -8,9 +8,10 @@ true is for a prover to say.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
@@ -21,6 +22,10 @@ from taso_py.ir.text import print_values
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.scalar import Condition
 from taso_py.rules.verdict import Numerics
+
+
+Recipe: TypeAlias = tuple[tuple[Operator, tuple[TensorType, ...]], ...]
+"""The operators of a target as they are in a model, operands first, with the types that they give."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ class Substitution:
         unbound = _names(target) - _names(source)
         if unbound:
             raise InvariantError(f"the target uses {', '.join(sorted(unbound))}, which the source does not bind")
+
+    @cached_property
+    def recipes(self) -> dict[Hashable, Recipe | None]:
+        """What the target was made of, by what decides on it; None where it could not be made. Application fills it."""
+        return {}
 
     @property
     def variables(self) -> tuple[Node, ...]:

@@ -5,7 +5,7 @@ Invariant: a match that the change spares can be applied as before and changes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from taso_py.ir.node import Node, Value
@@ -48,7 +48,18 @@ class Change:
         operands += [set(map(step.value, node.inputs)) for node in dead if node.inputs]
         self._operands = operands
         """What nodes are computed from that came or went, or are stored or no longer: targets may contain them."""
+        self.forms = self._formed(step)
+        """The forms of the nodes by site."""
         self._locate(step, inheritance, weights)
+
+    def _formed(self, step: Step) -> Mapping[int, int]:
+        before, now = step.before.sites.number, self.sites.number
+        forms = {**step.before.forms}
+        for node, form in step.outline.forms.items():
+            site = before.get(node, now.get(node))
+            if site is not None:
+                forms[site] = form
+        return forms
 
     def _locate(self, step: Step, inheritance: Inheritance, weights: set[Node]) -> None:
         """Says where all this is by sites."""

@@ -16,7 +16,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
-from taso_py.search.skeleton import Skeleton, Skeletons
+from taso_py.search.skeleton import Skeleton
 from taso_py.search.space import Appraised, Space
 from taso_py.search.state import Option, State
 
@@ -54,7 +54,6 @@ class Engine(ABC):
         self._graph, self._cost, self._report, self._now = graph, cost, report, now
         matcher = rules if isinstance(rules, Matcher) else Matcher(rules)
         self.space = Space(matcher, cost, limits.allows, self._pause)
-        self._skeletons = Skeletons()
         self._pool: dict[frozenset[str], State] = {}
         self._expansions = self._built = 0
 
@@ -95,11 +94,10 @@ class Engine(ABC):
             seen: the skeletons that are nothing new; the graph's is added.
         """
         self._pause()
-        step = self.space.step(state, option)
-        skeleton = self._skeletons.of(step.graph) if step is not None else None
-        if step is None or skeleton is None or skeleton in seen:
+        step = self.space.step(state, option, seen)
+        if step is None:
             return None
-        seen.add(skeleton)
+        seen.add(step.outline.skeleton)
         self._built += 1
         if self._report is not None:
             self._report(self._progress())

@@ -2,14 +2,15 @@
 
 Merging eight products in another order gives another graph with the same kernels on the same types; of such graphs
 the search follows one. A skeleton forgets which weight a static value is, the order of concatenated operands, and where
-slices begin and end.
+slices begin and end. It is found before a graph is built, from that of the graph before.
 
 Invariant: graphs with equal skeletons run the same operators on the same types, connected in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -20,28 +21,97 @@ from taso_py.ops.movement import Concat, Slice
 Skeleton: TypeAlias = tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True)
+class Outline:
+    """The skeleton of a graph and the forms that it is made of."""
+
+    skeleton: Skeleton
+    forms: Mapping[Node, int]
+    """Numbers for nodes, equal for those of equal skeletons; after a change, of what is new or has another form now."""
+
+
 class Skeletons:
-    """Numbers skeletons; by the digests of nodes, so that it keeps no node alive."""
+    """Numbers the forms of nodes; by content, so that it keeps no node alive."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._known: dict[str, int] = {}
 
-    def of(self, graph: Graph) -> Skeleton:
-        """The skeleton of a graph."""
+    def of(self, graph: Graph) -> Outline:
+        """The outline of a graph."""
+        forms: dict[Node, int] = {}
         for node in graph.nodes:
-            if node.digest not in self._known:
-                self._known[node.digest] = self._numbers.setdefault(self._form(node), len(self._numbers))
-        roots = [*graph.outputs, *(Value(node, -1) for node in graph.effects)]
-        return tuple((self._known[node.digest], output) for node, output in roots)
+            forms[node] = self._form(node, [(forms[operand], output) for operand, output in node.inputs])
+        return Outline(_skeleton(graph, lambda value: (forms[value.node], value.output)), forms)
 
-    def _form(self, node: Node) -> Hashable:
-        """A node in terms of its operands' skeletons."""
+    def after(
+        self, graph: Graph, form: Callable[[Node], int | None], replaced: Mapping[Value, Value], first: int
+    ) -> Outline:
+        """The outline of a graph in which values are replaced.
+
+        Args:
+            graph: the graph before.
+            form: the forms of its nodes, None for other nodes.
+            replaced: what is read in place of values.
+            first: the place of the first replaced value in the graph's order, or any before it.
+        """
+        new: dict[Node, int] = {}
+
+        def standing(value: Value) -> tuple[int, int]:
+            known = form(value.node)
+            return new[value.node] if known is None else known, value.output
+
+        def moved(value: Value) -> tuple[int, int]:
+            now = replaced.get(value)
+            if now is not None:
+                return standing(now)
+            return (changed[value.node], value.output) if value.node in changed else standing(value)
+
+        for node in _created(replaced, form):
+            new[node] = self._form(node, [standing(value) for value in node.inputs])
+        changed: dict[Node, int] = {}
+        affected = {node for node, _ in replaced}
+        for node in graph.nodes[first:]:
+            for operand, _ in node.inputs:
+                if operand in affected:
+                    break
+            else:
+                continue
+            number = self._form(node, [moved(value) for value in node.inputs])
+            if number != form(node):
+                changed[node] = number
+                affected.add(node)
+        return Outline(_skeleton(graph, moved), {**new, **changed})
+
+    def _form(self, node: Node, operands: list[tuple[int, int]]) -> int:
+        """The number of a node's form, from the forms of its operands."""
+        key: Hashable
         if node.is_static:
-            return node.types
-        operands = [(self._known[operand.digest], output) for operand, output in node.inputs]
-        if isinstance(node.op, Slice):
-            return "slice", node.op.axis, node.op.step, node.types, operands[0]
-        if isinstance(node.op, Concat) or node.op.commutative:
-            operands.sort()
-        return node.digest if isinstance(node.op, Input) else node.op.text, node.token, tuple(operands)
+            key = node.types
+        elif isinstance(node.op, Slice):
+            key = "slice", node.op.axis, node.op.step, node.types, operands[0]
+        elif isinstance(node.op, Input):
+            key = node.digest
+        else:
+            if isinstance(node.op, Concat) or node.op.commutative:
+                operands.sort()
+            key = node.op.text, node.token, tuple(operands)
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _skeleton(graph: Graph, form: Callable[[Value], tuple[int, int]]) -> Skeleton:
+    return tuple([form(value) for value in (*graph.outputs, *(Value(node, 0) for node in graph.effects))])
+
+
+def _created(replaced: Mapping[Value, Value], form: Callable[[Node], int | None]) -> list[Node]:
+    """The nodes of the replacing values that have no form yet, operands first."""
+    order = dict[Node, None]()
+    stack = [node for node, _ in replaced.values() if form(node) is None]
+    while stack:
+        node = stack[-1]
+        waiting = [operand for operand, _ in node.inputs if operand not in order and form(operand) is None]
+        if waiting:
+            stack += waiting
+        else:
+            order[node] = None
+            stack.pop()
+    return list(order)

@@ -11,7 +11,7 @@ its rule, and once where several rules do the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
@@ -25,6 +25,7 @@ from taso_py.search.change import Change
 from taso_py.search.cost import Appraisal, Cost, Difference, difference, static_bytes
 from taso_py.search.rewire import rewire
 from taso_py.search.sites import Sites
+from taso_py.search.skeleton import Skeleton, Skeletons
 from taso_py.search.state import Option, Path, State, Step
 
 
@@ -57,26 +58,33 @@ class Space:
         """
         self._matcher, self._cost, self._allows, self._pause = matcher, cost, allows, pause
         self._numbers = count()
+        self._skeletons = Skeletons()
 
     def start(self, graph: Graph) -> State:
         """The state of a graph, without options so far."""
         index = GraphIndex(graph)
+        sites = Sites.fresh(index, self._numbers)
+        forms = {sites.number[node]: form for node, form in self._skeletons.of(graph).forms.items()}
         appraisal, stored = self._cost.appraise(graph), static_bytes(self._cost, graph)
-        return State(graph, index, Sites.fresh(index, self._numbers), appraisal, stored, (), None, frozenset())
+        return State(graph, index, sites, forms, appraisal, stored, (), None, frozenset())
 
     def with_options(self, state: State) -> State:
         """A state with its options searched for from scratch."""
-        return replace(state, options=self._options(self._matcher.matches(state.index), state.index, state.sites, set()))
+        found = self._matcher.matches(state.index)
+        return replace(state, options=self._options(found, state.index, state.sites, set()))
 
-    def step(self, state: State, option: Option) -> Step | None:
-        """The step that an option is, or None if it turns out to be impossible."""
+    def step(self, state: State, option: Option, seen: Container[Skeleton] = ()) -> Step | None:
+        """The step that an option is; None if it is impossible, or leads to a graph whose skeleton was seen."""
         match = option.match(state.sites)
         replaced = replacements(match, state.index)
         if replaced is None:
             return None
         first = min(state.index.place[node] for node, _ in replaced)
+        outline = self._skeletons.after(state.graph, state.form, replaced, first)
+        if outline.skeleton in seen:
+            return None
         graph, images = rewire(state.graph, replaced, first)
-        return Step(state, match, replaced, images, graph)
+        return Step(state, match, outline, replaced, images, graph)
 
     def appraise(self, step: Step) -> Appraised:
         """What the graph that a step leads to costs."""
@@ -96,7 +104,9 @@ class Space:
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
         zone = frozenset[int]() if ends_excursion else before.zone | change.zone
-        return State(step.graph, index, change.sites, appraised.appraisal, stored, options, path, zone)
+        return State(
+            step.graph, index, change.sites, change.forms, appraised.appraisal, stored, options, path, zone
+        )
 
     def _carried(self, change: Change, before: State, known: set[Identity], keys: set[_Key]) -> list[Option]:
         """The options of the state before that are still there, their differences brought up to date.

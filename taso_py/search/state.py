@@ -15,6 +15,7 @@ from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Appraisal, Difference
 from taso_py.search.sites import Sites
+from taso_py.search.skeleton import Outline
 
 
 class Option:
@@ -79,12 +80,19 @@ class State:
     graph: Graph
     index: GraphIndex
     sites: Sites
+    forms: Mapping[int, int]
+    """The forms of the nodes by site (see :mod:`taso_py.search.skeleton`)."""
     appraisal: Appraisal
     static_bytes: int
     options: Sequence[Option]
     path: Path | None
     zone: frozenset[int]
     """The sites of the nodes that the steps of the present excursion made or connected anew."""
+
+    def form(self, node: Node) -> int | None:
+        """The form of a node, None for one that is not in the graph."""
+        site = self.sites.number.get(node)
+        return None if site is None else self.forms[site]
 
     @property
     def seconds(self) -> float:
@@ -108,6 +116,7 @@ class Step:
 
     before: State
     match: Match
+    outline: Outline
     replaced: Mapping[Value, Value]
     images: Mapping[Node, Node]
     """What nodes became that read something else now; the new node may be dead."""

@@ -19,6 +19,7 @@ from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.runtime import zoo
 from taso_py.search.rewire import rewire
+from taso_py.search.skeleton import Outline
 from taso_py.search.space import Space
 from taso_py.search.state import State, Step
 from tests.prices import Typed, coverings, least_seconds, plan_seconds
@@ -99,9 +100,9 @@ class Walk:
     def replace(self, replaced: Mapping[Value, Value]) -> None:
         """Goes to the graph in which values are replaced."""
         graph, images = rewire(self.graph, replaced)
-        step = Step(self._state, None, replaced, images, graph)  # pyright: ignore[reportArgumentType] (never asked for)
+        step = Step(self._state, None, Outline((), {}), replaced, images, graph)  # pyright: ignore[reportArgumentType]
         after = self._space.appraise(step)
-        self._state = State(graph, after.change.index, after.change.sites, after.appraisal, 0, (), None, frozenset())
+        self._state = State(graph, after.change.index, after.change.sites, after.change.forms, after.appraisal, 0, (), None, frozenset())
 
 
 def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, Typed]]:

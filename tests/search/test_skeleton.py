@@ -1,9 +1,14 @@
 """Skeletons: which graphs count as the same."""
 
+import random
+
 import pytest
 
 from taso_py.ops.table import parse_graph
+from taso_py.rules.match import Matcher
 from taso_py.search.skeleton import Skeletons
+from taso_py.search.space import Space
+from tests.search.examples import RULES, FakeCost, read, recurrent
 
 HEAD = """graph(x: f32[2,4], y: f32[2,4]) {
   w = weight{key="w", type=f32[4,4]} u = weight{key="u", type=f32[4,4]} v = weight{key="v", type=f32[4,8]}
@@ -27,5 +32,23 @@ HEAD = """graph(x: f32[2,4], y: f32[2,4]) {
 )
 def test_graphs_with_the_same_skeleton(one: str, other: str, same: bool) -> None:
     skeletons = Skeletons()
-    first, second = (skeletons.of(parse_graph(f"{HEAD} return {outputs} }}")) for outputs in (one, other))
+    first, second = (skeletons.of(parse_graph(f"{HEAD} return {outputs} }}")).skeleton for outputs in (one, other))
     assert (first == second) == same
+
+
+def test_a_skeleton_is_known_before_its_graph_is_built() -> None:
+    skeletons = Skeletons()
+    chance = random.Random(5)
+    rules = Space(Matcher(read(*RULES)), FakeCost(), lambda match: True, lambda: None)
+    state = rules.with_options(rules.start(recurrent(2)))
+    for _ in range(15):
+        step = rules.step(state, chance.choice(state.options))
+        assert step is not None
+        replaced = skeletons.after(state.graph, skeletons.of(state.graph).forms.get, step.replaced, 0)
+        assert replaced.skeleton == skeletons.of(step.graph).skeleton
+        for option in state.options:
+            again = rules.step(state, option, seen={step.outline.skeleton})
+            assert again is None or again.outline.skeleton != step.outline.skeleton
+        state = rules.finish(rules.appraise(step))
+        fresh = rules.start(state.graph)
+        assert [state.form(node) for node in state.graph.nodes] == [fresh.form(node) for node in state.graph.nodes]

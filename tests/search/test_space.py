@@ -38,7 +38,8 @@ def test_options_are_the_matches_of_a_search_from_scratch(seed: int) -> None:
     for state in walk(whole, recurrent(2), seed, 12):
         fresh = whole.with_options(whole.start(state.graph))
         carried, found = (
-            {matcher.identity(o.match(s.sites), state.index): o.difference.seconds for o in s.options} for s in (state, fresh)
+            {matcher.identity(o.match(s.sites), state.index): o.difference.seconds for o in s.options}
+            for s in (state, fresh)
         )
         assert carried == pytest.approx(found)
         assert len(carried) == len(state.options)

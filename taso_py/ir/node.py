@@ -162,9 +162,4 @@ def _is_static(op: Operator, inputs: tuple[Value, ...]) -> bool:
         return False
     if isinstance(op, Weight):
         return not op.mutable
-    if isinstance(op, Constant):
-        return True
-    for node, _ in inputs:
-        if not node.is_static:
-            return False
-    return True
+    return isinstance(op, Constant) or all(node.is_static for node, _ in inputs)

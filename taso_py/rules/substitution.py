@@ -23,7 +23,6 @@ from taso_py.ir.types import Group, TensorType
 from taso_py.ops.scalar import Condition
 from taso_py.rules.verdict import Numerics
 
-
 Recipe: TypeAlias = tuple[tuple[Operator, tuple[TensorType, ...]], ...]
 """The operators of a target as they are in a model, operands first, with the types that they give."""
 

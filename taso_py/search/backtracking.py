@@ -74,6 +74,17 @@ class _Base:
     def __init__(self, state: State, is_valid: bool) -> None:
         self.state, self.is_valid = state, is_valid
         self.tickets: dict[Option, _Ticket] = {}
+        self.taken: dict[State, frozenset[Option]] = {state: frozenset()}
+        """The states of its excursions, and the steps that lead to each, whose order is of no importance."""
+        self.met = set[frozenset[Option]]()
+
+    def meet(self, ticket: _Ticket) -> frozenset[Option] | None:
+        """The steps up to a step; None if they were taken before in another order."""
+        taken = self.taken[ticket.state] | {ticket.option.root}
+        if taken in self.met:
+            return None
+        self.met.add(taken)
+        return taken
 
 
 class _Ticket:
@@ -196,8 +207,9 @@ class Backtracking(Engine):
         """Builds the graph of a step, and queues what can be done next if it is worth following."""
         descent.drop()
         ticket.tried = True
-        built = self.build(ticket.state, ticket.option, descent.seen)
-        if built is None:
+        taken = ticket.base.meet(ticket)
+        built = self.build(ticket.state, ticket.option, descent.seen) if taken is not None else None
+        if taken is None or built is None:
             return
         seconds = built.appraisal.seconds
         # What a step really changes is remembered for where the same step can be taken later.
@@ -213,6 +225,7 @@ class Backtracking(Engine):
         if improves:
             self._open(descent, state, ticket.base)
         else:
+            ticket.base.taken[state] = taken
             self._continue(descent, state, ticket)
 
     def _open(self, descent: _Descent, state: State, before: _Base | None) -> None:

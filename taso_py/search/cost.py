@@ -117,8 +117,8 @@ def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[
 
 def static_bytes(cost: Cost, graph: Graph) -> int:
     """What a graph stores: the static values that nodes which run read, or that are outputs, each once."""
-    read = {value for node in graph.nodes if not node.is_static for value in node.inputs}
-    return sum(cost.value_bytes(value) for value in read.union(graph.outputs) if _is_stored(value))
+    read = {value for node in graph.nodes if not node.is_static for value in node.inputs if value[0].is_static}
+    return sum([cost.value_bytes(value) for value in read.union(graph.outputs) if _is_stored(value)])
 
 
 def _is_stored(value: Value) -> bool:

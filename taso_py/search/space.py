@@ -104,9 +104,7 @@ class Space:
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
         zone = frozenset[int]() if ends_excursion else before.zone | change.zone
-        return State(
-            step.graph, index, change.sites, change.forms, appraised.appraisal, stored, options, path, zone
-        )
+        return State(step.graph, index, change.sites, change.forms, appraised.appraisal, stored, options, path, zone)
 
     def _carried(self, change: Change, before: State, known: set[Identity], keys: set[_Key]) -> list[Option]:
         """The options of the state before that are still there, their differences brought up to date.

@@ -102,7 +102,9 @@ class Walk:
         graph, images = rewire(self.graph, replaced)
         step = Step(self._state, None, Outline((), {}), replaced, images, graph)  # pyright: ignore[reportArgumentType]
         after = self._space.appraise(step)
-        self._state = State(graph, after.change.index, after.change.sites, after.change.forms, after.appraisal, 0, (), None, frozenset())
+        self._state = State(
+            graph, after.change.index, after.change.sites, after.change.forms, after.appraisal, 0, (), None, frozenset()
+        )
 
 
 def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, Typed]]:

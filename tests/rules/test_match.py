@@ -1,13 +1,18 @@
 """Matching: rule text and graph text in, bindings out."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Weight
 from taso_py.ops.table import parse_graph
+from taso_py.rules.database import read_database
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
+from taso_py.runtime import zoo
 
 MERGE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
   source matmul(x, a), matmul(x, b)
@@ -30,9 +35,9 @@ def bindings(match: Match) -> str:
     return ", ".join(sorted(values) + [f"{name}={size}" for name, size in sorted(match.sizes.items())])
 
 
-def products(count: int, shape: str = "f32[1,8]") -> str:
+def products(count: int, shape: str = "f32[1,8]", sizes: Sequence[int] = range(4, 99)) -> str:
     """A graph of several matrix products on one input."""
-    lines = [f'  w{i} = weight{{key="w{i}", type=f32[8,{4 + i}]}}\n  v{i} = matmul(x, w{i})' for i in range(count)]
+    lines = [f'  w{i} = weight{{key="w{i}", type=f32[8,{sizes[i]}]}}\n  v{i} = matmul(x, w{i})' for i in range(count)]
     results = ", ".join(f"v{i}" for i in range(count))
     return f"graph(x: {shape}) {{\n" + "\n".join(lines) + f"\n  return {results}\n}}"
 
@@ -167,6 +172,25 @@ def test_around_finds_exactly_the_matches_that_contain_a_node() -> None:
     for node in graph.nodes:
         found = {matcher.identity(match, index) for match in matcher.around(index, [node])}
         assert found == {identity for identity, match in everything.items() if node in match.nodes}
+
+
+@pytest.mark.parametrize("name", ["nasrnn", "inception_v3"])
+def test_of_symmetric_matches_exactly_one_is_found_from_wherever_one_begins(name: str) -> None:
+    module, args = zoo.get(name).make(0, small=True)
+    index = GraphIndex(import_module(module, args).graph)
+    rules = read_database()
+    matcher, every = Matcher(rules), Matcher(rules, keep_symmetric=True)
+    found = {matcher.identity(match, index) for match in matcher.matches(index)}
+    assert found == {matcher.identity(match, index) for match in every.matches(index)}
+    assert len(found) == len(matcher.matches(index)) < len(every.matches(index))
+    for node in index.graph.nodes[:: len(index.graph.nodes) // 20]:
+        near = {matcher.identity(match, index) for match in matcher.around(index, [node])}
+        assert near == {matcher.identity(match, index) for match in every.around(index, [node])}
+
+
+def test_preconditions_that_tell_variables_apart_leave_no_symmetry() -> None:
+    for condition, count in (("N-P >= 0", 2), ("N+P-4 >= 0", 1)):
+        assert len(matches(MERGE + f"  where {condition}\n", products(2, sizes=(4, 4)))) == count
 
 
 def test_a_pattern_without_a_common_operand_matches_anywhere() -> None:

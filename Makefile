@@ -43,5 +43,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV); the first time takes some minutes"
 	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,experiments,generate,zoo]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,experiments,generate,onnx,zoo]'
 	@touch $@

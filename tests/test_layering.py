@@ -25,8 +25,12 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/frontend": ("ir ops backend", "torch"),
     "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
-    "taso_py/runtime": ("ir ops rules search kernels cost backend frontend report", "torch numpy rich tqdm"),
+    "taso_py/runtime": (
+        "ir ops rules search kernels cost backend frontend report",
+        "torch numpy onnxruntime rich tqdm",
+    ),
     "taso_py/fuzz": ("ir ops rules search kernels cost backend frontend runtime", "torch hypothesis rich"),
+    "taso_py/runtime/emit.py": ("ir backend frontend runtime", "torch onnxruntime"),
     "taso_py/runtime/zoo": ("ir runtime", "torch torchvision timm transformers"),
     "taso_py/__init__.py": ("ir rules report runtime", ""),
     "taso_py/cli.py": ("ir commands", ""),

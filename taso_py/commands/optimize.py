@@ -38,6 +38,12 @@ def add(commands: Any) -> None:
         "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database, or templates)"
     )
     parser.add_argument("--output", metavar="DIR", type=Path, help="write model.pt2, plan, report and trace here")
+    parser.add_argument(
+        "--emit",
+        metavar="FORMS",
+        default="pt2",
+        help="forms to write, with commas between: pt2, onnx, code (%(default)s); code is Python to read",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON document")
 
 
@@ -46,9 +52,12 @@ def _numerics(name: str | None) -> Numerics | None:
 
 
 def _optimize(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.optimize import Options, optimize_source, read_rules
+    from taso_py.runtime.optimize import OptimizeError, Options, optimize_source, read_rules
     from taso_py.runtime.source import load_source
 
+    forms = tuple(parsed.emit.split(","))
+    if parsed.output is None and forms != ("pt2",):
+        raise OptimizeError("--emit says what to write; --output DIR says where")
     options = Options(
         device=parsed.device,
         runtime=parsed.runtime,
@@ -59,6 +68,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
         numerics=_numerics(parsed.numerics),
         seed=parsed.seed,
         progress=True,
+        emit=forms,
     )
     rules = read_rules(options, parsed.rules)
     source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)

@@ -11,7 +11,6 @@ Invariant: an exception that is no refusal is a failure, as is a difference.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,12 +26,15 @@ from taso_py.frontend import import_module
 from taso_py.fuzz.draft import Case
 from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.node import Value
+from taso_py.rules.apply import replacements
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.compare import compare_output
 from taso_py.runtime.roundtrip import difference, same
-from taso_py.search.space import Space, State
+from taso_py.search.space import Space
+from taso_py.search.state import Option, State
 
 MOST_STEPS = 8
 """How many rules are applied to a model at most."""
@@ -123,16 +125,16 @@ class _Check:
         space = Space(matcher, self._cost, lambda match: True, lambda: None)
         state = space.with_options(space.start(self.program.graph))
         for _ in range(chance.randrange(MOST_STEPS + 1)):
-            by_rule = sorted({option.match.rule.id for option in state.options})
-            if not by_rule:
+            options: dict[str, list[Option]] = {}
+            for option in state.options:
+                options.setdefault(option.match(state.sites).rule.id, []).append(option)
+            if not options:
                 break
-            rule = chance.choice(by_rule)
-            option = chance.choice([option for option in state.options if option.match.rule.id == rule])
-            step = space.step(state, option)
+            step = space.step(state, chance.choice(options[chance.choice(sorted(options))]))
             if step is not None:
                 state = space.finish(space.appraise(step), ends_excursion=chance.random() < 0.5)
         fresh = space.with_options(space.start(state.graph))
-        carried, found = (Counter(matcher.identity(o.match, state.index) for o in s.options) for s in (state, fresh))
+        carried, found = (_effects(s) for s in (state, fresh))
         self._expect("options", "" if carried == found else "those carried over are not those found from scratch")
         return state
 
@@ -189,14 +191,21 @@ class _Check:
             raise DiscrepancyError(f"{where}: {problem}")
 
 
+def _effects(state: State) -> set[frozenset[tuple[Value, Value]]]:
+    """What becomes what by the options of a state; rules that do the same count once."""
+    found = (replacements(option.match(state.sites), state.index) for option in state.options)
+    return {frozenset(replaced.items()) for replaced in found if replaced is not None}
+
+
 def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
     """Why a result in double precision is not that of the original; empty if it is."""
     if found.shape != truth.shape or found.dtype != truth.dtype:
         return f"{found.dtype} {list(found.shape)}, was {truth.dtype} {list(truth.shape)}"
+    truth, found, nudged = truth.double(), found.double(), nudged.double()
     finite = truth.isfinite()
     if not bool(finite.any()):
         return ""
-    scale, error, moved = (float(x[finite].double().abs().max()) for x in (truth, found - truth, nudged - truth))
+    scale, error, moved = (float(x[finite].abs().max()) for x in (truth, found - truth, nudged - truth))
     allowed = EXACTLY * max(scale, 1e-30) + SENSITIVE * moved
     return "" if error <= allowed else f"off by {error:.1e}, allowed {allowed:.1e}, largest {scale:.1e}"
 

@@ -22,9 +22,11 @@ from torch import fx, nn
 
 from taso_py.backend import Program, build
 from taso_py.frontend import import_program
+from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
+from taso_py.runtime.emit import FILES
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
 MODEL, PLAN, TRACE = "model.pt2", "plan.json", "trace.rules"
@@ -38,10 +40,9 @@ class ArtifactError(TasoError):
 
 def serialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """The module as the content of a ``.pt2`` file; it is exported again for that."""
-    with torch.no_grad():
-        exported = torch.export.export(module, tuple(args), dict(kwargs))
     buffer = io.BytesIO()
-    torch.export.save(exported, buffer)
+    with quiet():
+        torch.export.save(torch.export.export(module, tuple(args), dict(kwargs)), buffer)
     return buffer.getvalue()
 
 
@@ -72,8 +73,18 @@ def save(
     page: str,
     trace: str,
     plan: Mapping[str, Any] | None = None,
+    others: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes a result; ``page`` is the report for the browser, ``plan`` how it is computed if not plainly.
+    """Writes a result; what the folder has of an earlier one goes.
+
+    Args:
+        directory: the folder.
+        content: the ``.pt2`` file.
+        report: what happened.
+        page: the same for the browser.
+        trace: the steps.
+        plan: how it is computed, if not plainly.
+        others: the same program in other forms, files by name.
 
     Raises:
         ArtifactError: the folder cannot be written.
@@ -86,8 +97,12 @@ def save(
         "report.json": as_json(report.as_dict()),
         "report.html": page.encode(),
         TRACE: trace.encode(),
+        **(others or {}),
     }
     write_files(directory, files)
+    for name in FILES:
+        if name not in files:
+            (directory / name).unlink(missing_ok=True)
 
 
 def write_files(directory: Path, files: Mapping[str, bytes]) -> None:

@@ -35,6 +35,7 @@ from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.artifact import check_writable, save
+from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
@@ -84,8 +85,11 @@ class Options:
     kernels: bool = True
     """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
     progress: bool = False
+    emit: tuple[str, ...] = ("pt2",)
+    """In which forms to save the result."""
 
     def __post_init__(self) -> None:
+        check_forms(self.emit)
         if self.search not in SEARCHES:
             raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
         self.limits()
@@ -200,9 +204,10 @@ class _Job:
         report = self._report(program, found, judgement, [*trial.notes, *_disturbances(cost)])
         trace = judgement.winner.candidate.trace
         if output is not None:
-            report = replace(report, saved=str(output))
+            others, missing = emit(judgement.content, self.options.emit)
+            report = replace(report, saved=str(output), notes=(*report.notes, *missing))
             page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
-            save(output, judgement.content, report, page, write_trace(trace), judgement.plan)
+            save(output, judgement.content, report, page, write_trace(trace), judgement.plan, others)
         winner = judgement.winner
         return Optimized(winner.runner, report, trace, winner.plan, winner.name == ORIGINAL)
 

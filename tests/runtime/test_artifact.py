@@ -36,6 +36,16 @@ def test_a_saved_result_has_every_file_and_no_other(saved: Path) -> None:
     assert (saved / "trace.rules").read_text() == "the trace"
 
 
+def test_what_an_earlier_result_left_goes(saved: Path) -> None:
+    arguments = (saved, serialize(MODULE, (X,), {}), REPORT, "page", "trace")
+    save(*arguments, others={"model.py": b"code", "model.onnx": b"graph"})
+    assert {"model.py", "model.onnx"} <= {path.name for path in saved.iterdir()}
+    save(*arguments, others={"model.py": b"code"})
+    names = {path.name for path in saved.iterdir()}
+    assert "model.py" in names
+    assert "model.onnx" not in names
+
+
 def test_a_saved_result_computes_the_same(saved: Path) -> None:
     assert torch.equal(load(saved)(X), MODULE(X))
 

@@ -1,0 +1,195 @@
+"""The result in other forms than ``model.pt2``: an ONNX file, and Python code that a person can read.
+
+Invariant: what is written was run on the example inputs beside the saved program, and agreed with it: code to the bit,
+ONNX within a rounding allowance, provided that ONNX Runtime is installed to run it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import runpy
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from taso_py.frontend.export import quiet
+from taso_py.ir.errors import TasoError, first_line
+from taso_py.runtime.compare import compare_output
+from taso_py.runtime.roundtrip import same
+
+ROUNDINGS = 4096
+"""Roundings of its element type that a result of ONNX Runtime, whose kernels are its own, may differ by."""
+
+
+class EmitError(TasoError):
+    """A form that the result does not have."""
+
+
+def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
+    """The result in other forms.
+
+    Args:
+        content: the ``.pt2`` file.
+        forms: some of :data:`FORMS`.
+
+    Returns:
+        Files by name, and a line for each form that the result does not have.
+    """
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for form in forms:
+        if form in _WRITERS:
+            name, write = _WRITERS[form]
+            try:
+                files[name] = write(content)
+            except EmitError as error:
+                notes.append(f"{name} was not written: {error}")
+    return files, notes
+
+
+def check_forms(forms: Sequence[str]) -> None:
+    """Raises `EmitError` unless all the forms exist."""
+    for form in forms:
+        if form not in FORMS:
+            raise EmitError(f"there is no form {form!r} to emit; there are {', '.join(FORMS)}")
+
+
+def to_onnx(content: bytes) -> bytes:
+    """The program as an ONNX model.
+
+    Raises:
+        EmitError: it has no such form, or another result.
+    """
+    exported, args, kwargs = _loaded(content)
+    try:
+        with quiet():
+            written = torch.onnx.export(exported, args, kwargs=kwargs, dynamo=True, verbose=False)
+        assert written is not None
+        model = written.model_proto.SerializeToString()
+    except ImportError as error:
+        raise EmitError(f"{first_line(error)}; pip install 'taso-py[onnx]'") from error
+    except Exception as error:  # the exporter raises errors of many kinds
+        raise EmitError(f"torch.onnx cannot export it: {first_line(error)}") from error
+    _check_onnx(model, exported, args, kwargs)
+    return model
+
+
+def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    try:
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        names = [argument.name for argument in session.get_inputs()]
+        given = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+        found = [torch.as_tensor(array) for array in session.run(None, given)]
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise EmitError(f"ONNX Runtime cannot run it: {first_line(error)}") from error
+    wanted = [leaf.cpu() for leaf in _results(exported.module(), args, kwargs) if isinstance(leaf, Tensor)]
+    if len(wanted) != len(found):
+        raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
+    for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
+        compared = compare_output(place, "example", before.contiguous(), after.contiguous(), before.double())
+        allowed = ROUNDINGS * torch.finfo(before.dtype).eps if before.is_floating_point() else 0.0
+        if compared.problem or compared.error > allowed:
+            problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"
+            raise EmitError(f"ONNX Runtime gives another result {place}: {problem}")
+
+
+_CODE = '''\
+"""A model that taso-py has optimized, as code to read; the weights are in model.pt2 beside this file."""
+
+from pathlib import Path
+
+import torch
+from torch import device, inf, nan
+from torch.fx import _pytree as fx_pytree
+from torch.utils import _pytree as pytree
+
+
+class Optimized(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        program = torch.export.load(Path(__file__).with_name("model.pt2"))
+        self._in_spec, self._out_spec = program.call_spec
+        for name, tensor in {{**program.state_dict, **program.constants}}.items():
+            *path, last = name.split(".")
+            place = self
+            for part in path:
+                if not hasattr(place, part):
+                    place.add_module(part, torch.nn.Module())
+                place = getattr(place, part)
+            place.register_buffer(last, tensor.detach())
+
+{forward}
+'''
+
+
+def to_code(content: bytes) -> bytes:
+    """The program as a Python file with a class ``Optimized``, which reads its weights from ``model.pt2`` beside it.
+
+    Raises:
+        EmitError: the code gives another result.
+    """
+    exported, args, kwargs = _loaded(content)
+    module = exported.module()
+    assert isinstance(module, fx.GraphModule)
+    text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported.graph)))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "model.pt2").write_bytes(content)
+        path = Path(folder) / "model.py"
+        path.write_text(text, encoding="utf-8")
+        written = runpy.run_path(str(path))["Optimized"]()
+        if not same(_results(exported.module(), args, kwargs), _results(written, args, kwargs)):
+            raise EmitError("the code gives another result than the program")
+    return text.encode()
+
+
+def _lines(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
+    """The body of ``forward``, the types of values beside the calls that give them."""
+    values = {node.name: node.meta.get("val") for node in graph.nodes if node.op == "call_function"}
+    lines: list[str] = []
+    for line in module.code.strip().splitlines():
+        # What frees values early, and checks of the arguments, say nothing about what is computed.
+        line = re.sub(r";  [\w\s=]+= None$", "", line)
+        value = values.get(line.strip().partition(" = ")[0])
+        if "_guards_fn" not in line:
+            lines.append(f"{line}  # {_type(value)}" if isinstance(value, Tensor) else line)
+    return lines
+
+
+def _type(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _loaded(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
+    exported = torch.export.load(io.BytesIO(content))
+    if exported.example_inputs is None:
+        raise EmitError("the program has no example inputs")
+    args, kwargs = exported.example_inputs
+    return exported, tuple(args), dict(kwargs)
+
+
+def _results(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        return pytree.tree_leaves(module(*args, **kwargs))
+
+
+_WRITERS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "onnx": ("model.onnx", to_onnx),
+    "code": ("model.py", to_code),
+}
+FORMS = ("pt2", *_WRITERS)
+"""What ``--emit`` takes; ``model.pt2`` is always written."""
+FILES = tuple(name for name, _ in _WRITERS.values())
+"""The files of the other forms."""

@@ -22,6 +22,7 @@ from verify.terms import (
     close_branches,
     factor_symbols,
     indices,
+    reads,
     substitute_term,
     tidy_guards,
     unit_coefficient,
@@ -57,6 +58,7 @@ class Cells:
 
     def simplify(self, term: Term, known: Sequence[Dim]) -> Term | None:
         """The term with fewer guards and bound indices; None if it is zero."""
+        self._budget.take_work(reads(term))
         while True:
             guards = self.needed(term.guards, known)
             if guards is None:

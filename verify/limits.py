@@ -18,6 +18,8 @@ class Limits:
     """Operators and variables of both sides."""
     steps: int = 10_000
     """Elements expanded and products multiplied out, for one level."""
+    work: int = 20_000
+    """Elements read in the terms that are simplified, those inside calls included, for one level."""
     cells: int = 256
     """Cases into which a function's argument may fall apart."""
     queries: int = 400
@@ -37,6 +39,7 @@ class Budget:
         self.limits = limits
         self.queries = 0
         self._steps = 0
+        self.work = 0
 
     def take_steps(self, count: int) -> None:
         """Records work done.
@@ -47,6 +50,16 @@ class Budget:
         self._steps += count
         if self._steps > self.limits.steps:
             raise Refused(f"more than {self.limits.steps} steps")
+
+    def take_work(self, count: int) -> None:
+        """Records the size of what is simplified, which may grow where the number of steps does not.
+
+        Raises:
+            Refused: more than the limit.
+        """
+        self.work += count
+        if self.work > self.limits.work:
+            raise Refused(f"terms of more than {self.limits.work} elements")
 
     def take_query(self) -> None:
         """Records a question to the solver.

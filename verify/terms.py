@@ -330,6 +330,13 @@ def indices(factors: Iterable[Factor]) -> Iterator[Dim]:
                     yield from (i for i in indices(term.factors) if symbols(i).isdisjoint(term.bound))
 
 
+def reads(term: Term) -> int:
+    """How many elements a term reads, those inside calls included; one at least."""
+    calls = (factor for factor in term.factors if isinstance(factor, Call))
+    inside = sum(reads(part) for call in calls for argument in call.arguments for part in argument)
+    return max(1, len(term.factors)) + inside
+
+
 def unit_coefficient(value: Dim, name: str) -> int:
     """1 or -1 if ``value`` is ``name`` or ``-name`` plus something free of ``name``, else 0."""
     found = 0

@@ -109,6 +109,7 @@ def test_what_cannot_be_treated_is_unknown_with_a_reason(text: str, reason: str)
     [
         (Limits(nodes=3), "more than 3 operators"),
         (Limits(steps=5), "more than 5 steps"),
+        (Limits(work=20), "terms of more than 20 elements"),
         (Limits(cells=2), "more than 2 cases"),
         (Limits(queries=0), "more than 0 questions to the solver"),
     ],
@@ -121,3 +122,10 @@ def test_limits_are_counts(limits: Limits, reason: str) -> None:
     )
     verdict = prove(rule, limits)
     assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, reason)
+
+
+def test_terms_that_grow_faster_than_their_number_end_by_a_limit() -> None:
+    nested = "layer_norm(" * 4 + "x" + ", w, b){axes=1, eps=Z}" * 4
+    rule = rule_of(f"rule x: float[..B,M,K], w: float[K], b: float[K]\n source relu(x)\n target {nested}")
+    verdict = prove(rule)
+    assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, "terms of more than 20000 elements")

@@ -29,6 +29,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--budget", metavar="N", type=int, default=2000, help="graphs to build at most (%(default)s)")
     parser.add_argument("--time-limit", metavar="S", type=float, default=60.0, help="seconds of search (%(default)s)")
     parser.add_argument(
+        "--race-seconds",
+        metavar="S",
+        type=float,
+        default=20.0,
+        help="seconds to time the best graphs against the original (%(default)s); what wins is timed again",
+    )
+    parser.add_argument(
         "--numerics",
         metavar="CLASS",
         choices=[numerics.name.lower().replace("_", "-") for numerics in Numerics],
@@ -67,6 +74,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
         time_limit=parsed.time_limit,
         numerics=_numerics(parsed.numerics),
         seed=parsed.seed,
+        race_seconds=parsed.race_seconds,
         progress=True,
         emit=forms,
     )

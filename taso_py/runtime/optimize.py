@@ -90,6 +90,8 @@ class Options:
 
     def __post_init__(self) -> None:
         check_forms(self.emit)
+        if not self.race_seconds > 0:
+            raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
             raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
         self.limits()

@@ -80,17 +80,17 @@ class Race:
         """How many rounds are complete."""
         return len(self.times[self.baseline])
 
-    def ratio(self, name: str) -> Ratio:
-        """The speed-up of a contestant over the baseline; the baseline's own is exactly 1.
+    def ratio(self, name: str, over: str | None = None) -> Ratio:
+        """The speed-up of a contestant over another, by default over the baseline; its own is exactly 1.
 
-        Raises `TasoError` for another contestant if the race was interrupted before the first round was complete.
+        Raises `TasoError` if the race was interrupted before the first round was complete.
         """
-        times = self.times[name]
-        if name == self.baseline:
+        times, others = self.times[name], self.times[over or self.baseline]
+        if times is others:
             return Ratio(1.0, 1.0, 1.0, len(times), 1.0)
-        if not times:
+        if not times or not others:
             raise TasoError(f"the race ended before {name!r} was timed; let it run longer")
-        return _ratio(self.times[self.baseline], times, CONFIDENCE)
+        return _ratio(others, times, CONFIDENCE)
 
     def best(self) -> str:
         """The contestant with the highest median speed-up of those that ran to the end, or the baseline.

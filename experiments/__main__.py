@@ -13,12 +13,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments import end_to_end, faults, fidelity, memory_formats, round_trip, search_speed, verification
+from experiments import end_to_end, faults, fidelity, generation, memory_formats, round_trip, search_speed, verification
 from experiments.harness import Experiment, Settings, conduct
 from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
 
-MODULES = (verification, round_trip, fidelity, memory_formats, search_speed, end_to_end, faults)
+MODULES = (generation, verification, round_trip, fidelity, memory_formats, search_speed, end_to_end, faults)
 EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
 
 

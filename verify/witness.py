@@ -9,7 +9,8 @@ Invariant: a counterexample is one that PyTorch computed: at its sizes and value
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeAlias
 
@@ -53,6 +54,18 @@ _DTYPES = {
 _TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
+@contextmanager
+def _one_thread() -> Generator[None, None, None]:
+    """Tensors this small are computed sooner by one thread; several wait for each other, on a busy machine for long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1) -> Counterexample | None:
     """Looks for sizes and values at which the two sides differ.
 

@@ -60,6 +60,11 @@ def _written(values: Iterable[Value]) -> int:
     return sum(counts[value.node] for value in values)
 
 
+def _reads(values: Iterable[Value]) -> bool:
+    """Whether a variable is read."""
+    return any(isinstance(node.op, Input) for node in topological(value.node for value in values))
+
+
 def _repeats(values: Iterable[Value]) -> set[Node]:
     """The variables that an output reads more than once, when every use is written out."""
     found: set[Node] = set()
@@ -193,11 +198,13 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
     """One candidate a key, and none whose sides are the same, in the order of :attr:`Candidate.order`.
 
     A variable that is repeated on both sides makes an instance of a candidate with distinct variables, or a
-    coincidence of no use: such candidates are left out.
+    coincidence of no use: such candidates are left out, and so is what says something of numbers only.
     """
     first: dict[str, Candidate] = {}
     for candidate in candidates:
-        if candidate.left != candidate.right and not _repeats(candidate.left) & _repeats(candidate.right):
+        if candidate.left == candidate.right or not _reads(candidate.left):
+            continue
+        if not _repeats(candidate.left) & _repeats(candidate.right):
             first.setdefault(candidate.key, candidate)
     return sorted(first.values(), key=lambda candidate: candidate.order)
 

@@ -12,12 +12,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taso_py.generate.terms import Ids, Terms
 from taso_py.generate.vocabulary import Half
 from taso_py.ir.types import TensorType
+
+CHUNK_PAIRS = 1 << 20
+"""How many pairs are looked at at once."""
+
+Mask: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -53,12 +61,11 @@ class Combinations:
 
     def batches(self) -> Iterator[Batch]:
         """All tuples, by production and types."""
-        shared = self._sharing()
         for production in range(len(self._terms.family.productions)):
             for types in self._types(production):
                 parts = [*self._products(production, types)]
-                if (production, types) in shared:
-                    parts.append(np.array(sorted(shared[production, types]), dtype=np.int64))
+                if len(types) > 1:
+                    parts += self._sharing(production, types)
                 if parts:
                     yield Batch(production, types, np.concatenate(parts))
 
@@ -101,60 +108,70 @@ class Combinations:
         same = (a[:, :, None] == b[:, None, :]) & (a[:, :, None] >= 0)
         return ~same.any(axis=(1, 2))
 
-    def _sharing(self) -> dict[tuple[int, tuple[TensorType, ...]], set[tuple[int, ...]]]:
-        """Tuples that share instances, by production and types."""
-        found: dict[tuple[int, tuple[TensorType, ...]], set[tuple[int, ...]]] = {}
-        several = [n for n, production in enumerate(self._terms.family.productions) if production.arity > 1]
-        variables = [number for number in self._numbers if not self._terms.rows[number].size]
-        for roots, members in self._supports():
-            for number in several:
-                for operands in self._fill(number, roots, members, variables):
-                    types = tuple(self._terms.rows[operand].type for operand in operands)
-                    if self._terms.infer(number, types):
-                        found.setdefault((number, types), set()).add(operands)
+    def _sharing(self, number: int, types: tuple[TensorType, ...]) -> Iterator[Ids]:
+        """Tuples of terms that share an instance."""
+        production = self._terms.production(number)
+        fits = [self._fits(type_, role) for type_, role in zip(types, production.roles, strict=True)]
+        if production.arity == 2:
+            operands = self._pairs[fits[0][self._pairs[:, 0]] & fits[1][self._pairs[:, 1]]]
+            if production.symmetric and types[0] == types[1]:
+                operands = operands[operands[:, 0] <= operands[:, 1]]
+        else:
+            operands = np.array(sorted({*self._wider(fits)}), dtype=np.int64).reshape(-1, production.arity)
+        if len(operands):
+            yield operands
+
+    def _fits(self, type_: TensorType, role: str) -> Mask:
+        """Whether each term has a type and fits a role."""
+        found = np.zeros(len(self._terms.rows), dtype=np.bool_)
+        for numbers in self._pools[type_, role].values():
+            found[numbers] = True
         return found
 
-    def _supports(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Sets of level - 1 instances that a tuple may consist of: the topmost ones, and all."""
+    @cached_property
+    def _pairs(self) -> Ids:
+        """Pairs, in both orders, that share instances and have level - 1 of them together; sorted."""
+        # One that consists of all the instances goes with each that it contains, itself included.
         wanted = self._level - 1
-        rows = self._terms.rows
-        operators = [number for number in self._numbers if rows[number].size]
-        for number in operators:
-            if rows[number].size == wanted:
-                yield (number,), rows[number].instances
-        users: dict[int, list[int]] = {}
-        for number in operators:
-            if rows[number].size < wanted:
-                for instance in rows[number].instances:
-                    users.setdefault(instance, []).append(number)
-        pairs = {pair for sharing in users.values() for pair in itertools.combinations(sharing, 2)}
-        for a, b in sorted(pairs):
-            union = {*rows[a].instances, *rows[b].instances}
-            if len(union) == wanted and a not in rows[b].instances and b not in rows[a].instances:
-                yield (a, b), tuple(sorted(union))
+        whole = np.array([n for n in self._numbers if self._terms.rows[n].size == wanted], dtype=np.int64)
+        columns = self._instances[whole].T if wanted else ()
+        found = [np.stack([whole, part], axis=1)[part >= 0] for part in columns]
+        found += [pairs for pairs in self._overlapping() if len(pairs)]
+        both = np.concatenate([*found, *(pairs[:, ::-1] for pairs in found), np.zeros((0, 2), dtype=np.int64)])
+        return np.unique(both, axis=0)
 
-    def _fill(
-        self, number: int, roots: tuple[int, ...], members: tuple[int, ...], variables: Sequence[int]
-    ) -> Iterator[tuple[int, ...]]:
-        """Operands that use every root, and at least two instances in all."""
-        production = self._terms.production(number)
-        rows = self._terms.rows
-        computed = [[m for m in members if role in rows[m].fits] for role in production.roles]
-        given = [[v for v in variables if role in rows[v].fits] for role in production.roles]
-        places = range(production.arity)
-        for count in range(2, production.arity + 1):
-            for occupied in itertools.combinations(places, count):
-                for chosen in itertools.product(*(computed[place] for place in occupied)):
-                    if not set(roots) <= set(chosen) or sum(rows[c].size for c in chosen) < self._level:
-                        continue
-                    slots: list[Sequence[int]] = list(given)
-                    for place, member in zip(occupied, chosen, strict=True):
-                        slots[place] = (member,)
-                    yield from self._ordered(slots, production.symmetric)
+    def _overlapping(self) -> Iterator[Ids]:
+        """Pairs of which neither contains the other."""
+        wanted = self._level - 1
+        sizes = np.array([row.size for row in self._terms.rows], dtype=np.int64)
+        small = np.array([n for n in self._numbers if 0 < self._terms.rows[n].size < wanted], dtype=np.int64)
+        flat = self._instances[small].ravel()
+        users = np.repeat(small, self._instances.shape[1])[flat >= 0]
+        order = np.argsort(flat[flat >= 0], kind="stable")
+        shared, starts = np.unique(flat[flat >= 0][order], return_index=True)
+        for instance, group in zip(shared.tolist(), np.split(users[order], starts[1:]), strict=False):
+            step = max(1, CHUNK_PAIRS // len(group))
+            for start in range(0, len(group), step):
+                a, b = (grid.ravel() for grid in np.meshgrid(group[start : start + step], group, indexing="ij"))
+                near = (a < b) & (sizes[a] + sizes[b] > wanted)
+                a, b = a[near], b[near]
+                same = self._instances[a][:, :, None] == self._instances[b][:, None, :]
+                same &= self._instances[a][:, :, None] >= 0
+                common = np.where(same.any(axis=2), self._instances[a], np.iinfo(np.int64).max)
+                # Each pair once: from the first of the instances that it shares.
+                good = (sizes[a] + sizes[b] - same.sum(axis=(1, 2)) == wanted) & (common.min(axis=1) == instance)
+                yield np.stack([a[good], b[good]], axis=1)
 
-    def _ordered(self, slots: list[Sequence[int]], symmetric: bool) -> Iterator[tuple[int, ...]]:
+    def _wider(self, fits: Sequence[Mask]) -> Iterator[tuple[int, ...]]:
+        """Tuples of more than two operands: two share instances, or one is all; others are part of it or variables."""
         rows = self._terms.rows
-        for operands in itertools.product(*slots):
-            types = [rows[operand].type.text for operand in operands[:2]]
-            if not symmetric or (types[0], operands[0]) <= (types[1], operands[1]):
-                yield operands
+        variables = [number for number in self._numbers if not rows[number].size]
+        for first, second in self._pairs[self._pairs[:, 0] <= self._pairs[:, 1]].tolist():
+            members = sorted({*rows[first].instances, *rows[second].instances})
+            roots = {first, second}
+            if len(roots) > 1 and max(rows[first].size, rows[second].size) == len(members):
+                continue  # found from the pair of the larger one with itself
+            slots = [[number for number in (*variables, *members) if fit[number]] for fit in fits]
+            for operands in itertools.product(*slots):
+                if roots <= set(operands) and sum(rows[operand].size for operand in operands) >= self._level:
+                    yield operands

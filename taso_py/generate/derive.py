@@ -13,12 +13,13 @@ Invariant: rewrites are rules that were proved.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from taso_py.generate.egraph import HEADER, Ground, Pattern, declaration
+from taso_py.generate.egraph import HEADER, SHAPES, TABLES, Pattern, arity, declaration, expression, insertion
 from taso_py.generate.retest import generic_instance
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input
 from taso_py.rules.substitution import Substitution
 
@@ -27,7 +28,7 @@ ROUNDS = 3
 ROUNDS_FROM_BOTH = 2
 """How many more once the target is in the e-graph as well."""
 MOST_ENTRIES = 800
-"""No further round is begun when the e-graph has more entries: one round may multiply them by a hundred."""
+"""No further round is begun when the e-graph has more operators: one round may multiply them by a hundred."""
 
 
 class Derivation(enum.Enum):
@@ -65,7 +66,8 @@ class Deriver:
         self._declared: set[str] = set()
         self._rewrites: dict[str, _Rewrite] = {}
         self._combined: dict[tuple[str, ...], str] = {}
-        self._run(f"{HEADER}(ruleset commute)")
+        self._run(f"{HEADER}(ruleset complete)(ruleset forget){SHAPES}")
+        self._run("".join(_forgets(name, operands) for name, operands in TABLES.items()))
 
     def _run(self, program: str) -> list[object]:
         return list(self._graph.run_program(*self._graph.parse_program(program)))
@@ -79,14 +81,16 @@ class Deriver:
 
     def _declare(self, rule: Substitution) -> None:
         for node in (*rule.source.nodes, *rule.target.nodes):
-            if isinstance(node.op, Input):
-                continue
-            name, command = declaration(node)
-            if name not in self._declared:
-                self._declared.add(name)
-                self._run(command)
-                if node.op.commutative:
-                    self._run(f"(rule ((= e ({name} a b))) ((union e ({name} b a))) :ruleset commute)")
+            if not isinstance(node.op, Input):
+                self._declare_operator(node)
+
+    def _declare_operator(self, node: Node) -> None:
+        name, command = declaration(node)
+        if name not in self._declared:
+            self._declared.add(name)
+            self._run(command + _forgets(name, arity(node)))
+            if node.op.commutative:
+                self._run(f"(rule ((= e ({name} a b))) ((union e ({name} b a))) :ruleset complete)")
 
     def add(self, rule: Substitution) -> bool:
         """Makes a proved rule a rewrite; False if it binds a size inside an expression only."""
@@ -104,10 +108,8 @@ class Deriver:
         """How many rewrites there are; what is derivable depends on them alone."""
         return len(self._rewrites)
 
-    def redundant(
-        self, groups: Sequence[Sequence[Substitution]], is_kept: Callable[[Derivation, Substitution], bool]
-    ) -> set[Substitution]:
-        """The added rules that can go since others derive them, as ``is_kept`` judges; the last groups go first.
+    def redundant(self, groups: Sequence[Sequence[Substitution]]) -> set[Substitution]:
+        """The added rules that can go since they are instances of others; the last groups go first.
 
         A group is a rule and its reverse, which are left out together when either is derived.
         """
@@ -115,33 +117,37 @@ class Deriver:
         gone: set[Substitution] = set()
         for group in reversed(groups):
             without = {own[rule] for rule in (*gone, *group)}
-            gone.update(rule for rule in group if not is_kept(self.derive(rule, without), rule))
+            gone.update(rule for rule in group if self.derive(rule, without, most=1) is Derivation.ONE_STEP)
         return gone
 
-    def derive(self, rule: Substitution, without: Collection[str] = ()) -> Derivation:
-        """How the accepted rules derive this one; those whose rewrites are ``without`` are left out."""
+    def derive(self, rule: Substitution, without: Collection[str] = (), most: int = ROUNDS) -> Derivation:
+        """How the accepted rules derive this one.
+
+        Args:
+            rule: what is to be derived.
+            without: the rewrites of rules that are left out.
+            most: rounds from the source; from both sides only after the usual number of these.
+        """
         instance = generic_instance(rule, self._seed)
         if instance is None:
             return Derivation.NOT
         self._declare(instance)
-        source, target = Ground("s"), Ground("t")
-        inserted = "\n".join(source.insert(instance.source.nodes))
-        facts = " ".join(
-            f"(= {source.value(a)} {target.expression(b)})"
-            for a, b in zip(instance.source.outputs, instance.target.outputs, strict=True)
-        )
-        # Rulesets are made before the push: what is declared after it is gone with the pop.
-        from_source = self._relevant(_constructors(instance.source), without)
-        from_both = self._relevant(_constructors(instance.source) | _constructors(instance.target), without)
-        self._run(f"(push)\n{inserted}")
-        rounds = self._rounds_until(facts, ROUNDS, from_source)
+        source, target = instance.source, instance.target
+        facts = _equal(source.outputs, target.outputs)
+        self._insert(source)
+        rounds = self._rounds_until(facts, most, self._relevant(_constructors(source), without))
         found = _BY_ROUNDS[rounds] if rounds else Derivation.NOT
-        if not rounds:
-            self._run("\n".join(target.insert(instance.target.nodes)))
-            if self._rounds_until(facts, ROUNDS_FROM_BOTH, from_both):
+        if not rounds and most == ROUNDS:
+            self._insert(target)
+            relevant = self._relevant(_constructors(source) | _constructors(target), without)
+            if self._rounds_until(facts, ROUNDS_FROM_BOTH, relevant):
                 found = Derivation.BOTH_WAYS
-        self._run("(pop)")
+        # Far quicker than to push and pop the e-graph, which copies all rewrites.
+        self._run("(run forget 1)")
         return found
+
+    def _insert(self, graph: Graph) -> None:
+        self._run(f"{insertion(graph.nodes)}(run-schedule {_COMPLETE})")
 
     def _relevant(self, reached: frozenset[str], without: Collection[str]) -> list[str]:
         """The rulesets of a round: all rewrites that may apply to what is reached, then those that grow one by one."""
@@ -166,7 +172,7 @@ class Deriver:
             for ruleset in rulesets:
                 if self._entries() > MOST_ENTRIES:
                     return done if self._holds(facts) else 0
-                self._run(f"(run-schedule {_COMMUTE} (run {ruleset}) {_COMMUTE})")
+                self._run(f"(run-schedule (run {ruleset}) {_COMPLETE})")
             if self._holds(facts):
                 return done
         return 0
@@ -174,10 +180,21 @@ class Deriver:
     def _entries(self) -> int:
         (report,) = self._run("(print-size)")
         sizes: list[tuple[str, int]] = getattr(report, "sizes", [])
-        return sum(count for _, count in sizes)
+        return sum(count for name, count in sizes if name not in TABLES)
 
 
-_COMMUTE = "(saturate (run commute))"
+_COMPLETE = "(saturate (run complete))"
+
+
+def _equal(left: Sequence[Value], right: Sequence[Value]) -> str:
+    """The facts that values at concrete sizes are equal."""
+    return " ".join(f"(= {expression(a)} {expression(b)})" for a, b in zip(left, right, strict=True))
+
+
+def _forgets(name: str, operands: int) -> str:
+    """The rule that deletes all entries of a constructor or function."""
+    entry = f"({' '.join([name, *(f'x{place}' for place in range(operands))])})"
+    return f"(rule ((= e {entry})) ((delete {entry})) :ruleset forget)"
 
 
 def _constructors(graph: Graph) -> frozenset[str]:

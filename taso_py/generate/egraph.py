@@ -1,14 +1,15 @@
 """Substitutions and graphs as egglog programs: rules with sizes as pattern variables, sides at given sizes.
 
 Every operator is a constructor named by its text without integers, which are arguments. The shape of every tensor is a
-list from the last axis to the first, so that an axis group is the rest of a list.
+list from the last axis to the first, so that an axis group is the rest of a list. Rules do not take lists apart, which
+would be joins: for each tensor, its axes and what is left of its shape before them are tabled (:data:`SHAPES`).
 
 Invariant: a rule matches only where the types fit, and what it adds has the right shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from taso_py.ir.node import Node, Value
@@ -20,18 +21,41 @@ from taso_py.ops.movement import Slice
 from taso_py.ops.scalar import Condition
 from taso_py.rules.substitution import Substitution, key
 
+MOST_AXES = 6
+"""Axes further from the last than this one have no entry of their own."""
+
 HEADER = """
 (datatype Shape (Scalar) (Axis i64 Shape))
 (sort Tensor)
 (constructor Variable (String) Tensor)
-(function shape (Tensor) Shape :merge old)
-"""
+""" + "".join(
+    f"(function before{axis} (Tensor) Shape :merge old)(function axis{axis} (Tensor) i64 :merge old)"
+    for axis in range(MOST_AXES + 1)
+)
+"""``before0`` is the shape, ``axis1`` the last axis, ``before1`` the axes before it, and so on."""
+
+SHAPES = "".join(
+    f"(rule ((= (before{axis} t) (Axis n s))) ((set (axis{axis + 1} t) n) (set (before{axis + 1} t) s)) "
+    ":ruleset complete)"
+    for axis in range(MOST_AXES)
+)
+"""The rules that table the axes of each tensor whose shape is known."""
+
+TABLES = {"Axis": 2, "Variable": 1} | {
+    f"{name}{axis}": 1 for name in ("before", "axis") for axis in range(MOST_AXES + 1)
+}
+"""What there is beside operators, with the number of arguments."""
 
 
 def declaration(node: Node) -> tuple[str, str]:
     """The name of an operator's constructor, and the command that declares it."""
     name, numbers = _constructor(node)
     return name, f"(constructor {name} ({'i64 ' * len(numbers)}{'Tensor ' * len(node.inputs)}) Tensor)"
+
+
+def arity(node: Node) -> int:
+    """How many arguments the constructor of an operator has."""
+    return len(_constructor(node)[1]) + len(node.inputs)
 
 
 def _constructor(node: Node) -> tuple[str, list[Dim]]:
@@ -70,7 +94,7 @@ class Pattern:
         for node in rule.source.nodes:
             names[node] = f"n{len(names)}"
             if isinstance(node.op, Input):
-                self.facts.append(f"(= (shape {names[node]}) {self._shape(node.op.type, self._match)})")
+                self._typed(names[node], node.op.type)
             else:
                 self.facts.append(f"(= {names[node]} {self._call(node, names, self._match)})")
         for condition in (*rule.preconditions, *_guards(rule)):
@@ -80,8 +104,7 @@ class Pattern:
             if node not in names:
                 names[node] = f"n{len(names)}"
                 self.actions.append(f"(let {names[node]} {self._call(node, names, self._compute)})")
-                shape = self._shape(node.types[0], self._compute)
-                self.actions.append(f"(set (shape {names[node]}) {shape})")
+                self.actions.append(f"(set (before0 {names[node]}) {self._shape(node.types[0])})")
         for left, right in zip(rule.source.outputs, rule.target.outputs, strict=True):
             self.actions.append(f"(union {names[left.node]} {names[right.node]})")
         if not self.needed <= self.bound:
@@ -92,10 +115,18 @@ class Pattern:
         name, numbers = _constructor(node)
         return f"({' '.join([name, *map(number, numbers), *(names[value.node] for value in node.inputs)])})"
 
-    def _shape(self, type_: TensorType, number: Callable[[Dim], str]) -> str:
+    def _typed(self, name: str, type_: TensorType) -> None:
+        """Adds the facts that say what type a variable has."""
+        plain = [axis for axis in type_.shape if not isinstance(axis, Group)]
+        for place, axis in enumerate(reversed(plain), start=1):
+            self.facts.append(f"(= (axis{place} {name}) {self._match(axis)})")
+        lead = self._shape(TensorType(type_.dtype, type_.shape[: type_.rank - len(plain)]))
+        self.facts.append(f"(= (before{len(plain)} {name}) {lead})")
+
+    def _shape(self, type_: TensorType) -> str:
         text = "(Scalar)"
         for axis in type_.shape:
-            text = f"group_{axis.name}" if isinstance(axis, Group) else f"(Axis {number(axis)} {text})"
+            text = f"group_{axis.name}" if isinstance(axis, Group) else f"(Axis {self._compute(axis)} {text})"
         return text
 
     def _match(self, value: Dim) -> str:
@@ -144,35 +175,21 @@ def _guards(rule: Substitution) -> Iterator[Condition]:
                 yield Condition(statement)
 
 
-@dataclass
-class Ground:
-    """One side of an instance as egglog terms."""
-
-    prefix: str
-    _names: dict[Node, str] = field(default_factory=dict[Node, str])
-
-    def insert(self, nodes: Iterable[Node]) -> Iterator[str]:
-        """Commands that put nodes, operands first, into the e-graph."""
-        for node in nodes:
-            self._names[node] = f"${self.prefix}{len(self._names)}"
-            operands = [self._names[value.node] for value in node.inputs]
-            yield f"(let {self._names[node]} {_call(node, operands)})"
-            shape = "(Scalar)"
-            for size in node.types[0].sizes:
-                shape = f"(Axis {size} {shape})"
-            yield f"(set (shape {self._names[node]}) {shape})"
-
-    def value(self, value: Value) -> str:
-        """A value that was inserted."""
-        return self._names[value.node]
-
-    def expression(self, value: Value) -> str:
-        """A value written out, without inserting it."""
-        return _call(value.node, [self.expression(operand) for operand in value.node.inputs])
+def insertion(nodes: Iterable[Node]) -> str:
+    """Commands that put nodes at concrete sizes, operands first, into the e-graph."""
+    commands: list[str] = []
+    for node in nodes:
+        shape = "(Scalar)"
+        for size in node.types[0].sizes:
+            shape = f"(Axis {size} {shape})"
+        commands.append(f"(set (before0 {expression(node.value)}) {shape})")
+    return "\n".join(commands)
 
 
-def _call(node: Node, operands: Sequence[str]) -> str:
+def expression(value: Value) -> str:
+    """A value at concrete sizes, written out."""
+    node = value.node
     if isinstance(node.op, Input):
         return f'(Variable "{key(node)}")'
     name, numbers = _constructor(node)
-    return f"({' '.join([name, *map(str, numbers), *operands])})"
+    return f"({' '.join([name, *map(str, numbers), *map(expression, node.inputs)])})"

@@ -32,7 +32,8 @@ Number: TypeAlias = tuple[str, int | float]
 
 UNIT: Number = ("size", 1)
 """Axes of size one of the variables."""
-_ALWAYS_FIXED = frozenset({"conv2d.groups"})
+_UNGROUPED: Number = ("conv2d.groups", 1)
+"""Always fixed: most convolutions have no groups."""
 _MOST_CHOICES = 16
 
 
@@ -99,10 +100,15 @@ def starts(found: Sequence[Number]) -> Iterator[Generality]:
 
 
 class _Preferring(Solver):
-    """A solver that binds what only the target has, else an attribute; and looks into equal floor divisions."""
+    """A solver that binds what only the target has, else an attribute; and looks into floor divisions.
 
-    def __init__(self) -> None:
+    Two floor divisions are equal if their parts are; what has to be divisible is taken to be the divisor, if they are
+    equal in the candidate.
+    """
+
+    def __init__(self, worth: Mapping[str, int | float]) -> None:
         super().__init__()
+        self._worth = worth
         self.known: frozenset[str] = frozenset()
         """The symbols of the source, once it has been inferred."""
         self.dimensions: set[str] = set()
@@ -124,6 +130,8 @@ class _Preferring(Solver):
         elif (pair := _equal_divisions(difference)) is not None:
             self.equal(pair[0].denominator, pair[1].denominator, why)
             self.equal(pair[0].numerator, pair[1].numerator, why)
+        elif (names := _divisible(difference)) is not None and self._worth[names[0]] == self._worth[names[1]]:
+            self.equal(symbol(names[0]), symbol(names[1]), why)
         else:
             super().equal(left, right, why)
 
@@ -150,20 +158,33 @@ def _equal_divisions(difference: Poly) -> tuple[FloorDiv, FloorDiv] | None:
     return None
 
 
+def _divisible(difference: Poly) -> tuple[str, str] | None:
+    """The symbols ``n`` and ``d`` of a difference ``d * (n // d) - n``."""
+    for division in {atom for atom in difference.atoms() if isinstance(atom, FloorDiv)}:
+        whole, part = division.numerator, division.denominator
+        remainder = part * floordiv(whole, part) - whole
+        if whole == symbol(str(whole)) and part == symbol(str(part)) and difference in (remainder, -1 * remainder):
+            return str(whole), str(part)
+    return None
+
+
 @dataclass
 class _Lifting:
     """One attempt: symbols for numbers, types for values, and what the solver has found."""
 
     generality: Generality
-    solver: _Preferring = field(default_factory=_Preferring)
     met: dict[Number, None] = field(default_factory=dict[Number, None])
     """The numbers met that may be fixed."""
     worth: dict[str, int | float] = field(default_factory=dict[str, "int | float"])
     """The number that each symbol stands for in the candidate."""
+    solver: _Preferring = field(init=False)
     ops: dict[Node, Operator] = field(default_factory=dict[Node, Operator])
     types: dict[Node, tuple[TensorType, ...]] = field(default_factory=dict[Node, tuple[TensorType, ...]])
     placed: set[str] = field(default_factory=set[str])
     """The bounds of slices that are meant as sizes: fixed, but no number."""
+
+    def __post_init__(self) -> None:
+        self.solver = _Preferring(self.worth)
 
     # -- symbols
 
@@ -194,7 +215,7 @@ class _Lifting:
     def _attribute(self, kind: str, position: tuple[int, ...], value: AttributeValue) -> AttributeValue:
         if isinstance(value, tuple):
             return tuple(self._attribute(kind, (*position, index), item) for index, item in enumerate(value))
-        if not isinstance(value, int | float) or isinstance(value, bool) or kind in _ALWAYS_FIXED:
+        if not isinstance(value, int | float) or isinstance(value, bool) or (kind, value) == _UNGROUPED:
             return value
         if _may_be_fixed(kind, value):
             self.met[kind, value] = None
@@ -242,13 +263,19 @@ class _Lifting:
     def expressions(self, source: Sequence[Value], target: Sequence[Value]) -> Iterator[Mapping[str, Dim]]:
         """Values for the symbols that only the target has, and for bounds that are meant as sizes.
 
-        They are sums and differences of what the source binds, the simplest first.
+        They are sums and differences of what the source binds, the simplest first, of these the sizes of outputs: a
+        merged result is taken apart where these end.
         """
-        bound = self._used(source) - self.placed
-        free = sorted((self._used(target) | self._used(source)) - bound)
+        used = self._used(source)
+        bound = sorted(used - self.placed, key=lambda name: (name not in self._seen(source), name))
+        free = sorted((self._used(target) | used) - set(bound))
         choices = itertools.product(*(self._with_worth(name, bound) for name in free))
         for values in itertools.islice(choices, _MOST_CHOICES):
             yield dict(zip(free, values, strict=True))
+
+    def _seen(self, values: Sequence[Value]) -> set[str]:
+        """The symbols in the types of some values."""
+        return set().union(*(self.solver.resolve_type(self.types[v.node][v.output]).symbols for v in values))
 
     def _used(self, values: Iterable[Value]) -> set[str]:
         found: set[str] = set()
@@ -260,11 +287,11 @@ class _Lifting:
                 found |= set().union(*(attribute_symbols(value) for _, value in resolved.attributes))
         return found
 
-    def _with_worth(self, name: str, bound: Iterable[str]) -> Iterator[Dim]:
+    def _with_worth(self, name: str, bound: Sequence[str]) -> Iterator[Dim]:
         wanted = self.worth[name]
-        sizes = sorted(known for known in bound if known in self.solver.dimensions)
-        bounds = sorted(known for known in bound if known.startswith("slice"))
-        others = sorted(set(bound) - set(sizes) - set(bounds))
+        sizes = [known for known in bound if known in self.solver.dimensions]
+        bounds = [known for known in bound if known.startswith("slice")]
+        others = [known for known in bound if known not in {*sizes, *bounds}]
         if name in self.placed:
             bounds = others = []
         yield from (symbol(known) for known in (*bounds, *others, *sizes) if self.worth[known] == wanted)
@@ -307,8 +334,8 @@ def _kind(op: Operator, name: str) -> str:
 
 
 def _may_be_fixed(kind: str, value: int | float) -> bool:
-    """Shapes follow from sizes: of these only the neutral number may be meant as such."""
-    return value == 1 if kind in ("reshape.shape", "expand.shape") else True
+    """Shapes and groups follow from sizes: of these only the neutral number may be meant as such."""
+    return value == 1 if kind in ("reshape.shape", "expand.shape", "conv2d.groups") else True
 
 
 @cache

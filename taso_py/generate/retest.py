@@ -6,9 +6,9 @@ Invariant: a rule that fails is false; one that passes may still be. The draws d
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
 
 import numpy as np
@@ -30,6 +30,8 @@ TRIALS = 5
 _ATTEMPTS = 60
 _LARGEST = 1200
 """Instances with more elements in a tensor are not tried."""
+_GENERIC_GROUP = (67, 71, 73)
+"""Several axes: what is true of one leading axis may be an instance of what adds a vector to rows."""
 _MAY_BE_ZERO = frozenset({"padding", "start", "stop", "widths"})
 
 
@@ -95,11 +97,11 @@ class Instance:
 def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
     """Instances at random sizes that satisfy the preconditions; no dimension of the source is empty."""
     random = generator(seed, rule.id)
+    draws = _Draws(rule, random)
     for attempt in range(_ATTEMPTS):
         # Equal and extreme numbers hide that a rule is false, so that distinct ones are tried as well.
-        sizes = (
-            _Draw(random, range(4, 12), is_distinct=True) if attempt % 2 else _Draw(random, range(1, 3 + attempt % 7))
-        )
+        dimensions = range(4, 12) if attempt % 2 else range(1, 3 + attempt % 7)
+        sizes = draws.next(dimensions, is_distinct=attempt % 2 == 1)
         axes = tuple(int(size) for size in random.integers(1, 4, size=int(random.integers(0, 3))))
         instance = _instance(rule, sizes, axes, _LARGEST)
         if instance is not None:
@@ -108,59 +110,83 @@ def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
 
 def generic_instance(rule: Substitution, seed: int) -> Substitution | None:
     """The rule at sizes that are pairwise distinct as far as its types allow; None if none was found."""
-    random = generator(seed, f"generic {rule.id}")
+    draws = _Draws(rule, generator(seed, f"generic {rule.id}"))
     for _ in range(_ATTEMPTS):
-        instance = _instance(rule, _Draw(random, range(2, 61), is_distinct=True), (67,), None)
+        instance = _instance(rule, draws.next(range(2, 61), is_distinct=True), _GENERIC_GROUP, None)
         if instance is not None:
             return instance.of(rule)
     return None
 
 
+@dataclass(frozen=True)
+class _Step:
+    """Draws a symbol; a bound of a slice so that it fits."""
+
+    name: str
+    least: Dim | None = None
+    """The range is from here, and up to ``most``; if there is none, that of dimensions."""
+    most: Dim = 0
+
+
 @dataclass
-class _Draw:
-    """Draws a value for each symbol of a rule, bounds of slices so that they fit."""
+class _Draws:
+    """Draws sizes for a rule, each time others."""
 
+    rule: Substitution
     random: np.random.Generator
-    dimensions: range
-    is_distinct: bool = False
-    drawn: dict[str, int] = field(default_factory=dict[str, int])
 
-    def sizes(self, rule: Substitution) -> dict[str, Dim]:
-        for node in rule.source.nodes:
+    @cached_property
+    def _steps(self) -> Sequence[_Step]:
+        """The symbols of the source in the order in which they are drawn."""
+        steps: dict[str, _Step] = {}
+
+        def draw(value: Dim, least: Dim | None = None, most: Dim = 0) -> None:
+            for name in sorted(symbols(value)):
+                steps.setdefault(name, _Step(name, least, most))
+
+        for node in self.rule.source.nodes:
             if isinstance(node.op, Input):
-                for name in sorted(node.op.type.symbols):
-                    self._draw(symbol(name), self.dimensions.start, self.dimensions.stop)
+                draw(_total(node.op.type.symbols))
             elif isinstance(node.op, Slice):
-                extent = self._known(plain_axis(node.inputs[0].type, node.op.axis))
-                first = self._draw(node.op.start, 0, extent)
-                self._draw(node.op.stop, first + 1, extent + 1)
+                extent = plain_axis(node.inputs[0].type, node.op.axis)
+                draw(node.op.start, 0, extent - 1)
+                draw(node.op.stop, node.op.start + 1, extent)
             else:
                 for name, value in node.op.attributes:
                     least = 0 if name in _MAY_BE_ZERO else 1
-                    for found in sorted(attribute_symbols(value)):
-                        self._draw(symbol(found), least, least + 3)
-        return {**self.drawn}
+                    draw(_total(attribute_symbols(value)), least, least + 2)
+        return [*steps.values()]
 
-    def _known(self, value: Dim) -> int:
-        return evaluate(value, self.drawn)
+    def next(self, dimensions: range, *, is_distinct: bool) -> dict[str, Dim]:
+        """A value for each symbol."""
+        drawn: dict[str, int] = {}
+        for step in self._steps:
+            least, most = dimensions.start, dimensions.stop - 1
+            if step.least is not None:
+                least, most = evaluate(step.least, drawn), evaluate(step.most, drawn)
+            value = self._integer(least, most)
+            for _ in range(7 if is_distinct else 0):
+                if value in drawn.values():
+                    value = self._integer(least, most)
+            drawn[step.name] = value
+        return {**drawn}
 
-    def _draw(self, value: Dim, least: int, end: int) -> int:
-        """The value of an expression; a symbol without one gets one."""
-        unknown = sorted(symbols(value) - set(self.drawn))
-        if not unknown:
-            return self._known(value)
-        for name in unknown:
-            for _ in range(8 if self.is_distinct else 1):
-                self.drawn[name] = int(self.random.integers(least, max(end, least + 1)))
-                if list(self.drawn.values()).count(self.drawn[name]) == 1:
-                    break
-        return self._known(value)
+    def _integer(self, least: int, most: int) -> int:
+        return int(self.random.integers(least, max(most, least) + 1))
 
 
-def _instance(rule: Substitution, draw: _Draw, group: tuple[int, ...], most_elements: int | None) -> Instance | None:
-    """The instance of a draw; None if a side does not type-check or it is not to be considered."""
+def _total(names: Iterable[str]) -> Dim:
+    total: Dim = 0
+    for name in names:
+        total = total + symbol(name)
+    return total
+
+
+def _instance(
+    rule: Substitution, sizes: Mapping[str, Dim], group: tuple[int, ...], most_elements: int | None
+) -> Instance | None:
+    """The instance at given sizes; None if a side does not type-check or it is not to be considered."""
     try:
-        sizes = draw.sizes(rule)
         plain = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
         for condition in rule.preconditions:
             value = evaluate(condition.value, plain)

@@ -6,10 +6,10 @@ Invariant: a rule that comes out was proved as it is stated, with the numerics c
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from taso_py.generate.generalize import Generality, lift, numbers, starts
+from taso_py.generate.generalize import Generality, Number, lift, numbers, starts
 from taso_py.generate.retest import Trial, examine, generic_instance, retest
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
@@ -68,9 +68,14 @@ class Settler:
     def _freed(
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, rule: Substitution
     ) -> tuple[Generality, Substitution]:
-        """A more general rule: each fixed number becomes a symbol where the prover still proves it."""
-        for number in sorted(generality.fixed):
-            freer = replace(generality, fixed=generality.fixed - {number})
+        """A more general rule: each fixed number becomes a symbol where the prover still proves it.
+
+        Two operators may have to change together, a pool's stride and a convolution's.
+        """
+        for freed in [*(frozenset({number}) for number in sorted(generality.fixed)), *_alike(generality.fixed)]:
+            if not freed <= generality.fixed:
+                continue
+            freer = replace(generality, fixed=generality.fixed - freed)
             found = self._first_proved(source, target, freer)
             if found is not None:
                 generality, rule = freer, found
@@ -105,3 +110,11 @@ class Settler:
                     return self._tried[rule.id]
                 self.reason = verdict.reason
         return None
+
+
+def _alike(found: Iterable[Number]) -> Iterator[frozenset[Number]]:
+    """The equal numbers in attributes of the same name, where several operators have it."""
+    places: dict[tuple[str, int | float], set[Number]] = {}
+    for kind, value in sorted(found):
+        places.setdefault((kind.rpartition(".")[2], value), set()).add((kind, value))
+    yield from (frozenset(numbers) for numbers in places.values() if len(numbers) > 1)

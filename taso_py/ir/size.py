@@ -233,17 +233,21 @@ def substitute(value: Dim, bindings: Mapping[str, Dim]) -> Dim:
         return value
     total: Dim = 0
     for monomial, coefficient in value.terms:
-        product: Dim = coefficient
+        product: Dim = 1
         for atom in monomial:
-            product = product * _substitute_atom(atom, bindings)
-        total = total + product
+            factor = _substitute_atom(atom, bindings)
+            product = factor if product == 1 else product * factor
+        # Most sizes are a single symbol, which needs no arithmetic.
+        product = product if coefficient == 1 else coefficient * product
+        total = product if total == 0 else total + product
     return total
 
 
 def _substitute_atom(atom: Atom, bindings: Mapping[str, Dim]) -> Dim:
     if isinstance(atom, FloorDiv):
         return floordiv(substitute(atom.numerator, bindings), substitute(atom.denominator, bindings))
-    return bindings.get(atom, symbol(atom))
+    bound = bindings.get(atom)
+    return symbol(atom) if bound is None else bound
 
 
 def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:

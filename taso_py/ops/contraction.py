@@ -101,8 +101,8 @@ class Conv2d(TensorOperator):
         batch, channels = plain_axis(x, -4), plain_axis(x, -3)
         features = plain_axis(weight, -4)
         unifier.equal(channels, self.groups * plain_axis(weight, -3), "conv2d channels")
-        per_group = floordiv(unifier.resolve(features), self.groups)
-        require(per_group * self.groups == unifier.resolve(features), "conv2d: groups do not divide the features")
+        per_group = floordiv(unifier.resolve(features), unifier.resolve(self.groups))
+        unifier.equal(per_group * self.groups, features, "conv2d: groups do not divide the features")
         _check_bias(inputs, features, unifier, self.name)
         spatial = [
             window_count(unifier.resolve(plain_axis(x, axis)), unifier.resolve(plain_axis(weight, axis)), s, p, d)

@@ -6,10 +6,12 @@ import pytest
 
 from taso_py.generate.generalize import Generality, lift, numbers, starts
 from taso_py.generate.retest import Trial, generic_instance, instances, retest
+from taso_py.generate.settle import Settler
 from taso_py.ir.node import Value
 from taso_py.ops.table import parse_graph
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
+from verify import prove
 
 
 def _sides(variables: str, source: str, target: str) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -100,3 +102,19 @@ def test_instances_do_not_depend_on_anything_but_rule_and_seed() -> None:
     first, again = ([instance.of(rule).statement for instance in instances(rule, 7)] for _ in range(2))
     assert first == again
     assert len(first) > 5
+
+
+DEPTHWISE = (
+    "x: float[3,2,4,5]",
+    "return avg_pool2d(x){kernel=[3,3], stride=[1,1], padding=[1,1]}",
+    "return conv2d(x, div(expand(constant{value=1.0, dtype=float}){shape=[2,1,3,3]}, constant{value=9.0, dtype=float}))"
+    "{padding=[1,1], groups=2}",
+)
+
+
+def test_groups_follow_from_the_channels_and_strides_are_freed_together() -> None:
+    (rule,) = Settler(prove, 0).settle(*_sides(*DEPTHWISE), frozenset({"x"}))
+    statement = " ".join(rule.statement.split())
+    assert "source avg_pool2d(a){kernel=[3,3], stride=[E,F], padding=[G,H]}" in statement
+    assert "shape=[B,1,3,3]" in statement
+    assert "{stride=[E,F], padding=[G,H], groups=B}" in statement

@@ -13,20 +13,23 @@ from taso_py.generate.sets.common import (
     SCALARS,
     SPATIAL,
     STRIDED_POOLS,
+    UNARY,
 )
 from taso_py.generate.vocabulary import (
+    CONSTANT,
     DATA,
     EITHER,
     WEIGHT,
     Family,
     Half,
+    Production,
     Variables,
     apply,
     halves,
 )
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Mul, Relu
-from taso_py.ops.movement import Concat, Enlarge, Permute
+from taso_py.ops.elementwise import Add, Div, Mul, Relu
+from taso_py.ops.movement import Concat, Enlarge, Expand, Permute
 
 CORE = (
     Family(
@@ -49,6 +52,16 @@ CORE = (
         (*apply("..", Mul()), *apply("dw", Matmul(), Linear()), *apply("d", Relu())),
         operators=2,
     ),
+    Family(
+        "transposes",
+        (Variables("x", (3, 2), DATA, 2), Variables("w", (2, 5), WEIGHT, 2)),
+        (
+            *apply("..", Add(), Mul(), Matmul(), Concat(-1), Concat(-2)),
+            *UNARY,
+            *apply(EITHER, Permute((-1, -2))),
+        ),
+        operators=3,
+    ),
     Family("differences", (Variables("x", (4,), DATA),), (*ARITHMETIC, *apply("d", Relu())), operators=2),
     Family(
         "images",
@@ -64,5 +77,26 @@ CORE = (
             *apply("d", Half(-3, 0), Half(-3, 1)),
         ),
         operators=2,
+    ),
+    Family(
+        "averages",
+        (
+            Variables("x", (3, 2, 4, 5), DATA, 1),
+            Variables("u", (), CONSTANT, 1, 1.0),
+            Variables("n", (), CONSTANT, 1, 9.0),
+        ),
+        (
+            Production(Expand((2, 1, 3, 3)), "c", WEIGHT),
+            *apply("wc", Div()),
+            *apply("dw", Conv2d(padding=(1, 1), groups=2)),
+            *POOLS,
+        ),
+        operators=3,
+    ),
+    Family(
+        "kernels",
+        (POINTS, SCALARS),
+        (*apply("..", Add(), Mul()), *apply("w", Enlarge((3, 3))), *apply("ww", Concat(-3), Concat(-4))),
+        operators=3,
     ),
 )

@@ -57,7 +57,7 @@ MERGE = (
     Family(
         "pools",
         (Variables("x", (3, 2, 4, 5), DATA), SCALARS),
-        (*apply("..", Add(), Mul()), *POOLS, *apply("..", Concat(-3)), *halves(-3)),
+        (*apply("..", Add(), Mul()), *POOLS, *apply("..", Concat(-3), Concat(-4)), *halves(-3)),
         operators=3,
     ),
     Family(

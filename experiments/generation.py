@@ -1,0 +1,102 @@
+"""How many terms are there at each number of operators, how fast are they enumerated, and what comes of them?
+
+A family is a set of variables and operators that are enumerated together; a vocabulary has several. A term is counted
+when it is evaluated. Candidates are pairs of terms that agree on samples, up to names and the order of commutative
+operands. What the shipped files' candidates came to is in ``substitutions/MANIFEST.json``, which the columns of the
+last rows repeat.
+
+Invariant: times are processor time of one process, so that other work on the machine hardly shows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from itertools import zip_longest
+from typing import Any
+
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from experiments.harness import Experiment, Settings
+from taso_py.generate.candidates import collect, distinct
+from taso_py.generate.enumerate import enumerate_terms
+from taso_py.generate.sets import VOCABULARIES
+from taso_py.generate.vocabulary import Family
+from taso_py.rules.database import MANIFEST
+
+QUICK = ("core", "scalars")
+LEVELS = range(1, 8)
+"""Numbers of operators."""
+
+
+def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    families = [
+        (vocabulary, family)
+        for vocabulary, members in VOCABULARIES.items()
+        for family in members
+        if isinstance(family, Family) and (vocabulary in QUICK or not settings.quick)
+    ]
+    rows = [_family(vocabulary, family, settings.seed) for vocabulary, family in tqdm(families, desc="generation")]
+    return [*rows, *_shipped()]
+
+
+def _family(vocabulary: str, family: Family, seed: int) -> Mapping[str, Any]:
+    start = time.process_time()
+    found = enumerate_terms(family, seed)
+    enumerated = time.process_time() - start
+    candidates = len(distinct(collect(found)))
+    levels = {f"terms_{level}": count for level, count in zip_longest(LEVELS, found.counts, fillvalue="")}
+    return {
+        "vocabulary": vocabulary,
+        "family": family.name,
+        **levels,
+        "seconds": enumerated,
+        "terms_per_s": sum(found.counts) / enumerated,
+        "candidates": candidates,
+        "pairing_seconds": time.process_time() - start - enumerated,
+    }
+
+
+def _shipped() -> Sequence[Mapping[str, Any]]:
+    """What the candidates of each shipped file came to."""
+    manifest: Mapping[str, Any] = json.loads((files("substitutions") / MANIFEST).read_text(encoding="utf-8"))
+    return [
+        {
+            "vocabulary": name,
+            "candidates": facts["candidates"],
+            "false": _count(facts, "false", "does not hold"),
+            "derivable": _count(facts, "deriv", "an instance"),
+            "unproved": _count(facts, "unproved"),
+            "rules": facts["rules"],
+        }
+        for name, facts in manifest["files"].items()
+    ]
+
+
+def _count(facts: Mapping[str, Any], *beginnings: str) -> int:
+    """How many directions of candidates came to an end that is called so."""
+    return sum(count for outcome, count in facts["outcomes"].items() if outcome.startswith(beginnings))
+
+
+def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+    axes = figure.subplots()
+    families = [row for row in rows if "terms_1" in row]
+    shades = ("0.85", "0.7", "0.55", "0.4", "0.3", "0.2", "0.1")
+    for level, shade in zip(LEVELS, shades, strict=True):
+        counts = [row[f"terms_{level}"] or 0 for row in families]
+        height = 0.9 / len(shades)
+        places = [place + (level - 4) * height for place in range(len(families))]
+        axes.barh(places, counts, height, color=shade, label=f"{level}")
+    axes.set_yticks(range(len(families)), [f"{row['vocabulary']}: {row['family']}" for row in families])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("terms evaluated")
+    axes.legend(title="operators", loc="lower right")
+
+
+EXPERIMENT = Experiment(
+    "generation", "How many terms are there, how fast are they enumerated, and what comes of them?", _run, _plot
+)

@@ -13,12 +13,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments import end_to_end, faults, fidelity, generation, memory_formats, round_trip, search_speed, verification
+from experiments import (
+    correctness,
+    end_to_end,
+    faults,
+    fidelity,
+    grouped_convolutions,
+    memory_formats,
+    round_trip,
+    rule_size,
+    search_speed,
+    search_vs_greedy,
+    verification,
+)
 from experiments.harness import Experiment, Settings, conduct
 from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
 
-MODULES = (generation, verification, round_trip, fidelity, memory_formats, search_speed, end_to_end, faults)
+MODULES = (
+    *(verification, round_trip, correctness, fidelity, memory_formats, grouped_convolutions),
+    *(search_speed, search_vs_greedy, rule_size, end_to_end, faults),
+)
 EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
 
 
@@ -33,7 +48,7 @@ def main() -> int:
     parsed = parser.parse_args()
     if parsed.name == "list":
         for experiment in EXPERIMENTS.values():
-            print(f"{experiment.name:<14} {experiment.question}")
+            print(f"{experiment.name:<20} {experiment.question}")
         return 0
     out = parsed.out or Path("experiments/results") / parsed.device
     settings = Settings(parsed.device, parsed.quick, out, parsed.seed)

@@ -31,6 +31,8 @@ class Subject:
     """A model with its prices."""
 
     source: Source
+    imported: Program
+    """As it is."""
     program: Program
     """With what depends on weights only computed."""
     cost: CostModel
@@ -52,7 +54,7 @@ def subject(name: str, settings: Settings) -> Generator[Subject]:
         cost = CostModel(program.device, database, weight_bytes=stored)
         cost.warm(program.graph)
         calibrate(cost, program)
-        yield Subject(source, fold(program), cost)
+        yield Subject(source, program, fold(program), cost)
 
 
 def timed(call: Callable[[], object], settings: Settings) -> Latency:

@@ -1,0 +1,59 @@
+"""How large do rules have to be?
+
+The database is limited to rules whose larger side has so many operators at most; none at all leaves the choice of
+kernels. As in search_vs_greedy, what the search reaches is compared by cost.
+
+Invariant: all limits of a model share one process and one set of latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from experiments.harness import Experiment, Settings
+from experiments.subject import subject
+from taso_py.rules.database import read_database
+from taso_py.search import backtracking
+from taso_py.search.result import Limits
+
+QUICK = ("nasrnn", "squeezenet1_1")
+FULL = ("nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "densenet121", "vit_b_16")
+SIZES = (0, 2, 3, 4, 6, 100)
+
+
+def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    names = QUICK if settings.quick else FULL
+    return [_row(name, settings) for name in tqdm(names, desc="rule_size", unit="model")]
+
+
+def _row(name: str, settings: Settings) -> Mapping[str, Any]:
+    seconds = 15.0 if settings.quick else 90.0
+    row: dict[str, Any] = {"model": name}
+    rules = read_database()
+    with subject(name, settings) as model:
+        for size in SIZES:
+            chosen = [rule for rule in rules if max(rule.size) <= size]
+            limits = Limits(seconds=seconds, seed=settings.seed)
+            found = backtracking.search(model.imported.graph, chosen, model.cost, limits, None)
+            row |= {f"rules_{size}": len(chosen), f"cost_{size}": found.best.seconds / found.original.seconds}
+    return row
+
+
+def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+    figure.set_size_inches(8, 5)
+    axes = figure.subplots()
+    styles = [(line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^")]
+    for row, (line, mark) in zip(rows, styles, strict=False):
+        costs = [row[f"cost_{size}"] for size in SIZES]
+        axes.plot(range(len(SIZES)), costs, linestyle=line, marker=mark, color="black", label=row["model"])
+    axes.set_xticks(range(len(SIZES)), [*map(str, SIZES[:-1]), "all"])
+    axes.set_xlabel("operators of a rule's larger side at most")
+    axes.set_ylabel("cost over that of the original")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+EXPERIMENT = Experiment("rule_size", "How large do rules have to be?", _run, _plot)

@@ -13,7 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.choice import IMAGE_OPERATORS, Labelling, Prices, Problem, allowed, cheapest, is_running, is_usable
+from taso_py.cost.choice import (
+    DENSE_RIM,
+    IMAGE_OPERATORS,
+    Labelling,
+    Prices,
+    Problem,
+    Rim,
+    allowed,
+    cheapest,
+    is_running,
+    is_usable,
+)
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.layout import VIEWS
@@ -54,12 +65,17 @@ class Appraisal:
     """The values that are converted, and what that costs."""
     seconds: float
 
+    def gives(self, value: Value) -> Format:
+        """In which format a value is given."""
+        slot = self.slots.get(value.node)
+        return Format.DENSE if slot is None else slot.pairs[slot.label][1]
 
-def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format) -> Appraisal:
+
+def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format, rim: Rim = DENSE_RIM) -> Appraisal:
     """The appraisal of a graph of which nothing is known."""
     problem = Problem(graph, prices, frozenset(formats))
     covers = problem.take(None)
-    labelling = Labelling(graph, covers, problem)
+    labelling = Labelling(graph, covers, problem, rim)
     labels = labelling.labels(exact=False)
     slots = {
         cover.root: Slot(cover.nodes, pairs, own, label, cover.root in problem.images)
@@ -76,6 +92,7 @@ def revise(
     touched: Set[Node],
     prices: Prices,
     formats: Iterable[Format] = Format,
+    rim: Rim = DENSE_RIM,
 ) -> Appraisal:
     """The appraisal of a graph that was made from another.
 
@@ -86,8 +103,9 @@ def revise(
         touched: the nodes that are new, that read something else than before, or that lost or won readers.
         prices: the latencies.
         formats: the memory formats to choose from.
+        rim: the formats of what the graph reads and gives.
     """
-    revision = _Revision(before, graph, images, prices, frozenset(formats))
+    revision = _Revision(before, graph, images, prices, frozenset(formats), rim)
     zone = revision.dissolve(revision.zone(touched))
     changed = revision.relabel(revision.fill(zone))
     values = {value for node in {*touched, *zone} for value in node.outputs if is_formatted(value)}
@@ -104,11 +122,12 @@ class _Revision:
         images: Mapping[Node, Node],
         prices: Prices,
         formats: frozenset[Format],
+        rim: Rim,
     ) -> None:
         self._before, self._graph, self._images = before, graph, images
         self._prices, self._formats = prices, formats
         self._users = graph.users
-        self._returned = set(graph.outputs)
+        self._returned, self._rim, self._wanted = set(graph.outputs), rim, rim.returned(graph)
         self._slots: dict[Node, Slot] = {}
         self._homes: dict[Node, Node] = {}
         for slot in before.slots.values():
@@ -270,8 +289,8 @@ class _Revision:
     def _converting(self, value: Value, labels: Mapping[Node, int]) -> float:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
         maker = self._slots.get(value.node)
-        given = Format.DENSE if maker is None else maker.pairs[self._label(value.node, labels)][1]
-        wanted = value in self._returned and given is not Format.DENSE
+        given = self._rim.gives(value) if maker is None else maker.pairs[self._label(value.node, labels)][1]
+        wanted = given.other in self._wanted.get(value, ())
         for user in self._users[value.node]:
             root = self._homes.get(user, user)
             slot = self._slots.get(root)

@@ -15,7 +15,8 @@ plan that is dense throughout, or channels last throughout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Protocol
 
 import networkx as nx
@@ -47,6 +48,31 @@ class Prices(Protocol):
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         """The latency of laying a value out in a format."""
         ...
+
+
+@dataclass(frozen=True)
+class Rim:
+    """The formats of what a graph reads and gives where it is a part of another; otherwise all is dense."""
+
+    given: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
+    """In which formats operands come, as far as they are not dense."""
+    wanted: tuple[Format, ...] = ()
+    """In which formats results are wanted, in the order of the outputs; dense, if it is empty."""
+
+    def returned(self, graph: Graph) -> Mapping[Value, Set[Format]]:
+        """The outputs of a graph whose format matters, with the formats in which they are wanted."""
+        found: dict[Value, set[Format]] = {}
+        for value, format_ in zip(graph.outputs, self.wanted or repeat(Format.DENSE), strict=False):
+            if is_formatted(value):
+                found.setdefault(value, set()).add(format_)
+        return found
+
+    def gives(self, value: Value) -> Format:
+        """In which format a value comes that no cover computes."""
+        return self.given.get(value, Format.DENSE)
+
+
+DENSE_RIM = Rim()
 
 
 @dataclass(frozen=True)
@@ -225,7 +251,7 @@ def _disjoint(one: Cover, other: Cover) -> bool:
 class Labelling:
     """Memory formats for covers that were taken: one of the pairs of each."""
 
-    def __init__(self, graph: Graph, covers: Sequence[Cover], problem: Problem) -> None:
+    def __init__(self, graph: Graph, covers: Sequence[Cover], problem: Problem, rim: Rim = DENSE_RIM) -> None:
         self._covers = covers
         self.pairs = [problem.formats(cover) for cover in covers]
         """The formats that each cover can choose from."""
@@ -241,7 +267,7 @@ class Labelling:
             for value in dict.fromkeys(cover.operands):
                 if is_formatted(value):
                     self._readers.setdefault(value, []).append(i)
-        self._returned = {value for value in graph.outputs if is_formatted(value)}
+        self._rim, self._returned = rim, rim.returned(graph)
 
     def solve(self, exact: bool) -> Choice:
         """The plan with the best labels, or with good ones."""
@@ -275,13 +301,12 @@ class Labelling:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
         given = self._gives(value, labels)
         wanted = {self.pairs[i][labels[i]][0] for i in self._readers.get(value, ())}
-        if value in self._returned:
-            wanted.add(Format.DENSE)
+        wanted |= self._returned.get(value, set())
         return self._prices.conversion_seconds(value, given.other) if given.other in wanted else 0.0
 
     def _gives(self, value: Value, labels: Sequence[int]) -> Format:
         maker = self._maker.get(value)
-        return Format.DENSE if maker is None else self.pairs[maker][labels[maker]][1]
+        return self._rim.gives(value) if maker is None else self.pairs[maker][labels[maker]][1]
 
     def _descended(self, labels: list[int], free: Sequence[int]) -> list[int]:
         """Labels that no single change improves."""
@@ -312,8 +337,10 @@ class Labelling:
             _add(network, i, _SINK, self.own[i][0])
         for value in {**self._readers, **dict.fromkeys(self._returned)}:
             readers: list[object] = [self._side(i, 0) for i in self._readers.get(value, ())]
-            readers += [_SOURCE] * (value in self._returned)
-            maker: object = _SOURCE if value not in self._maker else self._side(self._maker[value], 1)
+            readers += map(_fixed, self._returned.get(value, ()))
+            maker: object = (
+                self._side(self._maker[value], 1) if value in self._maker else _fixed(self._rim.gives(value))
+            )
             self._add_value(network, value, maker, readers)
         _, (dense, _) = nx.minimum_cut(network, _SOURCE, _SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
         return [0 if len(pairs) == 1 or i in dense else 1 for i, pairs in enumerate(self.pairs)]
@@ -323,7 +350,7 @@ class Labelling:
         choices = {pair[end] for pair in self.pairs[i]}
         if len(choices) == 2:
             return i
-        return _SOURCE if choices == {Format.DENSE} else _SINK
+        return _fixed(*choices)
 
     def _add_value(self, network: nx.DiGraph[object], value: Value, maker: object, readers: Sequence[object]) -> None:
         """Cuts one edge if a value is given dense and a reader wants channels last, another in the opposite case."""
@@ -339,6 +366,11 @@ class Labelling:
 
 
 _SOURCE, _SINK = "dense", "channels last"
+
+
+def _fixed(format_: Format) -> str:
+    """What stands for a format that is not to be chosen."""
+    return _SOURCE if format_ is Format.DENSE else _SINK
 
 
 def _add(network: nx.DiGraph[object], tail: object, head: object, seconds: float | None) -> None:

@@ -24,10 +24,10 @@ from weakref import WeakKeyDictionary
 import torch
 from tqdm import tqdm
 
-from taso_py.backend.plan import Format, Plan
+from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.choice import IMAGE_OPERATORS, allowed, choose, is_running
+from taso_py.cost.choice import IMAGE_OPERATORS, Rim, allowed, choose, is_running
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
@@ -127,6 +127,17 @@ class CostModel:
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
         """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
         return revise(before, graph, images, touched, self, self._formats)
+
+    def within(self, whole: Appraisal, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> PartCost:
+        """This cost for a part of a graph: what crosses its rim keeps its memory format.
+
+        Args:
+            whole: the appraisal of the graph.
+            inputs: what the inputs of the part stand for there.
+            outputs: what its outputs stand for.
+        """
+        given = {value: whole.gives(stands) for value, stands in inputs.items() if is_formatted(value)}
+        return PartCost(self, self._formats, Rim(given, tuple(map(whole.gives, outputs))))
 
     def plan(self, graph: Graph) -> Plan:
         """The kernels and memory formats that suit a graph best."""
@@ -269,6 +280,26 @@ class CostModel:
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
             _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
             return _NOTHING, True
+
+
+class PartCost:
+    """What graphs cost that stand for a part of another."""
+
+    def __init__(self, cost: CostModel, formats: Set[Format], rim: Rim) -> None:
+        self._cost, self._formats, self._rim = cost, formats, rim
+        self.node_cost, self.value_bytes, self.within = cost.node_cost, cost.value_bytes, cost.within
+
+    def graph_cost(self, graph: Graph) -> float:
+        """Seconds that a graph takes in place of the part."""
+        return self.appraise(graph).seconds
+
+    def appraise(self, graph: Graph) -> Appraisal:
+        """What computes it, and what that costs."""
+        return appraise(graph, self._cost, self._formats, self._rim)
+
+    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+        """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
+        return revise(before, graph, images, touched, self._cost, self._formats, self._rim)
 
 
 def _is_free(node: Node) -> bool:

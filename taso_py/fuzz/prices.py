@@ -63,6 +63,10 @@ class InventedCost(InventedPrices):
         """The same, with what computes it."""
         return appraise(graph, self)
 
+    def within(self, whole: Appraisal, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> InventedCost:
+        """The cost of a part of a graph: by itself."""
+        return self
+
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
         """The same of a graph that was made from another."""
         return revise(before, graph, images, touched, self)

@@ -62,8 +62,10 @@ def search(
     return Partition(graph, matcher, cost, limits, report, Backtracking).run()
 
 
-WHOLE = 240
+WHOLE = 60
 """How many nodes that run a graph has at most that is searched in one piece."""
+PROGRESS = 1e-3
+"""What share of the best graph's cost has to be gained for the search to go on."""
 DESCENTS = 12
 """How many descents there are at most."""
 
@@ -189,12 +191,17 @@ class Backtracking(Engine):
             self._take(descent, ticket)
 
     def _carry_on(self, descents: Sequence[_Descent]) -> StopReason:
-        """Takes the most promising steps of all descents until nothing is left within the slack."""
+        """Takes the most promising steps of all descents until nothing is left within the slack, or none helps."""
         self._descending = False
         for descent in descents:
             descent.queue = [(self._rank(entry[-1]), *entry[1:]) for entry in descent.queue]
             heapify(descent.queue)
+        improved, best = self._built, self.best.seconds
         while not self.is_spent:
+            if self.best.seconds < best * (1 - PROGRESS):
+                improved, best = self._built, self.best.seconds
+            if self._built - improved >= self.limits.patience:
+                return StopReason.STALLED
             bound = self.limits.alpha * self.best.seconds
             open_ = [descent for descent in descents if descent.next(bound) is not None]
             if not open_:

@@ -5,7 +5,7 @@ Invariant: a difference is computed from the nodes that come and go, never from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,16 @@ class Cost(Protocol):
             graph: the graph now.
             images: what nodes became that are the same but for what their operands became.
             touched: the nodes that are new, that read something else than before, or that lost or won readers.
+        """
+        ...
+
+    def within(self, whole: Any, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> Cost:
+        """The cost of graphs that stand for a part of another.
+
+        Args:
+            whole: the appraisal of the other, by this cost.
+            inputs: what the inputs of the part stand for there.
+            outputs: what its outputs stand for.
         """
         ...
 

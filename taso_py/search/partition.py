@@ -17,7 +17,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import instantiate
 from taso_py.rules.match import Match, Matcher
-from taso_py.search.cost import Cost, static_bytes
+from taso_py.search.cost import Appraisal, Cost, static_bytes
 from taso_py.search.engine import PRECISION, Engine
 from taso_py.search.region import Region, correspondence, cut
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
@@ -84,7 +84,7 @@ class _Sharing:
     def __init__(self, cost: Cost, stored: Set[Node]) -> None:
         self._stored = stored
         self._cost = cost
-        self.graph_cost, self.node_cost = cost.graph_cost, cost.node_cost
+        self.graph_cost, self.node_cost, self.within = cost.graph_cost, cost.node_cost, cost.within
         self.appraise, self.revise = cost.appraise, cost.revise
 
     def value_bytes(self, value: Value) -> int:
@@ -121,7 +121,7 @@ class Partition:
         self._keep(best)
         avoid: frozenset[Value] = frozenset()
         for _ in range(PASSES):
-            after, outputs = self._improved(best, self._explored(cut(best.graph, avoid)))
+            after, outputs = self._improved(best, self._explored(best.graph, cut(best.graph, avoid)))
             if after.seconds >= best.seconds - PRECISION * best.seconds or self._is_spent:
                 break
             best, avoid = after, outputs
@@ -135,21 +135,22 @@ class Partition:
     def _left(self) -> float:
         return self._limits.seconds - (self._now() - self._started)
 
-    def _explored(self, regions: Sequence[Region]) -> list[_Kind]:
-        """The regions by kind, each kind searched as long as there are time and budget."""
-        kinds = _kinds(regions)
+    def _explored(self, graph: Graph, regions: Sequence[Region]) -> list[_Kind]:
+        """The regions of a graph by kind, each kind searched as long as there are time and budget."""
+        kinds, whole = _kinds(regions), self._cost.appraise(graph)
         waiting = sum(kind.size for kind in kinds)
         for kind in kinds:
             if self._is_spent:
                 break
-            self._explore(kind, kind.size / max(waiting, 1))
+            self._explore(kind, whole, kind.size / max(waiting, 1))
             waiting -= kind.size
         return kinds
 
-    def _explore(self, kind: _Kind, share: float) -> None:
+    def _explore(self, kind: _Kind, whole: Appraisal, share: float) -> None:
         """Searches a kind of region with its share of what is left."""
-        left = self._limits.budget - self._built
-        cost = _Sharing(self._cost, frozenset(self._stored))
+        left, region = self._limits.budget - self._built, kind.first
+        inputs = {node.value: value for node, value in zip(region.graph.inputs, region.inputs, strict=True)}
+        cost = _Sharing(self._cost.within(whole, inputs, region.outputs), frozenset(self._stored))
         more = (self._limits.growth - 1) * self._original.static_bytes / len(kind.members)
         limits = replace(
             self._limits,
@@ -228,7 +229,7 @@ class Partition:
 
     def _result(self) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.steps)))
-        order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET)
+        order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET, StopReason.STALLED)
         return SearchResult(
             self._original,
             tuple(best[: self._limits.results]),

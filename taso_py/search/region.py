@@ -23,7 +23,7 @@ LEAST, USUAL, MOST = 8, 20, 240
 """How many nodes that run a region has: at least and at most, and how many it does not exceed without need."""
 NEAR = 60
 """Nodes that are further apart in the order of nodes are not thought to have to do with each other."""
-SHARED = 3.0
+SHARED = 10.0
 """How much more it costs to separate the readers of a weight: each region may want it merged with other weights."""
 TRIES = 1000
 _AVOID = 1000.0
@@ -134,17 +134,26 @@ def _width_price(graph: Graph, crossing: Sequence[Value]) -> float:
 
 
 def _separations(nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> Iterator[tuple[int, int, float]]:
-    """The places of two readers of a value that might be merged, and what separating them costs.
+    """The places of two readers of a value that belong together, and what separating them costs.
 
-    These are readers that are near, and of which none is computed from the other.
+    They are near. Of an activation they might be merged, neither being computed from the other; of a weight, both might
+    be merged with others that read the same activation, and then the weight should have the same place in both.
     """
     before = _ancestors(nodes)
+    merged = [_has_sibling(node, nodes, uses) for node in nodes]
     for value, places in uses.items():
         price = SHARED if value.node.is_static else 1.0
         for i, second in enumerate(places):
             for first in places[bisect_left(places, second - NEAR) : i]:
-                if not before[second] >> first & 1:
+                is_independent = not before[second] >> first & 1
+                if is_independent or (value.node.is_static and merged[first] and merged[second]):
                     yield first, second, price
+
+
+def _has_sibling(node: Node, nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> bool:
+    """Whether another node of the same operator reads one of the same activations."""
+    read = (place for value in node.inputs if not value.node.is_static for place in uses.get(value, ()))
+    return any(type(nodes[place].op) is type(node.op) and nodes[place] is not node for place in read)
 
 
 def _ancestors(nodes: Sequence[Node]) -> list[int]:

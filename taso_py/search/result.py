@@ -25,6 +25,7 @@ class StopReason(enum.Enum):
     EXHAUSTED = "nothing is left within the slack"
     BUDGET = "the budget of graphs is used up"
     TIME = "the time is used up"
+    STALLED = "nothing better came for long"
     INTERRUPTED = "interrupted"
 
 
@@ -39,6 +40,8 @@ class Limits:
     """Graphs that cost up to so many times the best are followed (SOSP 2019, section 5)."""
     budget: int = 2000
     """How many graphs are built at most."""
+    patience: int = 100
+    """After how many graphs in a row that made nothing better a search, or that of a region, ends."""
     seconds: float = 60.0
     growth: float = 1.25
     """How many times the original's weights a result may store; graphs on the way may store more."""
@@ -54,8 +57,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.alpha < 1 or self.growth < 1:
             raise TasoError("alpha and growth are factors of at least 1")
-        if self.budget < 1 or self.results < 1 or self.seconds <= 0:
-            raise TasoError("a search needs a budget, a time limit and a number of results above 0")
+        if min(self.budget, self.patience, self.results) < 1 or self.seconds <= 0:
+            raise TasoError("a search needs a budget, patience, a time limit and a number of results above 0")
 
     def allows(self, match: Match) -> bool:
         """Whether the numerics class of a match's rule is allowed at its element type."""

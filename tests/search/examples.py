@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -67,6 +67,9 @@ class FakeCost:
 
     def appraise(self, graph: Graph) -> Latency:
         return Latency(self.graph_cost(graph))
+
+    def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
+        return self
 
     def revise(self, before: Latency, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Latency:
         assert touched <= set(graph.nodes)

@@ -9,11 +9,12 @@ from statistics import mean
 import pytest
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.appraisal import REACH, Appraisal, appraise
-from taso_py.cost.choice import choose, is_running
+from taso_py.cost.appraisal import REACH, Appraisal, appraise, revise
+from taso_py.cost.choice import Rim, choose, is_running
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
+from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
@@ -208,6 +209,32 @@ def test_models_are_appraised_rule_by_rule_as_from_scratch(name: str) -> None:
         assert isinstance(state.appraisal, Appraisal)
         check(state.graph, state.appraisal, cost)
         assert state.seconds <= 1.02 * appraise(state.graph, cost).seconds
+
+
+class Last(Typed):
+    """Prices under which convolutions are faster with channels last."""
+
+    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        return 1.0 if formats[0] is Format.CHANNELS_LAST else 2.0
+
+    def conversion_seconds(self, value: Value, format_: Format) -> float:
+        return 0.25
+
+
+@pytest.mark.parametrize("rim", [Rim({}, (f,)) for f in Format] + [Rim({}, ())])
+@pytest.mark.parametrize("given", list(Format))
+def test_what_crosses_the_rim_of_a_part_keeps_its_format(rim: Rim, given: Format) -> None:
+    graph = parse_graph(f"graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {{ {LEAVES} return conv2d(conv2d(x, u), w) }}")
+    (value,), prices = graph.outputs, Last(0)
+    rim = Rim({graph.inputs[0].value: given}, rim.wanted)
+    wanted = rim.wanted[0] if rim.wanted else Format.DENSE
+    conversions = (given is Format.DENSE) + (wanted is Format.DENSE)
+    whole = appraise(graph, prices, rim=rim)
+    assert whole.seconds == pytest.approx(2.0 + 0.25 * conversions)
+    assert whole.gives(value) is Format.CHANNELS_LAST
+    again = revise(whole, graph, {}, frozenset(node for node in graph.nodes if is_running(node)), prices, rim=rim)
+    assert again.seconds == pytest.approx(whole.seconds)
+    assert choose(graph, prices).seconds == pytest.approx(2.5)
 
 
 def test_no_cover_has_more_nodes_than_a_revision_reaches() -> None:

@@ -143,6 +143,13 @@ def test_the_budget_is_kept() -> None:
     assert result.best.seconds < result.original.seconds
 
 
+def test_a_search_ends_when_nothing_better_comes_for_long() -> None:
+    short, long = (search(recurrent(2), read(*RULES), COST, Limits(patience=n, alpha=1.5)) for n in (30, 300))
+    assert short.stop_reason is StopReason.STALLED
+    assert short.built < long.built
+    assert short.best.seconds == pytest.approx(long.best.seconds, rel=0.01)
+
+
 def test_time_ends_a_search_with_what_is_known() -> None:
     times = iter(range(10_000))
     limits = Limits(seconds=200.0)
@@ -173,7 +180,9 @@ def test_a_graph_without_matches_is_its_own_result() -> None:
     assert (result.best.graph, result.candidates, result.built) == (graph, (result.original,), 0)
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": 0.9}, {"budget": 0}, {"seconds": 0.0}, {"growth": 0.5}, {"results": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"alpha": 0.9}, {"budget": 0}, {"seconds": 0.0}, {"growth": 0.5}, {"results": 0}, {"patience": 0}]
+)
 def test_limits_without_meaning_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(TasoError):
         Limits(**wrong)  # pyright: ignore[reportArgumentType]

@@ -37,7 +37,7 @@ from taso_py.runtime.source import load_source
 from taso_py.search.backtracking import Backtracking, search
 from taso_py.search.result import Limits, Progress, SearchResult
 
-QUICK = ("squeezenet1_1", "nasrnn", "resnext50_32x4d")
+QUICK = ("resnext50_32x4d", "bert_base", "inception_v3", "nasrnn")
 FULL = (
     *("nasnetalarge", "nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "resnet50", "squeezenet1_1"),
     *("mobilenet_v3_large", "densenet121", "vit_b_16", "gpt2"),

@@ -18,6 +18,7 @@ from experiments import (
     end_to_end,
     faults,
     fidelity,
+    generation,
     grouped_convolutions,
     memory_formats,
     round_trip,
@@ -31,7 +32,7 @@ from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
 
 MODULES = (
-    *(verification, round_trip, correctness, fidelity, memory_formats, grouped_convolutions),
+    *(generation, verification, round_trip, correctness, fidelity, memory_formats, grouped_convolutions),
     *(search_speed, search_vs_greedy, rule_size, end_to_end, faults),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}

@@ -20,6 +20,15 @@ class InvariantError(TasoError):
     """A graph that breaks an invariant of the intermediate representation; the message names the node."""
 
 
+MOST_CHARACTERS = 200
+"""How much is repeated of what another library says."""
+
+
 def first_line(error: BaseException) -> str:
-    """The first line of what another library says is wrong: enough for a message of one line."""
-    return next(iter(str(error).strip().splitlines()), repr(error))
+    """What another library says is wrong, enough for a message of one line: its first line, of a long one less."""
+    line = next(iter(str(error).strip().splitlines()), repr(error))
+    if len(line) <= MOST_CHARACTERS:
+        return line
+    start = line[:MOST_CHARACTERS]
+    sentences = start.rpartition(". ")[0]
+    return sentences or f"{start.rpartition(' ')[0]} ..."

@@ -16,6 +16,10 @@ A choice that pays at once may cost more later, at many places of a model alike,
 choice is far outside the slack. So the search makes several *descents*: the first with all rules, the next ones each
 without one of the rules that the best so far uses. Then all are carried on together.
 
+It ends when nothing is left within the slack, when ``patience`` graphs in a row made the best no better by a
+thousandth, or when budget or time are used up, and says which. A region ends by itself, so that one of which much is to
+be expected is searched further than its neighbours.
+
 Invariant: the result depends on graph, rules, costs, limits and seed alone, as long as time does not run out.
 """
 

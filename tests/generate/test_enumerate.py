@@ -9,6 +9,7 @@ import numpy as np
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.fingerprint import USELESS, Hasher, samples
+from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.vocabulary import DATA, Family, Half, Production, Variables
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Value, make
@@ -74,6 +75,15 @@ def test_candidates_are_found_once_up_to_names_and_order() -> None:
     assert "0:1 = half{axis=-1, side=1}(concat{axis=-1}(1:1,0:1))" in keys
     # What repeats a variable on both sides is an instance of what does not.
     assert "add(0:1,add(0:1,1:1)) = add(1:1,add(0:1,0:1))" not in keys
+
+
+def test_what_acts_on_tokens_or_rows_passes_reshapes() -> None:
+    (tokens,) = (family for family in TRANSFORMER if family.name == "tokens")
+    keys = [candidate.key for candidate in distinct(collect(enumerate_terms(tokens, 0)))]
+    flat, heads = "reshape{shape=[12,4]}", "reshape{shape=[2,6,2,2]}"
+    assert f"relu({heads}(0:3)) = {heads}(relu(0:3))" in keys
+    assert f"{flat}(softmax(0:3)) = softmax({flat}(0:3))" in keys
+    assert not any(f"{heads}(softmax" in key for key in keys)
 
 
 def test_shared_operators_are_counted_once() -> None:

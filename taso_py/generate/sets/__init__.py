@@ -1,7 +1,8 @@
 """The named vocabularies.
 
 ``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
-which the operators are written out that one kernel computes, ``scalars`` computes with numbers.
+which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``transformer`` moves
+what attention blocks compute through reshapes, transposes and halves.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -15,6 +16,7 @@ from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.scalars import SCALARS
+from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.vocabulary import Family, Folding, Written
 
 VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
@@ -23,8 +25,12 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "fold": FOLD,
     "fuse": FUSE,
     "scalars": SCALARS,
+    "transformer": TRANSFORMER,
 }
 """By the name that ``taso-py generate --ops`` takes."""
 
 SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",))
-"""The vocabularies of the shipped database, those together that are generated into one file."""
+"""The vocabularies of the shipped database, those together that are generated into one file.
+
+Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider.
+"""

@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import get_context
@@ -125,8 +126,32 @@ def run(count: int, number: int, jobs: int) -> Iterator[Tally]:
     if jobs == 1:
         yield from (run_batch(*batch) for batch in batches)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run_batch, *zip(*batches, strict=True))
+    while batches:
+        done = 0
+        try:
+            with _pool(jobs) as pool:
+                for tally in pool.map(run_batch, *zip(*batches, strict=True)):
+                    yield tally
+                    done += 1
+        except BrokenProcessPool:
+            # A process died, at one of the batches that were under way.
+            suspects = batches[done : done + 2 * jobs]
+            yield from (_alone(*batch) for batch in suspects)
+            done += len(suspects)
+        del batches[:done]
+
+
+def _alone(number: int, count: int) -> Tally:
+    """What becomes of a batch in a process of its own, which may die."""
+    try:
+        with _pool(1) as pool:
+            return pool.submit(run_batch, number, count).result()
+    except BrokenProcessPool:
+        return Tally(tried=count, failures=[Failure("a process died in the batch of this seed", "", number)])
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

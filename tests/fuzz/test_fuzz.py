@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from taso_py.backend import overwrite
 from taso_py.frontend import importer
 from taso_py.fuzz import __main__ as command
-from taso_py.fuzz.__main__ import Tally, main, run, run_batch
+from taso_py.fuzz.__main__ import BATCH, Tally, main, run, run_batch
 from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
 from taso_py.fuzz.draft import Case
 from taso_py.rules.database import read_database
@@ -89,6 +91,22 @@ def test_an_exception_that_is_no_refusal_is_found(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importer, "lower", broken)
     with pytest.raises(DiscrepancyError, match="KeyError"):
         Checker([]).check(Case(TEXT, is_smooth=True), 0)
+
+
+def _dies(number: int, count: int) -> Tally:
+    if number == BATCH:
+        os._exit(1)
+    return Tally(tried=count)
+
+
+def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "run_batch", _dies)
+    tally = Tally()
+    for found in run(7 * BATCH, 0, 2):
+        tally.add(found)
+    assert tally.tried == 7 * BATCH
+    (failure,) = tally.failures
+    assert failure.seed == BATCH
 
 
 def test_the_command_tells_what_became_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:

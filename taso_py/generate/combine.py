@@ -166,7 +166,9 @@ class Combinations:
         """Tuples of more than two operands: two share instances, or one is all; others are part of it or variables."""
         rows = self._terms.rows
         variables = [number for number in self._numbers if not rows[number].size]
-        for first, second in self._pairs[self._pairs[:, 0] <= self._pairs[:, 1]].tolist():
+        somewhere = np.logical_or.reduce(fits)
+        ordered = self._pairs[self._pairs[:, 0] <= self._pairs[:, 1]]
+        for first, second in ordered[somewhere[ordered].all(axis=1)].tolist():
             members = sorted({*rows[first].instances, *rows[second].instances})
             roots = {first, second}
             if len(roots) > 1 and max(rows[first].size, rows[second].size) == len(members):

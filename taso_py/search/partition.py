@@ -29,6 +29,8 @@ VARIANTS = 16
 """How many results of a region are remembered, so that the whole can be put together without this or that rule."""
 WHOLES = 12
 """How often the whole is put together at most, each time without other rules."""
+SLACK = 2.0
+"""How many times the slack of the whole a region has: what a step costs is a larger share of a small part."""
 LEAST_BUDGET = 30
 """How many graphs may be built for a region at least."""
 
@@ -154,6 +156,7 @@ class Partition:
         more = (self._limits.growth - 1) * self._original.static_bytes / len(kind.members)
         limits = replace(
             self._limits,
+            alpha=1 + SLACK * (self._limits.alpha - 1),
             budget=min(left, max(LEAST_BUDGET, round(left * share))),
             seconds=min(self._left, max(1.0, 2 * share * self._left)),
             static_bytes=static_bytes(cost, kind.first.graph) + more,

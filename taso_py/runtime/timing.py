@@ -85,8 +85,9 @@ class Race:
 
         Raises `TasoError` if the race was interrupted before the first round was complete.
         """
-        times, others = self.times[name], self.times[over or self.baseline]
-        if times is others:
+        other = over or self.baseline
+        times, others = self.times[name], self.times[other]
+        if name == other:
             return Ratio(1.0, 1.0, 1.0, len(times), 1.0)
         if not times or not others:
             raise TasoError(f"the race ended before {name!r} was timed; let it run longer")

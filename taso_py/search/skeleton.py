@@ -17,6 +17,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input
 from taso_py.ops.movement import Concat, Slice
+from taso_py.search.rewire import readers
 
 Skeleton: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -70,12 +71,7 @@ class Skeletons:
             new[node] = self._form(node, [standing(value) for value in node.inputs])
         changed: dict[Node, int] = {}
         affected = {node for node, _ in replaced}
-        for node in graph.nodes[first:]:
-            for operand, _ in node.inputs:
-                if operand in affected:
-                    break
-            else:
-                continue
+        for node in readers(graph, affected, first):
             number = self._form(node, [moved(value) for value in node.inputs])
             if number != form(node):
                 changed[node] = number

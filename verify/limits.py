@@ -37,9 +37,7 @@ class Budget:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.queries = 0
-        self._steps = 0
-        self.work = 0
+        self._queries = self._steps = self._work = 0
 
     def take_steps(self, count: int) -> None:
         """Records work done.
@@ -57,8 +55,8 @@ class Budget:
         Raises:
             Refused: more than the limit.
         """
-        self.work += count
-        if self.work > self.limits.work:
+        self._work += count
+        if self._work > self.limits.work:
             raise Refused(f"terms of more than {self.limits.work} elements")
 
     def take_query(self) -> None:
@@ -67,6 +65,6 @@ class Budget:
         Raises:
             Refused: more than the limit.
         """
-        self.queries += 1
-        if self.queries > self.limits.queries:
+        self._queries += 1
+        if self._queries > self.limits.queries:
             raise Refused(f"more than {self.limits.queries} questions to the solver")

@@ -268,6 +268,8 @@ class Labelling:
                 if is_formatted(value):
                     self._readers.setdefault(value, []).append(i)
         self._rim, self._returned = rim, rim.returned(graph)
+        self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
+        """What may have to be converted."""
 
     def solve(self, exact: bool) -> Choice:
         """The plan with the best labels, or with good ones."""
@@ -294,8 +296,7 @@ class Labelling:
 
     def conversions(self, labels: Sequence[int]) -> dict[Value, float]:
         """What converting each value costs under labels; values that are not converted are left out."""
-        values = {**self._readers, **dict.fromkeys(self._returned)}
-        return {value: seconds for value in values if (seconds := self._converting(value, labels))}
+        return {value: seconds for value in self._values if (seconds := self._converting(value, labels))}
 
     def _converting(self, value: Value, labels: Sequence[int]) -> float:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
@@ -335,7 +336,7 @@ class Labelling:
         for i in free:
             _add(network, _SOURCE, i, self.own[i][1])
             _add(network, i, _SINK, self.own[i][0])
-        for value in {**self._readers, **dict.fromkeys(self._returned)}:
+        for value in self._values:
             readers: list[object] = [self._side(i, 0) for i in self._readers.get(value, ())]
             readers += map(_fixed, self._returned.get(value, ()))
             maker: object = (

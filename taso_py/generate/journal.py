@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from taso_py.ir.errors import TasoError
+from taso_py.rules.database import write_text
 
 _Item = TypeVar("_Item")
 
@@ -41,10 +42,8 @@ class Journal:
         self._known = dict(json.loads(line) for line in lines[1:])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Aside first, so that what is known is never gone from the disk.
-            aside = path.with_suffix(".new")
-            aside.write_text("".join(f"{line}\n" for line in lines or [header]), encoding="utf-8")
-            aside.replace(path)
+            # Whole or not at all, so that what is known is never gone from the disk.
+            write_text(path, "".join(f"{line}\n" for line in lines or [header]))
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise TasoError(f"cannot write {path}: {error.strerror}; choose another folder") from error

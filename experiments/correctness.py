@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from experiments.harness import Experiment, Settings
-from taso_py.fuzz.__main__ import BATCH, run_batch
+from taso_py.fuzz.campaign import BATCH, run_batch
 from taso_py.ir.errors import TasoError
 from taso_py.runtime import zoo
 from taso_py.runtime.optimize import Options, optimize_source, read_rules
@@ -37,9 +37,7 @@ def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
 
 
 def _zoo_row(name: str, budget: int, settings: Settings) -> Mapping[str, Any]:
-    options = Options(
-        settings.device, budget=budget, time_limit=8.0, race_seconds=1.0, seed=settings.seed, numerics=None
-    )
+    options = Options(settings.device, budget=budget, time_limit=8.0, race_seconds=1.0, seed=settings.seed)
     try:
         module, args = zoo.get(name).make(settings.seed, small=True)
         device = torch.device(settings.device)

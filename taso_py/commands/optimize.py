@@ -76,11 +76,10 @@ def _optimize(parsed: argparse.Namespace) -> int:
         seed=parsed.seed,
         race_seconds=parsed.race_seconds,
         progress=True,
-        emit=forms,
     )
     rules = read_rules(options, parsed.rules)
     source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-    optimized = optimize_source(source, options, rules, output=parsed.output)
+    optimized = optimize_source(source, options, rules, output=parsed.output, forms=forms)
     if parsed.json:
         print_json(optimized.report.as_dict())
     else:

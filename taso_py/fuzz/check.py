@@ -31,7 +31,7 @@ from taso_py.rules.apply import replacements
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from taso_py.runtime.compare import compare_output
+from taso_py.runtime.compare import compare_output, to_float64
 from taso_py.runtime.roundtrip import difference, same
 from taso_py.search.space import Space
 from taso_py.search.state import Option, State
@@ -149,7 +149,7 @@ class _Check:
                 before, after = (build(retype(p)) for p in (self.program, program))
             except TensorError:  # an operator that reads the bits of its operand: there is no double precision of it
                 return
-            inputs = [_double(leaf) for leaf in self.args]
+            inputs = [to_float64(leaf) for leaf in self.args]
             truth, found = self._outputs(before, inputs), self._outputs(after, inputs)
             nudged = self._outputs(before, [_nudged(leaf, NUDGE) for leaf in inputs])
             for place, results in enumerate(zip(truth, found, nudged, strict=True)):
@@ -168,7 +168,7 @@ class _Check:
 
     def _near_the_truth(self, program: Program, plain: Callable[..., Any], results: Sequence[Tensor]) -> None:
         try:
-            truths = self._outputs(build(retype(program)), [_double(leaf) for leaf in self.args])
+            truths = self._outputs(build(retype(program)), [to_float64(leaf) for leaf in self.args])
         except TensorError:
             return
         expected = self._outputs(plain)
@@ -208,10 +208,6 @@ def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
     scale, error, moved = (float(x[finite].abs().max()) for x in (truth, found - truth, nudged - truth))
     allowed = EXACTLY * max(scale, 1e-30) + SENSITIVE * moved
     return "" if error <= allowed else f"off by {error:.1e}, allowed {allowed:.1e}, largest {scale:.1e}"
-
-
-def _double(leaf: Any) -> Any:
-    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def _eps(leaf: Any) -> float:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export import ExportedProgram
 
 from taso_py.backend import Program, build
 from taso_py.frontend import import_program
@@ -26,10 +27,11 @@ from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
-from taso_py.runtime.emit import FILES
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
 MODEL, PLAN, TRACE = "model.pt2", "plan.json", "trace.rules"
+ONNX, CODE = "model.onnx", "model.py"
+"""The same program in other forms, if they are asked for."""
 VERSION = 3
 """Of the form of ``plan.json``."""
 
@@ -52,10 +54,20 @@ def reimport(content: bytes) -> Program:
     Raises:
         ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
     """
+    return import_program(*exported_program(content))
+
+
+def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
+    """What a ``.pt2`` file's content holds, with its example inputs.
+
+    Raises:
+        ArtifactError: it has none, so that it was not written by :func:`serialize`.
+    """
     exported = torch.export.load(io.BytesIO(content))
     if exported.example_inputs is None:
         raise ArtifactError(f"{MODEL} has no example inputs; optimize the model again")
-    return import_program(exported, *exported.example_inputs)
+    args, kwargs = exported.example_inputs
+    return exported, args, kwargs
 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
@@ -100,7 +112,7 @@ def save(
         **(others or {}),
     }
     write_files(directory, files)
-    for name in FILES:
+    for name in (ONNX, CODE):
         if name not in files:
             (directory / name).unlink(missing_ok=True)
 

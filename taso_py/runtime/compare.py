@@ -93,8 +93,12 @@ def compare(
     """
     found: list[OutputComparison] = []
     for name, (args, kwargs) in cases:
-        exact = tuple(pytree.tree_map(_to_float64, part) for part in (args, dict(kwargs)))
-        results = [_flat(original, args, kwargs), _flat(candidate, args, kwargs), _flat(reference, *exact)]
+        exact = tuple(pytree.tree_map(to_float64, part) for part in (args, dict(kwargs)))
+        results = [
+            outputs_of(original, args, kwargs),
+            outputs_of(candidate, args, kwargs),
+            outputs_of(reference, *exact),
+        ]
         if len(results[0]) != len(results[1]):
             raise ValueError(f"the candidate has {len(results[1])} outputs, the original {len(results[0])}")
         for position, (before, after, truth) in enumerate(zip(*results, strict=True)):
@@ -103,10 +107,11 @@ def compare(
     return Comparison(tuple(found))
 
 
-def _flat(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def outputs_of(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The leaves of what a module returns for copies of arguments; random numbers begin at the same state each time."""
     args, kwargs = pytree.tree_map(_copy, (tuple(args), dict(kwargs)))
-    torch.manual_seed(0)
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
         return pytree.tree_leaves(module(*args, **kwargs))
 
 
@@ -115,7 +120,8 @@ def _copy(leaf: Any) -> Any:
     return leaf.detach().clone(memory_format=torch.preserve_format) if isinstance(leaf, Tensor) else leaf
 
 
-def _to_float64(leaf: Any) -> Any:
+def to_float64(leaf: Any) -> Any:
+    """A leaf of arguments, in double precision if it is a floating-point tensor."""
     return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 

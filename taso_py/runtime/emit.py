@@ -6,7 +6,6 @@ ONNX within a rounding allowance, provided that ONNX Runtime is installed to run
 
 from __future__ import annotations
 
-import io
 import re
 import runpy
 import tempfile
@@ -21,7 +20,8 @@ from torch.utils import _pytree as pytree
 
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.runtime.compare import compare_output
+from taso_py.runtime.artifact import CODE, MODEL, ONNX, exported_program
+from taso_py.runtime.compare import compare_output, outputs_of
 from taso_py.runtime.roundtrip import same
 
 ROUNDINGS = 4096
@@ -49,7 +49,7 @@ def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[s
             name, write = _WRITERS[form]
             try:
                 files[name] = write(content)
-            except EmitError as error:
+            except TasoError as error:
                 notes.append(f"{name} was not written: {error}")
     return files, notes
 
@@ -67,7 +67,7 @@ def to_onnx(content: bytes) -> bytes:
     Raises:
         EmitError: it has no such form, or another result.
     """
-    exported, args, kwargs = _loaded(content)
+    exported, args, kwargs = exported_program(content)
     try:
         with quiet():
             written = torch.onnx.export(exported, args, kwargs=kwargs, dynamo=True, verbose=False)
@@ -94,7 +94,7 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
         found = [torch.as_tensor(array) for array in session.run(None, given)]
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise EmitError(f"ONNX Runtime cannot run it: {first_line(error)}") from error
-    wanted = [leaf.cpu() for leaf in _results(exported.module(), args, kwargs) if isinstance(leaf, Tensor)]
+    wanted = [leaf.cpu() for leaf in outputs_of(exported.module(), args, kwargs) if isinstance(leaf, Tensor)]
     if len(wanted) != len(found):
         raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
     for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
@@ -140,16 +140,16 @@ def to_code(content: bytes) -> bytes:
     Raises:
         EmitError: the code gives another result.
     """
-    exported, args, kwargs = _loaded(content)
+    exported, args, kwargs = exported_program(content)
     module = exported.module()
     assert isinstance(module, fx.GraphModule)
     text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported.graph)))
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "model.pt2").write_bytes(content)
-        path = Path(folder) / "model.py"
+        (Path(folder) / MODEL).write_bytes(content)
+        path = Path(folder) / CODE
         path.write_text(text, encoding="utf-8")
         written = runpy.run_path(str(path))["Optimized"]()
-        if not same(_results(exported.module(), args, kwargs), _results(written, args, kwargs)):
+        if not same(outputs_of(exported.module(), args, kwargs), outputs_of(written, args, kwargs)):
             raise EmitError("the code gives another result than the program")
     return text.encode()
 
@@ -171,25 +171,9 @@ def _type(value: Tensor) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
-def _loaded(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    exported = torch.export.load(io.BytesIO(content))
-    if exported.example_inputs is None:
-        raise EmitError("the program has no example inputs")
-    args, kwargs = exported.example_inputs
-    return exported, tuple(args), dict(kwargs)
-
-
-def _results(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        return pytree.tree_leaves(module(*args, **kwargs))
-
-
 _WRITERS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "onnx": ("model.onnx", to_onnx),
-    "code": ("model.py", to_code),
+    "onnx": (ONNX, to_onnx),
+    "code": (CODE, to_code),
 }
 FORMS = ("pt2", *_WRITERS)
 """What ``--emit`` takes; ``model.pt2`` is always written."""
-FILES = tuple(name for name, _ in _WRITERS.values())
-"""The files of the other forms."""

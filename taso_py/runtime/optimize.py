@@ -85,11 +85,8 @@ class Options:
     kernels: bool = True
     """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
     progress: bool = False
-    emit: tuple[str, ...] = ("pt2",)
-    """In which forms to save the result."""
 
     def __post_init__(self) -> None:
-        check_forms(self.emit)
         if not self.race_seconds > 0:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
@@ -163,6 +160,7 @@ def optimize_source(
     rules: Sequence[Substitution],
     output: Path | None = None,
     program: Program | None = None,
+    forms: Sequence[str] = (),
 ) -> Optimized:
     """Optimizes what MODEL names.
 
@@ -172,11 +170,13 @@ def optimize_source(
         rules: what may be applied.
         output: the folder to save to, if any.
         program: the source as a program, if it was imported before.
+        forms: in which forms to save the result beside ``model.pt2``; see :data:`taso_py.runtime.emit.FORMS`.
     """
+    check_forms(forms)
     if output is not None:
         check_writable(output)
     with torch.no_grad():
-        return _Job(source, options, rules).run(program or import_source(source), output)
+        return _Job(source, options, rules).run(program or import_source(source), output, forms)
 
 
 @dataclass
@@ -187,7 +187,7 @@ class _Job:
     options: Options
     rules: Sequence[Substitution]
 
-    def run(self, program: Program, output: Path | None) -> Optimized:
+    def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
         runtimes = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
         with LatencyDatabase() as database:
@@ -206,7 +206,7 @@ class _Job:
         report = self._report(program, found, judgement, [*trial.notes, *_disturbances(cost)])
         trace = judgement.winner.candidate.trace
         if output is not None:
-            others, missing = emit(judgement.content, self.options.emit)
+            others, missing = emit(judgement.content, forms)
             report = replace(report, saved=str(output), notes=(*report.notes, *missing))
             page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
             save(output, judgement.content, report, page, write_trace(trace), judgement.plan, others)

@@ -8,8 +8,9 @@ import pytest
 
 from taso_py.backend import overwrite
 from taso_py.frontend import importer
-from taso_py.fuzz import __main__ as command
-from taso_py.fuzz.__main__ import BATCH, Tally, main, run, run_batch
+from taso_py.fuzz import campaign
+from taso_py.fuzz.__main__ import main
+from taso_py.fuzz.campaign import BATCH, Tally, run, run_batch
 from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
 from taso_py.fuzz.draft import Case
 from taso_py.rules.database import read_database
@@ -67,7 +68,7 @@ class Picky:
 
 
 def test_a_failing_model_is_made_small_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_checker", Picky)
+    monkeypatch.setattr(campaign, "_checker", Picky)
     (failure,) = run_batch(0, 500).failures
     (line,) = (line for line in failure.text.splitlines() if line.strip().startswith("v"))
     assert ".sum(" in line
@@ -100,7 +101,7 @@ def _dies(number: int, count: int) -> Tally:
 
 
 def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "run_batch", _dies)
+    monkeypatch.setattr(campaign, "run_batch", _dies)
     tally = Tally()
     for found in run(7 * BATCH, 0, 2):
         tally.add(found)

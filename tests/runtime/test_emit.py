@@ -76,7 +76,7 @@ def test_onnx_computes_the_same(content: bytes) -> None:
 
 def test_onnx_that_computes_something_else_is_not_written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(forms, "_results", lambda *_: [torch.zeros(1, 3, 3, 4), torch.zeros(1, 36)])
+    monkeypatch.setattr(forms, "outputs_of", lambda *_: [torch.zeros(1, 3, 3, 4), torch.zeros(1, 36)])
     with pytest.raises(EmitError, match="another result 0: off by"):
         to_onnx(content)
 

@@ -1,0 +1,151 @@
+"""A campaign: many random models in batches, each from one seed, in one process or several.
+
+Invariant: the models depend on the seeds only; a process that dies is a failure of its batch and loses no other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import get_context
+
+import torch
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+
+from taso_py.fuzz.check import Checker, DiscrepancyError
+from taso_py.fuzz.draft import Case
+from taso_py.fuzz.models import models
+from taso_py.rules.database import read_database
+
+BATCH = 25
+"""How many models come from one seed. A batch ends with its first failure, so that others can be found."""
+
+
+_SETTINGS = settings(
+    deadline=None,
+    database=None,
+    verbosity=Verbosity.quiet,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=[HealthCheck(check) for check in HealthCheck],
+    report_multiple_bugs=False,
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A model that did not pass, as small as it could be made."""
+
+    reason: str
+    text: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"# {self.reason}\n# check seed {self.seed}\n{self.text}"
+
+
+@dataclass
+class Tally:
+    """What became of models."""
+
+    tried: int = 0
+    refused: Counter[str] = field(default_factory=Counter[str])
+    rules: Counter[str] = field(default_factory=Counter[str])
+    kernels: Counter[str] = field(default_factory=Counter[str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def add(self, other: Tally) -> None:
+        """Adds what became of others."""
+        self.tried += other.tried
+        self.refused += other.refused
+        self.rules += other.rules
+        self.kernels += other.kernels
+        self.failures += other.failures
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.tried} models: {self.refused.total()} refused, {self.rules.total()} rewrites by {len(self.rules)} "
+            f"rules, {self.kernels.total()} calls of {len(self.kernels)} kernels, {len(self.failures)} failures",
+            *(f"  refused {count} x: {reason}" for reason, count in self.refused.most_common(12)),
+        ]
+        return "\n".join(lines)
+
+
+def run_batch(number: int, count: int) -> Tally:
+    """Tries random models; a failing one is made smaller and ends the batch.
+
+    Args:
+        number: the seed.
+        count: how many models.
+    """
+    tally, checker = Tally(), _checker()
+    last: list[Failure] = []
+
+    @seed(number)
+    @settings(_SETTINGS, max_examples=count)
+    @given(models(), st.integers(0, 1 << 16))
+    def attempt(case: Case, chance: int) -> None:
+        try:
+            outcome = checker.check(case, chance)
+        except DiscrepancyError as error:
+            last[:] = [Failure(str(error), case.text, chance)]
+            raise
+        if not last:
+            tally.tried += 1
+            tally.refused.update([outcome.refused] if outcome.refused else [])
+            tally.rules.update(outcome.rules)
+            tally.kernels.update(outcome.kernels)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what PyTorch warns of is the made-up model's own doing
+            attempt()
+    except DiscrepancyError:
+        tally.tried += 1
+        tally.failures += last
+    return tally
+
+
+@cache
+def _checker() -> Checker:
+    torch.set_num_threads(1)
+    return Checker(read_database())
+
+
+def run(count: int, number: int, jobs: int) -> Iterator[Tally]:
+    """Tries so many models, some at a time; the same ones whatever the number of processes."""
+    batches = [(number * 1_000_003 + start, min(BATCH, count - start)) for start in range(0, count, BATCH)]
+    if jobs == 1:
+        yield from (run_batch(*batch) for batch in batches)
+        return
+    while batches:
+        done = 0
+        try:
+            with _pool(jobs) as pool:
+                for tally in pool.map(run_batch, *zip(*batches, strict=True)):
+                    yield tally
+                    done += 1
+        except BrokenProcessPool:
+            # A process died, at one of the batches that were under way.
+            suspects = batches[done : done + 2 * jobs]
+            yield from (_alone(*batch) for batch in suspects)
+            done += len(suspects)
+        del batches[:done]
+
+
+def _alone(number: int, count: int) -> Tally:
+    """What becomes of a batch in a process of its own, which may die."""
+    try:
+        with _pool(1) as pool:
+            return pool.submit(run_batch, number, count).result()
+    except BrokenProcessPool:
+        return Tally(tried=count, failures=[Failure("a process died in the batch of this seed", "", number)])
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))

@@ -25,13 +25,10 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from experiments.harness import Experiment, Settings
-from taso_py.backend import build, fold
-from taso_py.backend.schema import stored_bytes
-from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.model import CostModel
+from experiments.subject import priced
+from taso_py.backend import build
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.runtime.optimize import Optimized, Options, calibrate, optimize_source, read_rules
-from taso_py.runtime.replay import import_source
+from taso_py.runtime.optimize import Optimized, Options, optimize_source, read_rules
 from taso_py.runtime.runtimes import COMPILED, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
 from taso_py.runtime.timing import Race, race
@@ -115,13 +112,8 @@ def _call(runner: Callable[..., Any], source: Source) -> Call:
 
 def _kernels(source: Source) -> Callable[..., Any]:
     """The unchanged graph, computed by the kernels and memory formats that suit it best."""
-    program = import_source(source)
-    with LatencyDatabase() as database:
-        cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
-        cost.warm(program.graph)
-        calibrate(cost, program)
-        folded = fold(program)
-        return build(folded, cost.plan(folded.graph))
+    with priced(source) as model:
+        return build(model.program, model.cost.plan(model.program.graph))
 
 
 def _figures(raced: Race, auto: str) -> Mapping[str, Any]:

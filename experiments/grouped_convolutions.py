@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from experiments.harness import Experiment, Settings
+from experiments.harness import STYLES, Experiment, Settings
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import make
@@ -50,8 +50,7 @@ def _row(cost: CostModel, channels: int, size: int, stride: int) -> Mapping[str,
 def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     figure.set_size_inches(8, 5)
     axes = figure.subplots()
-    styles = [(line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^")]
-    for row, (line, mark) in zip(rows, styles, strict=False):
+    for row, (line, mark) in zip(rows, STYLES, strict=False):
         first = row[f"groups_{GROUPS[0]}_ms"]
         gains = [first / row[f"groups_{groups}_ms"] for groups in GROUPS]
         label = f"{row['channels']} channels, {row['size']}x{row['size']}, stride {row['stride']}"

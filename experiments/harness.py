@@ -21,6 +21,9 @@ from taso_py.cost.environment import Environment
 
 mpl.use("agg")
 
+STYLES = tuple((line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^"))
+"""How lines are told apart without colours."""
+
 
 @dataclass(frozen=True)
 class Settings:

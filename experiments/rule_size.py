@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from experiments.harness import Experiment, Settings
+from experiments.harness import STYLES, Experiment, Settings
 from experiments.subject import subject
 from taso_py.rules.database import read_database
 from taso_py.search import backtracking
@@ -46,8 +46,7 @@ def _row(name: str, settings: Settings) -> Mapping[str, Any]:
 def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     figure.set_size_inches(8, 5)
     axes = figure.subplots()
-    styles = [(line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^")]
-    for row, (line, mark) in zip(rows, styles, strict=False):
+    for row, (line, mark) in zip(rows, STYLES, strict=False):
         costs = [row[f"cost_{size}"] for size in SIZES]
         axes.plot(range(len(SIZES)), costs, linestyle=line, marker=mark, color="black", label=row["model"])
     axes.set_xticks(range(len(SIZES)), [*map(str, SIZES[:-1]), "all"])

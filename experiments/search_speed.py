@@ -25,15 +25,11 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from experiments.harness import Experiment, Settings
-from taso_py.backend.schema import stored_bytes
-from taso_py.cost.database import LatencyDatabase
+from experiments.subject import subject
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
-from taso_py.runtime.optimize import calibrate
-from taso_py.runtime.replay import import_source
-from taso_py.runtime.source import load_source
 from taso_py.search.backtracking import Backtracking, search
 from taso_py.search.result import Limits, Progress, SearchResult
 
@@ -102,17 +98,13 @@ _SEARCHES: Mapping[str, Callable[[Graph, Matcher, CostModel, Limits, _Clock], Se
 
 def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
     torch.set_num_threads(1)
-    source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
-    with torch.no_grad(), LatencyDatabase() as database:
-        program = import_source(source)
-        cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
-        cost.warm(program.graph)
-        calibrate(cost, program)
+    with subject(name, settings) as model:
+        graph, cost = model.imported.graph, model.cost
         matcher = Matcher(read_database(None))
         before = _peak_mib()
-        _SEARCHES[kind](program.graph, matcher, cost, limits, _Clock())
+        _SEARCHES[kind](graph, matcher, cost, limits, _Clock())
         measured, clock = cost.measured, _Clock()
-        found = _SEARCHES[kind](program.graph, matcher, cost, limits, clock)
+        found = _SEARCHES[kind](graph, matcher, cost, limits, clock)
         return _Run(
             seconds=time.process_time() - clock.started,
             built=found.built,
@@ -122,7 +114,7 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
             mib=_peak_mib() - before,
             stop_reason=found.stop_reason.name.lower(),
             measured=cost.measured - measured,
-            nodes=sum(not node.is_static for node in program.graph.nodes),
+            nodes=sum(not node.is_static for node in graph.nodes),
         )
 
 

@@ -6,8 +6,9 @@ Invariant: everything about a subject is measured in this process, one thing aft
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,10 +34,13 @@ class Subject:
     source: Source
     imported: Program
     """As it is."""
-    program: Program
-    """With what depends on weights only computed."""
     cost: CostModel
     """Calibrated by a run of the unchanged graph."""
+
+    @cached_property
+    def program(self) -> Program:
+        """With what depends on weights only computed."""
+        return fold(self.imported)
 
     def call(self, plan: Plan) -> Callable[[], Any]:
         """The model, computed as a plan says."""
@@ -45,16 +49,19 @@ class Subject:
 
 
 @contextmanager
-def subject(name: str, settings: Settings) -> Generator[Subject]:
-    """A zoo model, its latencies measured as far as they are not known."""
-    source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
+def priced(source: Source) -> Generator[Subject]:
+    """A model, its latencies measured as far as they are not known."""
     with torch.no_grad(), LatencyDatabase() as database:
         program = import_source(source)
-        stored = stored_bytes(program.weights.values())
-        cost = CostModel(program.device, database, weight_bytes=stored)
+        cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
         cost.warm(program.graph)
         calibrate(cost, program)
-        yield Subject(source, program, fold(program), cost)
+        yield Subject(source, program, cost)
+
+
+def subject(name: str, settings: Settings) -> AbstractContextManager[Subject]:
+    """A zoo model likewise."""
+    return priced(load_source(f"zoo:{name}", device=settings.device, seed=settings.seed))
 
 
 def timed(call: Callable[[], object], settings: Settings) -> Latency:

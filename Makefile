@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := taso_py verify experiments tests
+SOURCES := taso_py verify experiments examples tests
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint clean

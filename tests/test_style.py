@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTED = ("taso_py", "verify", "experiments")
+DOCUMENTED = ("taso_py", "verify", "experiments", "examples")
 FILE_LINES, FUNCTION_LINES = 400, 40
 
 # The project speaks of itself: neither of the machine it was written on nor of who or what typed it.

@@ -6,6 +6,7 @@ float64; where nothing is surely faster, the original graph comes back and the r
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from taso_py.rules.verdict import Numerics
 from taso_py.runtime.artifact import check_writable, save
 from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
+from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
@@ -124,14 +126,18 @@ def optimize(
     module: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] = (),
     example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Optimized:
     """Optimizes a module for the shapes of its example inputs, on the device that they are on.
 
     Args:
-        module: in evaluation mode; it is not changed. Or an exported program, which brings its own inputs.
+        module: in evaluation mode; it is not changed. A model of transformers is run without its cache of keys and
+            values, and the result returns plain tuples and dicts. Or an exported program, which brings its own inputs.
         example_inputs: positional inputs.
         example_kwargs: keyword inputs.
+        output: the folder to save the result to, which :func:`taso_py.load` reads.
         options: the fields of :class:`Options`.
 
     Raises:
@@ -140,9 +146,11 @@ def optimize(
     if isinstance(module, ExportedProgram) and not example_inputs and module.example_inputs is not None:
         example_inputs, example_kwargs = module.example_inputs
     name = type(module).__name__
+    if isinstance(module, nn.Module):
+        module = adapt(module)
     source = Source(name, module, tuple(example_inputs), dict(example_kwargs or {}))
     chosen = Options(**options)
-    return optimize_source(source, chosen, read_rules(chosen))
+    return optimize_source(source, chosen, read_rules(chosen), None if output is None else Path(output))
 
 
 def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitution]:

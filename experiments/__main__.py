@@ -1,4 +1,4 @@
-"""``python -m experiments list | NAME | all [--quick] [--device cpu|cuda] [--out DIR]``.
+"""``python -m experiments list | NAME | all | page [--quick] [--device cpu|cuda] [--out DIR] [--minutes M] [--again]``.
 
 Invariant: a user's mistake is one line and exit status 2, as on the main command line.
 """
@@ -7,71 +7,104 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from tqdm import tqdm
 
-from experiments import (
-    correctness,
-    end_to_end,
-    faults,
-    fidelity,
-    generation,
-    grouped_convolutions,
-    memory_formats,
-    round_trip,
-    rule_size,
-    search_speed,
-    search_vs_greedy,
-    verification,
-)
-from experiments.harness import Experiment, Settings, conduct
+from experiments.catalogue import EXPERIMENTS
+from experiments.harness import Experiment, Row, Settings
+from experiments.page import write_page
+from experiments.running import Outcome, conduct
+from experiments.table import cell, columns, is_text
 from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
 
-MODULES = (
-    *(generation, verification, round_trip, correctness, fidelity, memory_formats, grouped_convolutions),
-    *(search_speed, search_vs_greedy, rule_size, end_to_end, faults),
-)
-EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
+RESULTS, TRIED = Path("experiments/results"), Path("build/experiments")
+"""Where results go that are whole, and those of ``--quick``, each in a folder named after the device."""
+INCOMPLETE, MISTAKE, INTERRUPTED = 1, 2, 130
+"""Exit statuses besides 0."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the experiments asked for; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
-    parser.add_argument("name", choices=("list", "all", *EXPERIMENTS))
-    parser.add_argument("--quick", action="store_true", help="fewer models and shorter searches")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, help="(default: experiments/results/DEVICE)")
-    parser.add_argument("--seed", type=int, default=0)
-    parsed = parser.parse_args()
+    parsed = _parser().parse_args(arguments)
     if parsed.name == "list":
         for experiment in EXPERIMENTS.values():
             print(f"{experiment.name:<20} {experiment.question}")
         return 0
-    out = parsed.out or Path("experiments/results") / parsed.device
+    out = parsed.out or (TRIED if parsed.quick else RESULTS) / parsed.device
     settings = Settings(parsed.device, parsed.quick, out, parsed.seed)
+    until = None if parsed.minutes is None else time.monotonic() + 60 * parsed.minutes
     try:
+        if parsed.name == "page":
+            print(write_page(out, EXPERIMENTS.values()))
+            return 0
         resolve_device(parsed.device)
-        for experiment in EXPERIMENTS.values():
-            if parsed.name in ("all", experiment.name):
-                _show(experiment, settings)
+        chosen = [EXPERIMENTS[parsed.name]] if parsed.name != "all" else _all(parsed.device)
+        return _run(chosen, settings, again=parsed.again, until=until)
     except TasoError as error:
         print(f"experiments: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return MISTAKE
+    except KeyboardInterrupt:
+        print("experiments: interrupted; the same command goes on from here", file=sys.stderr)
+        return INTERRUPTED
 
 
-def _show(experiment: Experiment, settings: Settings) -> None:
-    rows = conduct(experiment, settings)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
+    parser.add_argument("name", choices=("list", "all", "page", *EXPERIMENTS))
+    parser.add_argument("--quick", action="store_true", help="fewer models and shorter searches")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, help=f"(default: {RESULTS}/DEVICE, with --quick {TRIED}/DEVICE)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, help="stop after so long; the same command goes on from there")
+    parser.add_argument("--again", action="store_true", help="run also what is there already")
+    return parser
+
+
+def _all(device: str) -> Sequence[Experiment]:
+    return [experiment for experiment in EXPERIMENTS.values() if experiment.on_device or device == "cpu"]
+
+
+def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until: float | None) -> int:
+    """Runs experiments, one after the other, and writes the page of all that is there."""
+    outcomes: dict[str, Outcome] = {}
+    total = sum(len(experiment.parts(settings)) for experiment in chosen)
+    try:
+        with tqdm(total=total, unit="part", dynamic_ncols=True) as bar:
+
+            def tell(experiment: Experiment, part: str) -> None:
+                done = sum(len(outcome.parts) for outcome in outcomes.values())
+                bar.update(done + experiment.parts(settings).index(part) - bar.n)
+                bar.set_description(f"{experiment.name}: {part}")
+
+            for experiment in chosen:
+                rows, outcomes[experiment.name] = conduct(experiment, settings, again=again, until=until, tell=tell)
+                bar.clear()
+                _show(experiment, rows)
+            bar.update(total - bar.n)
+    finally:
+        page = write_page(settings.out, EXPERIMENTS.values())
+    print(page)
+    for name, outcome in outcomes.items():
+        for part, reason in outcome.failures.items():
+            print(f"experiments: {name}: {part} failed: {reason}", file=sys.stderr)
+        if outcome.missing:
+            print(f"experiments: {name}: {len(outcome.missing)} parts are still to be run", file=sys.stderr)
+    return 0 if all(outcome.is_complete for outcome in outcomes.values()) else INCOMPLETE
+
+
+def _show(experiment: Experiment, rows: Sequence[Row]) -> None:
+    names = columns(rows)
     table = Table(title=experiment.question, box=None)
     for name in names:
-        table.add_column(name)
+        table.add_column(name, justify="left" if is_text(rows, name) else "right")
     for row in rows:
-        table.add_row(*(f"{row.get(n):.4g}" if isinstance(row.get(n), float) else str(row.get(n, "")) for n in names))
+        table.add_row(*("\n".join(filter(None, cell(row, name))) for name in names))
     # Tables are wide: a terminal wraps lines, which reads better than columns of one letter.
     Console(width=max(Console().width, 14 * len(names))).print(table)
 

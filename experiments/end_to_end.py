@@ -5,29 +5,23 @@ then timed in turns: as it is; by the best kernels without any substitution; by 
 mode; by Inductor, by default and with freezing; and by ours with Inductor behind it. *Auto* is whichever of ours was
 the faster one in the races that the optimizer held before, so the table's own race had no part in choosing it.
 
-A model that is done is not run again: remove its file under ``runs/`` to repeat it.
-
 Invariant: all ratios of a row are paired, from one race; losses are shown like gains.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
-from experiments.harness import Experiment, Settings
+from experiments.harness import Experiment, Row, Settings
 from experiments.subject import priced
+from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
-from taso_py.ir.errors import TasoError, first_line
 from taso_py.runtime.optimize import Optimized, Options, optimize_source, read_rules
 from taso_py.runtime.runtimes import COMPILED, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
@@ -39,10 +33,14 @@ FULL = (
     *("mobilenet_v3_large", "efficientnet_b0", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "vit_base"),
     *("mixer_b16", "gpt2", "llama", "t5", "whisper_encoder"),
 )
-KERNELS, TEMPLATES, EAGER, INDUCTOR = "kernels", "templates", "ours", "ours+inductor"
-OURS = (EAGER, INDUCTOR)
-OTHERS = ("original", *COMPILED)
+KERNELS, TEMPLATES, EAGER, INDUCTOR, REPLAYED = "kernels", "templates", "ours", "ours+inductor", "ours+cudagraph"
+OURS = (EAGER, INDUCTOR, REPLAYED)
+GRAPH = "cudagraph"
+"""The runtime that only a GPU has."""
+OTHERS = (ORIGINAL, *COMPILED, GRAPH)
 """What the result is compared with."""
+MEAN = "geometric mean"
+"""What the last row is called."""
 
 Call = Callable[[], Any]
 
@@ -57,32 +55,13 @@ class _Made:
     results: Mapping[str, Optimized]
 
 
-def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
-    names = QUICK if settings.quick else FULL
-    rows = [_row(name, settings) for name in tqdm(names, desc="end_to_end", unit="model")]
-    return [*rows, _summary(rows)]
-
-
-def _row(name: str, settings: Settings) -> Mapping[str, Any]:
-    done = settings.out / "runs" / f"{name}.json"
-    if not done.exists():
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            try:
-                row = pool.submit(_measured, name, settings).result()
-            except TasoError as error:
-                return {"model": name, "note": f"failed: {first_line(error)}"}
-        done.parent.mkdir(parents=True, exist_ok=True)
-        done.write_text(json.dumps(row, indent=2) + "\n")
-    return json.loads(done.read_text())
-
-
-def _measured(name: str, settings: Settings) -> Mapping[str, Any]:
+def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
     with torch.no_grad():
         made = _made(source, settings)
         seconds = 20.0 if settings.quick else 60.0
         raced = race(made.calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
-    return {"model": name, **_figures(raced, made.auto), **_facts(made.results)}
+    return [{"model": name, **_figures(raced, made.auto), **_facts(made.results)}]
 
 
 def _made(source: Source, settings: Settings) -> _Made:
@@ -94,15 +73,17 @@ def _made(source: Source, settings: Settings) -> _Made:
         EAGER: options,
         INDUCTOR: replace(options, runtime="inductor"),
     }
+    if settings.device == "cuda":
+        asked[REPLAYED] = replace(options, runtime=GRAPH)
     results = {way: optimize_source(source, chosen, read_rules(chosen)) for way, chosen in asked.items()}
-    runners: dict[str, Callable[..., Any]] = {"original": source.callable(), KERNELS: _kernels(source)}
+    runners: dict[str, Callable[..., Any]] = {ORIGINAL: source.callable(), KERNELS: _kernels(source)}
     runners |= {way: result.module for way, result in results.items()}
-    for runtime in COMPILED:
+    for runtime in (*COMPILED, GRAPH) if settings.device == "cuda" else COMPILED:
         try:
             runners[runtime] = prepare(source.callable(), runtime, source.args, source.kwargs)
         except RuntimeUnavailableError:
             continue
-    auto = max(OURS, key=lambda way: results[way].report.speedup)
+    auto = max((way for way in OURS if way in results), key=lambda way: results[way].report.speedup)
     return _Made({way: _call(runner, source) for way, runner in runners.items()}, auto, results)
 
 
@@ -116,25 +97,20 @@ def _kernels(source: Source) -> Callable[..., Any]:
         return build(model.program, model.cost.plan(model.program.graph))
 
 
-def _figures(raced: Race, auto: str) -> Mapping[str, Any]:
+def _figures(raced: Race, auto: str) -> Row:
     """The ratios of a race: over the original, and of ours over the best of the others."""
-    row: dict[str, Any] = {"original_ms": 1e3 * min(raced.times["original"])}
+    row: dict[str, Any] = {"original_ms": 1e3 * min(raced.times[ORIGINAL])}
     for way in raced.times:
-        row |= _interval(raced, way, "original", way)
+        row |= interval(raced, way) if way != ORIGINAL else {}
     best = max((way for way in OTHERS if way in raced.times), key=lambda way: raced.ratio(way).median)
     row |= {"best_other": best, "auto_is": auto}
-    row |= _interval(raced, auto, best, "auto/best_other")
-    row |= _interval(raced, EAGER, KERNELS, "ours/kernels")
-    row |= _interval(raced, EAGER, TEMPLATES, "ours/templates")
+    row |= interval(raced, auto, best, "auto/best_other")
+    row |= interval(raced, EAGER, KERNELS, "ours/kernels")
+    row |= interval(raced, EAGER, TEMPLATES, "ours/templates")
     return row | {"rounds": raced.rounds}
 
 
-def _interval(raced: Race, way: str, over: str, name: str) -> Mapping[str, float]:
-    ratio = raced.ratio(way, over)
-    return {name: ratio.median, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
-
-
-def _facts(results: Mapping[str, Optimized]) -> Mapping[str, Any]:
+def _facts(results: Mapping[str, Optimized]) -> Row:
     report = results[EAGER].report
     return {
         "rules": len(report.applied),
@@ -146,36 +122,55 @@ def _facts(results: Mapping[str, Optimized]) -> Mapping[str, Any]:
     }
 
 
-def _summary(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _summary(rows: Sequence[Row]) -> Row:
     """The geometric means, and how many models gain surely."""
-    done = [row for row in rows if "rounds" in row]
-    names = (KERNELS, TEMPLATES, *OURS, *COMPILED, "auto/best_other", "ours/kernels")
-    means = {name: _mean([row[name] for row in done if name in row]) for name in names}
-    gained = sum(row["auto/best_other_low"] > 1 for row in done)
-    return {"model": "geometric mean", **means, "note": f"{gained} of {len(done)} surely faster than all others"}
+    names = (KERNELS, TEMPLATES, *OURS, *COMPILED, GRAPH, "auto/best_other", "ours/kernels", "ours/templates")
+    means = {name: _mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
+    gained = sum(row["auto/best_other_low"] > 1 for row in rows)
+    lost = sum(row["auto/best_other_high"] < 1 for row in rows)
+    note = f"of {len(rows)}, {gained} surely faster than the best of the others, {lost} surely slower"
+    return {"model": MEAN, **means, "note": note}
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    return exp(sum(map(log, ratios)) / len(ratios)) if ratios else float("nan")
+    return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
-    done = [row for row in rows if "rounds" in row]
+def _plot(figure: Figure, rows: Sequence[Row]) -> None:
+    done = [row for row in rows if row["model"] != MEAN]
+    figure.set_size_inches(9, 0.62 * len(done) + 1)
     axes = figure.subplots()
-    marks = {KERNELS: "|", TEMPLATES: "x", "inductor": "<", "inductor-freezing": ">", EAGER: "o", INDUCTOR: "s"}
-    for way, mark in marks.items():
-        places = [place for place, row in enumerate(done) if way in row]
+    marks = {KERNELS: "|", TEMPLATES: "x", "inductor": "<", "inductor-freezing": ">", GRAPH: "1"}
+    marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
+    ways = [way for way in marks if any(way in row for row in done)]
+    for number, way in enumerate(ways):
+        # Each way has a line of its own within a model's, or those that are as fast would hide each other.
+        shift = 0.7 * (number / max(1, len(ways) - 1) - 0.5)
         shade = "black" if way in OURS else "0.45"
-        axes.scatter([done[place][way] for place in places], places, marker=mark, color=shade, label=way, zorder=3)
-    for place, row in enumerate(done):
-        auto = row["auto_is"]
-        axes.plot([row[f"{auto}_low"], row[f"{auto}_high"]], [place, place], color="black", linewidth=2)
+        there = [(place + shift, row) for place, row in enumerate(done) if way in row]
+        values, places = [row[way] for _, row in there], [place for place, _ in there]
+        axes.scatter(values, places, marker=marks[way], color=shade, label=way, zorder=3, s=22)
+        for place, row in there:
+            axes.plot([row[f"{way}_low"], row[f"{way}_high"]], [place, place], color=shade, linewidth=1)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(done)), [row["model"] for row in done])
-    axes.invert_yaxis()
-    axes.grid(axis="y", color="0.9")
-    axes.set_xlabel("speed-up over the original in eager mode (paired medians; bar: 95% interval of what is chosen)")
+    for place in range(1, len(done)):
+        axes.axhline(place - 0.5, color="0.9", linewidth=0.8)
+    axes.set_ylim(len(done) - 0.5, -0.5)
+    axes.set_xlabel("speed-up over the original in eager mode (paired medians, 95% intervals)")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-EXPERIMENT = Experiment("end_to_end", "How much faster do models get, and by what?", _run, _plot)
+EXPERIMENT = Experiment(
+    "end_to_end",
+    "How much faster do models get, and by what?",
+    "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
+    "kernels without substitutions, hand-made templates, ours, Inductor by default and with freezing, ours with "
+    "Inductor behind it, and on a GPU CUDA graphs; `auto/best_other` compares what the optimizer chooses with the "
+    "best of the original and the compilers, `ours/kernels` is what substitutions add to kernels",
+    lambda settings: settings.choose(QUICK, FULL),
+    _measure,
+    _plot,
+    arrange=lambda rows: [*rows, _summary(rows)],
+    apart=True,
+)

@@ -20,12 +20,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
-from experiments.harness import Experiment, Settings
+from experiments.harness import Experiment, Row, Settings
 
 _MODEL = """
 import torch
@@ -306,21 +304,16 @@ FAULTS: Mapping[str, Callable[[Bench], Verdict]] = {
 QUICK = ("output folder cannot be made", "latency database damaged", "kernel returns NaN", "Ctrl-C after 6 s")
 
 
-def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
-    names = QUICK if settings.quick else tuple(FAULTS)
-    return [_row(name) for name in tqdm(names, desc="faults", unit="fault")]
-
-
-def _row(name: str) -> Mapping[str, Any]:
+def _measure(name: str, _: Settings) -> Sequence[Row]:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         (bench.root / "mine.py").write_text(_MODEL)
         held, said = FAULTS[name](bench)
         works = bench.works()
-        return {"fault": name, "held": held, "next_run_works": works, "seen": said.replace(folder, "...")}
+        return [{"fault": name, "held": held, "next_run_works": works, "seen": said.replace(folder, "...")}]
 
 
-def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     axes = figure.subplots()
     for place, row in enumerate(rows):
         for column, key in enumerate(("held", "next_run_works")):
@@ -331,4 +324,12 @@ def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-EXPERIMENT = Experiment("faults", "What does the user see when things go wrong, and what remains?", _run, _plot)
+EXPERIMENT = Experiment(
+    "faults",
+    "What does the user see when things go wrong, and what remains?",
+    "`held` and `next_run_works` must be yes everywhere; `seen` is the line that the user gets",
+    lambda settings: settings.choose(QUICK, tuple(FAULTS)),
+    _measure,
+    _plot,
+    on_device=False,
+)

@@ -1,25 +1,23 @@
-"""What every experiment shares: its settings, its table, and the files it writes.
+"""What every experiment is, and the settings that it is run with.
 
-Invariant: each result is written with the versions, device, threads, seed and commit that it was obtained with.
+An experiment is a list of parts, each measured by itself: a model, a class of rules, a shape. That is what lets a run
+be interrupted, and a part fail, without the others being lost (:mod:`experiments.running`).
+
+Invariant: nothing here is measured, drawn or written.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-from taso_py.cost.environment import Environment
-
-mpl.use("agg")
+Row: TypeAlias = Mapping[str, Any]
+"""One row of a table: numbers, strings and booleans by column. ``x_low`` and ``x_high`` are the interval of ``x``."""
 
 STYLES = tuple((line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^"))
 """How lines are told apart without colours."""
@@ -34,6 +32,10 @@ class Settings:
     out: Path
     seed: int
 
+    def choose(self, quick: Sequence[str], full: Sequence[str]) -> Sequence[str]:
+        """The parts of a run that is quick or not."""
+        return quick if self.quick else full
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -41,35 +43,17 @@ class Experiment:
 
     name: str
     question: str
-    run: Callable[[Settings], Sequence[Mapping[str, Any]]]
-    """Gives the rows of the table."""
-    plot: Callable[[Figure, Sequence[Mapping[str, Any]]], None]
-    """Draws them; readable in black and white."""
-
-
-def conduct(experiment: Experiment, settings: Settings) -> Sequence[Mapping[str, Any]]:
-    """Runs an experiment and writes ``NAME.csv``, ``NAME.png`` and ``NAME.json``; returns the rows."""
-    settings.out.mkdir(parents=True, exist_ok=True)
-    rows = experiment.run(settings)
-    base = settings.out / experiment.name
-    with base.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
-    figure = Figure(figsize=(9, 0.4 * len(rows) + 1.8), layout="constrained")
-    experiment.plot(figure, rows)
-    figure.savefig(base.with_suffix(".png"), dpi=150)
-    base.with_suffix(".json").write_text(json.dumps(_circumstances(experiment, settings), indent=2) + "\n")
-    return rows
-
-
-def _circumstances(experiment: Experiment, settings: Settings) -> Mapping[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return {
-        "question": experiment.question,
-        "quick": settings.quick,
-        "seed": settings.seed,
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit.stdout.strip() or "unknown",
-        "environment": Environment.current(settings.device).as_dict(),
-    }
+    reading: str
+    """How to read the table and the figure; words in backticks are columns."""
+    parts: Callable[[Settings], Sequence[str]]
+    """The names of what is measured."""
+    measure: Callable[[str, Settings], Sequence[Row]]
+    """Gives the rows of one part. A function of a module: a process of its own calls it."""
+    plot: Callable[[Figure, Sequence[Row]], None]
+    """Draws the rows of all parts; readable in black and white."""
+    arrange: Callable[[Sequence[Row]], Sequence[Row]] = list
+    """Puts the rows of all parts in order, and adds what sums them up."""
+    apart: bool = False
+    """Whether each part needs a process of its own; otherwise all share one, one after the other."""
+    on_device: bool = True
+    """Whether it measures the device; otherwise a run for a GPU leaves it out."""

@@ -5,34 +5,28 @@ Invariant: a model that is refused is a row like any other, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
-from experiments.harness import Experiment, Settings
+from experiments.harness import Experiment, Row, Settings
 from taso_py.ir.errors import TasoError
 from taso_py.runtime import zoo
 from taso_py.runtime.roundtrip import round_trip
 
 
-def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
+def _measure(name: str, settings: Settings) -> Sequence[Row]:
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return [_row(name, settings) for name in tqdm(zoo.names(), desc="round_trip", unit="model")]
-
-
-def _row(name: str, settings: Settings) -> Mapping[str, Any]:
     try:
         result = round_trip(zoo.get(name), small=settings.quick, device=settings.device)
     except TasoError as error:
-        return {"model": name, "identical": False, "reason": str(error)}
+        return [{"model": name, "identical": False, "reason": str(error)}]
     opaque = {"opaque": result.opaque.total(), "opaque_kinds": " ".join(sorted(result.opaque))}
-    return {"model": name, "identical": result.identical, "nodes": result.nodes, **opaque, "seconds": result.seconds}
+    return [{"model": name, "identical": result.identical, "nodes": result.nodes, **opaque, "seconds": result.seconds}]
 
 
-def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     done = [row for row in rows if "nodes" in row]
     axes = figure.subplots()
     places = range(len(done))
@@ -45,4 +39,11 @@ def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(loc="lower right")
 
 
-EXPERIMENT = Experiment("round_trip", "Do models come out of the graph computing the same bits?", _run, _plot)
+EXPERIMENT = Experiment(
+    "round_trip",
+    "Do models come out of the graph computing the same bits?",
+    "`identical` must be yes everywhere; `opaque` counts operators outside the table that run",
+    lambda _: zoo.names(),
+    _measure,
+    _plot,
+)

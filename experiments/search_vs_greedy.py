@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
-from experiments.harness import Experiment, Settings
+from experiments.harness import STYLES, Experiment, Row, Settings
 from experiments.subject import Subject, subject
 from taso_py.runtime.optimize import SEARCHES, Options, read_rules
-from taso_py.search.result import Limits
+from taso_py.search.result import Limits, Progress
 
 QUICK = ("nasrnn", "squeezenet1_1")
 FULL = (
@@ -30,20 +29,18 @@ FULL = (
 ALPHAS = (1.0, 1.05, 1.1)
 BUDGETS = (125, 500, 2000)
 STRATEGIES = ("templates", "templates-measured", "greedy", "saturation")
+CURVE = "curve"
+"""The column of the best costs so far: ``processor seconds:cost``, one after the other."""
 MOST_RULES = 24
 """How many rules the heat map shows."""
 
 
-def _run(settings: Settings) -> Sequence[Mapping[str, Any]]:
-    names = QUICK if settings.quick else FULL
-    rows: list[Mapping[str, Any]] = []
-    for name in tqdm(names, desc="search_vs_greedy", unit="model"):
-        with subject(name, settings) as model:
-            rows += [{"model": name, **row} for row in _rows(model, settings)]
-    return rows
+def _measure(name: str, settings: Settings) -> Sequence[Row]:
+    with subject(name, settings) as model:
+        return [{"model": name, **row} for row in _rows(model, settings)]
 
 
-def _rows(model: Subject, settings: Settings) -> Iterator[Mapping[str, Any]]:
+def _rows(model: Subject, settings: Settings) -> Iterator[Row]:
     seconds = 20.0 if settings.quick else 120.0
     for strategy in STRATEGIES:
         yield _searched(model, strategy, Limits(seconds=seconds, seed=settings.seed))
@@ -55,10 +52,17 @@ def _rows(model: Subject, settings: Settings) -> Iterator[Mapping[str, Any]]:
         yield _searched(model, "backtracking", limits)
 
 
-def _searched(model: Subject, strategy: str, limits: Limits) -> Mapping[str, Any]:
+def _searched(model: Subject, strategy: str, limits: Limits) -> Row:
     rules = read_rules(Options(search=strategy))
     started = time.process_time()
-    found = SEARCHES[strategy](model.imported.graph, rules, model.cost, limits, None)
+    steps: list[tuple[float, float]] = []
+
+    def note(progress: Progress) -> None:
+        cost = progress.best_seconds / progress.original_seconds
+        if not steps or cost < steps[-1][1]:
+            steps.append((time.process_time() - started, cost))
+
+    found = SEARCHES[strategy](model.imported.graph, rules, model.cost, limits, note)
     return {
         "strategy": strategy,
         "alpha": limits.alpha,
@@ -68,19 +72,21 @@ def _searched(model: Subject, strategy: str, limits: Limits) -> Mapping[str, Any
         "cpu_s": time.process_time() - started,
         "stop_reason": found.stop_reason.value,
         "applied": " ".join(f"{rule}:{count}" for rule, count in Counter(found.best.trace.applied).most_common()),
+        CURVE: " ".join(f"{seconds:.2f}:{cost:.4f}" for seconds, cost in steps),
     }
 
 
-def _label(row: Mapping[str, Any]) -> str:
+def _label(row: Row) -> str:
     if row["strategy"] != "backtracking":
         return row["strategy"]
     return f"alpha {row['alpha']:g}, budget {row['budget']}"
 
 
-def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     models = list(dict.fromkeys(row["model"] for row in rows))
-    figure.set_size_inches(11, 0.45 * len(models) + 7)
-    costs, heat = figure.subplots(2, 1)
+    height = 0.3 * len(models) + 1
+    figure.set_size_inches(10, 2 * height + 5)
+    costs, curves, heat = figure.subplots(3, 1, height_ratios=(height + 0.8, 2.6, height + 0.6))
     marks = dict(zip(dict.fromkeys(map(_label, rows)), ("|", "x", "^", "d", ".", "+", "o", "1", "2"), strict=False))
     for label, mark in marks.items():
         found = [row for row in rows if _label(row) == label]
@@ -91,11 +97,29 @@ def _plot(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     costs.set_yticks(range(len(models)), models)
     costs.invert_yaxis()
     costs.set_xlabel("cost of what is found over the cost of the original, by the same prices")
-    costs.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    _heat_map(heat, models, [row for row in rows if _label(row) == f"alpha {Limits().alpha:g}, budget {BUDGETS[-1]}"])
+    costs.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+    usual = [row for row in rows if _label(row) == f"alpha {Limits().alpha:g}, budget {BUDGETS[-1]}"]
+    _curves(curves, usual)
+    _heat_map(heat, models, usual)
 
 
-def _heat_map(axes: Any, models: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def _curves(axes: Axes, rows: Sequence[Row]) -> None:
+    """The best cost so far over time; of the models that gain most, if there are many."""
+    gaining = sorted((row for row in rows if row.get(CURVE)), key=lambda row: row["cost"])
+    for row, (line, mark) in zip(gaining, STYLES, strict=False):
+        points = [tuple(map(float, pair.split(":"))) for pair in row[CURVE].split()]
+        times, costs = [at for at, _ in points], [cost for _, cost in points]
+        # A curve ends where the search did, not where it last got better.
+        times, costs = [*times, row["cpu_s"]], [*costs, costs[-1]]
+        axes.step(times, costs, where="post", linestyle=line, color="black", linewidth=0.8, label=row["model"])
+        axes.scatter(times[-1:], costs[-1:], marker=mark, color="black", s=18)
+    axes.set_xscale("log")
+    axes.set_xlabel("processor seconds of the default search (log scale)")
+    axes.set_ylabel("best cost so far")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+
+
+def _heat_map(axes: Axes, models: Sequence[str], rows: Sequence[Row]) -> None:
     counts: dict[str, dict[str, int]] = {}
     for row in rows:
         pairs = (part.split(":") for part in row["applied"].split())
@@ -117,4 +141,13 @@ def _heat_map(axes: Any, models: Sequence[str], rows: Sequence[Mapping[str, Any]
     axes.set_xlabel("how often each rule is applied by the default search")
 
 
-EXPERIMENT = Experiment("search_vs_greedy", "What does the search find that greedy templates miss?", _run, _plot)
+EXPERIMENT = Experiment(
+    "search_vs_greedy",
+    "What does the search find that greedy templates miss?",
+    "`cost` of what each strategy reaches over that of the original, by the same prices: templates blind and measured, "
+    "greedy steps, equality saturation, and the search by alpha and budget; below, the best cost so far over time, and "
+    "which rules each model uses",
+    lambda settings: settings.choose(QUICK, FULL),
+    _measure,
+    _plot,
+)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,10 +19,14 @@ from taso_py.backend.schema import stored_bytes
 from taso_py.cost.clock import Latency, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
+from taso_py.ir.graph import Graph
 from taso_py.runtime.optimize import calibrate
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.source import Source, load_source
 
+Cost = TypeVar("Cost", bound=CostModel)
+UNLIMITED = 100.0
+"""How many times the weights a graph may store here: the search has held it to its limit."""
 SECONDS = 1.5
 """How long one module is timed."""
 
@@ -36,6 +40,7 @@ class Subject:
     """As it is."""
     cost: CostModel
     """Calibrated by a run of the unchanged graph."""
+    database: LatencyDatabase
 
     @cached_property
     def program(self) -> Program:
@@ -47,6 +52,20 @@ class Subject:
         module = build(self.program, plan)
         return lambda: module(*self.source.args, **self.source.kwargs)
 
+    def made(self, graph: Graph, cost: CostModel) -> tuple[float, Callable[[], Any]]:
+        """Another graph of the model, computed as a cost chooses: predicted seconds, and a call."""
+        program = fold(replace(self.imported, graph=graph), UNLIMITED)
+        choice = cost.choice(program.graph)
+        module = build(program, choice.plan)
+        return choice.seconds, lambda: module(*self.source.args, **self.source.kwargs)
+
+    def repriced(self, kind: type[Cost] = CostModel, **choices: Any) -> Cost:
+        """The same prices with other choices of kernels or memory formats: arguments of the cost model."""
+        weight_bytes = stored_bytes(self.imported.weights.values())
+        cost = kind(self.imported.device, self.database, weight_bytes=weight_bytes, **choices)
+        cost.recalibrate(self.cost.context)
+        return cost
+
 
 @contextmanager
 def priced(source: Source) -> Generator[Subject]:
@@ -56,7 +75,7 @@ def priced(source: Source) -> Generator[Subject]:
         cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
         cost.warm(program.graph)
         calibrate(cost, program)
-        yield Subject(source, program, cost)
+        yield Subject(source, program, cost, database)
 
 
 def subject(name: str, settings: Settings) -> AbstractContextManager[Subject]:

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.choice import IMAGE_OPERATORS, Rim, allowed, choose, is_running
+from taso_py.cost.choice import IMAGE_OPERATORS, Choice, Rim, allowed, choose, is_running
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
@@ -139,9 +139,14 @@ class CostModel:
         given = {value: whole.gives(stands) for value, stands in inputs.items() if is_formatted(value)}
         return PartCost(self, self._formats, Rim(given, tuple(map(whole.gives, outputs))))
 
+    def choice(self, graph: Graph) -> Choice:
+        """The kernels and memory formats that suit a graph best, and its latency with them."""
+        found = choose(graph, self, formats=self._formats)
+        return replace(found, plan=replace(found.plan, overwrites=True))
+
     def plan(self, graph: Graph) -> Plan:
         """The kernels and memory formats that suit a graph best."""
-        return replace(choose(graph, self, formats=self._formats).plan, overwrites=True)
+        return self.choice(graph).plan
 
     def value_bytes(self, value: Value) -> int:
         """The memory that a value takes."""

@@ -16,8 +16,9 @@ from taso_py.report.profile import mebibytes
 
 
 @cache
-def _templates() -> Environment:
-    templates = Environment(
+def templates() -> Environment:
+    """The house's templates; others may extend them."""
+    found = Environment(
         loader=PackageLoader("taso_py.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -25,8 +26,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters.update(percent=_percent, mebibytes=mebibytes, short=short)
-    return templates
+    found.filters.update(percent=_percent, mebibytes=mebibytes, short=short)
+    return found
 
 
 def render(template: str, **content: Any) -> str:
@@ -36,7 +37,7 @@ def render(template: str, **content: Any) -> str:
         template: its file among the templates of this package.
         content: what the template names.
     """
-    return _templates().get_template(template).render(**content)
+    return templates().get_template(template).render(**content)
 
 
 def _percent(share: float) -> str:

@@ -86,6 +86,8 @@ class Options:
     """Whether the result is judged in the form that it is saved in, loaded again; it is whenever it is saved."""
     kernels: bool = True
     """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
+    reuse: bool = True
+    """Whether parts of the graph that are the same but for their weights are searched once."""
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -104,6 +106,7 @@ class Options:
             growth=GROWTH_LIMIT,
             numerics=self.numerics,
             results=FINALISTS,
+            reuse=self.reuse,
             seed=self.seed,
         )
 

@@ -66,11 +66,11 @@ class _Member:
     """What the nodes of the kind's first region are in this one."""
 
 
-def _kinds(regions: Iterable[Region]) -> list[_Kind]:
-    """Regions by kind, in the order of their first occurrence."""
+def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
+    """Regions by kind, in the order of their first occurrence; each a kind of its own if none is to be reused."""
     kinds: list[_Kind] = []
     for number, region in enumerate(regions):
-        for kind in kinds:
+        for kind in kinds if reuse else ():
             same = correspondence(kind.first.graph, region.graph)
             if same is not None:
                 kind.members.append(_Member(number, region, same))
@@ -139,7 +139,7 @@ class Partition:
 
     def _explored(self, graph: Graph, regions: Sequence[Region]) -> list[_Kind]:
         """The regions of a graph by kind, each kind searched as long as there are time and budget."""
-        kinds, whole = _kinds(regions), self._cost.appraise(graph)
+        kinds, whole = _kinds(regions, self._limits.reuse), self._cost.appraise(graph)
         waiting = sum(kind.size for kind in kinds)
         for kind in kinds:
             if self._is_spent:

@@ -51,6 +51,8 @@ class Limits:
     """The cap on the rules' numerics class. Without one all are allowed, in half precision all up to ZERO_TERMS."""
     results: int = 5
     """How many graphs are returned at most."""
+    reuse: bool = True
+    """Whether regions that are the same but for their weights are searched once, not one by one."""
     seed: int = 0
     """Of the order among equally promising steps; 0 takes them in the order of the graph."""
 

@@ -53,6 +53,12 @@ def test_repeated_blocks_are_searched_once() -> None:
     assert many.built < 2 * few.built
 
 
+def test_repeated_blocks_are_searched_one_by_one_where_nothing_is_reused() -> None:
+    reused, apart = divided(blocks(12)), divided(blocks(12), Limits(reuse=False))
+    assert apart.best.seconds == pytest.approx(reused.best.seconds)
+    assert apart.built > 2 * reused.built
+
+
 def test_traces_are_of_the_whole() -> None:
     graph = blocks(5)
     result = divided(graph)

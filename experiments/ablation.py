@@ -1,0 +1,141 @@
+"""What does each part of the optimizer contribute?
+
+The optimizer is run whole, and with one thing taken away at a time: the macros, which are rules that follow from
+others; the rules with preconditions; the choice of kernels and memory formats; the measurement of the best few graphs,
+so that what is best by prices is taken; and the searching of alike regions once.
+
+Invariant: all results of a model are timed in one race; each was found under the same limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.harness import Experiment, Row, Settings
+from experiments.subject import Subject, priced
+from experiments.ways import ORIGINAL, bars, interval
+from taso_py.rules.database import read_database
+from taso_py.rules.substitution import Substitution
+from taso_py.runtime.optimize import Options, optimize_source
+from taso_py.runtime.source import load_source
+from taso_py.runtime.timing import race
+from taso_py.search.backtracking import search
+from taso_py.search.result import SearchResult
+
+QUICK = ("nasrnn",)
+FULL = (
+    *("nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "mobilenet_v3_large", "densenet121"),
+    *("vit_b_16", "gpt2"),
+)
+EVERYTHING, UNMEASURED = "everything", "final_measurement"
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What is taken away."""
+
+    rules: Callable[[Substitution], bool] = lambda _: True
+    """Whether a rule is left."""
+    options: Mapping[str, Any] | None = None
+    """What is changed about the options."""
+
+
+TAKEN: Mapping[str, _Taken] = {
+    EVERYTHING: _Taken(),
+    "macros": _Taken(rules=lambda rule: rule.proof != "derived"),
+    "preconditions": _Taken(rules=lambda rule: not rule.preconditions),
+    "kernel_choice": _Taken(options={"kernels": False}),
+    "block_reuse": _Taken(options={"reuse": False}),
+}
+"""By what is missing; the final measurement is left out in another way."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A result without something."""
+
+    call: Callable[[], Any]
+    facts: Row
+
+
+def _measure(name: str, settings: Settings) -> Sequence[Row]:
+    source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
+    with priced(source) as model:
+        found = dict(_found(model, settings))
+        runner = source.callable()
+        calls = {ORIGINAL: lambda: runner(*source.args, **source.kwargs)}
+        calls |= {without: result.call for without, result in found.items()}
+        seconds = 10.0 if settings.quick else 40.0
+        held = race(calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
+    rows: list[Row] = []
+    for without, result in found.items():
+        beside = interval(held, without, EVERYTHING, "over_everything")
+        rows.append(
+            {"model": name, "without": without, **interval(held, without, name="speedup"), **beside, **result.facts}
+        )
+    return rows
+
+
+def _found(model: Subject, settings: Settings) -> Iterator[tuple[str, _Found]]:
+    """The results, by what they are without."""
+    race_seconds, limit = (2.0, 8.0) if settings.quick else (10.0, 60.0)
+    options = Options(settings.device, time_limit=limit, race_seconds=race_seconds, seed=settings.seed, reload=False)
+    for without, taken in TAKEN.items():
+        rules = [rule for rule in read_database() if taken.rules(rule)]
+        chosen = replace(options, **(taken.options or {}))
+        yield without, _optimized(model, chosen, rules)
+    yield UNMEASURED, _best_by_price(model, options)
+
+
+def _optimized(model: Subject, options: Options, rules: Sequence[Substitution]) -> _Found:
+    result = optimize_source(model.source, options, rules, program=model.imported)
+    report, args, kwargs = result.report, model.source.args, model.source.kwargs
+    facts = {
+        "rules": len(rules),
+        "applied": len(report.applied),
+        "cost": report.estimated_ms[1] / report.estimated_ms[0],
+        "graphs": report.candidates,
+        "search_s": report.search_seconds,
+        "stop_reason": report.stop_reason,
+    }
+    return _Found(lambda: result.module(*args, **kwargs), facts)
+
+
+def _best_by_price(model: Subject, options: Options) -> _Found:
+    rules = read_database()
+    found: SearchResult = search(model.imported.graph, rules, model.cost, options.limits())
+    facts = {
+        "rules": len(rules),
+        "applied": len(found.best.trace.steps),
+        "cost": found.best.seconds / found.original.seconds,
+        "graphs": found.built,
+        "search_s": found.seconds,
+        "stop_reason": found.stop_reason.value,
+    }
+    return _Found(model.made(found.best.graph, model.cost)[1], facts)
+
+
+def _plot(figure: Figure, rows: Sequence[Row]) -> None:
+    models: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        wide, without = models.setdefault(row["model"], {"model": row["model"]}), row["without"]
+        wide |= {f"{without}{end}": row[f"speedup{end}"] for end in ("", "_low", "_high")}
+    ways = list(dict.fromkeys(row["without"] for row in rows))
+    bars(figure, list(models.values()), ways, "speed-up over the original in eager mode, without what the legend names")
+
+
+EXPERIMENT = Experiment(
+    "ablation",
+    "What does each part of the optimizer contribute?",
+    "one row a model and part taken away; `over_everything` below 1 is what the part is worth in speed of the "
+    "result, above 1 the part did harm; `search_s` and `graphs` show what it is worth in search time; `cost` is what "
+    "prices say of the result over the original, which for `kernel_choice` are those of plain kernels",
+    lambda settings: settings.choose(QUICK, FULL),
+    _measure,
+    _plot,
+    apart=True,
+)

@@ -1,0 +1,37 @@
+"""All experiments, in the order in which a paper would have them: rules, correctness, costs, gains, reasons, limits.
+
+Invariant: an experiment is listed once, and its module is named as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments import (
+    ablation,
+    correctness,
+    end_to_end,
+    faults,
+    fidelity,
+    generation,
+    grouped_convolutions,
+    joint_layout,
+    memory_formats,
+    round_trip,
+    rule_size,
+    scaling,
+    search_speed,
+    search_vs_greedy,
+    verification,
+)
+from experiments.harness import Experiment
+
+MODULES = (
+    *(generation, verification),
+    *(round_trip, correctness),
+    *(fidelity, memory_formats),
+    end_to_end,
+    *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
+    *(search_speed, scaling, faults),
+)
+EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}

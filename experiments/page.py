@@ -1,0 +1,172 @@
+"""The page of all results in a folder: every table and figure, its question, how to read it, and its circumstances.
+
+It is made of the files that experiments write, so it can be made again at any time, also of a folder from elsewhere.
+
+Invariant: what is missing or failed is said on the page; it never keeps the rest from being shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, FileSystemLoader
+from markupsafe import Markup, escape
+
+from experiments.harness import Experiment, Row
+from experiments.table import cell, columns, is_text, read_csv
+from taso_py.ir.errors import TasoError
+from taso_py.report.page import templates
+
+PAGE = "index.html"
+LONG = 30
+"""A table of more rows is folded away."""
+
+
+class PageError(TasoError):
+    """A folder of which no page can be made."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, as it is shown."""
+
+    heading: str
+    is_text: bool
+    cells: tuple[tuple[str, str], ...]
+    """Each with its interval, which may be empty."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment with what there is of it."""
+
+    experiment: Experiment
+    facts: Mapping[str, Any]
+    """Of ``NAME.json``; empty if it was not run."""
+    rows: Sequence[Row]
+    figure: str
+    """As a ``data:`` address; empty if there is none."""
+    problem: str = ""
+    """Why its files cannot be read, if they cannot."""
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """What failed, by part."""
+        return self.facts.get("failures", {})
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """The parts that are still to be run."""
+        return self.facts.get("missing", ())
+
+    @property
+    def circumstances(self) -> list[str]:
+        """When, of what, and for how long it was run."""
+        facts = self.facts
+        found = [
+            *(facts[name] for name in ("date",) if name in facts),
+            *(["quick"] if facts.get("quick") else []),
+            *([f"commit {facts['commit']}"] if "commit" in facts else []),
+            *([f"seed {facts['seed']}"] if "seed" in facts else []),
+        ]
+        if facts.get("cpu_s"):
+            found.append(f"{facts['wall_s']:.0f} s by the clock, {facts['cpu_s']:.0f} s of processor time")
+        return found
+
+    @property
+    def reading(self) -> Markup:
+        """How to read it, as a sentence with the names of columns set as code."""
+        text = self.experiment.reading
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text[:1].upper() + text[1:] + "."))))
+
+    @property
+    def columns(self) -> list[Column]:
+        """The table."""
+        return [
+            Column(name.replace("_", " "), is_text(self.rows, name), tuple(cell(row, name) for row in self.rows))
+            for name in columns(self.rows)
+        ]
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the table is so long that the reader is to ask for it."""
+        return len(self.rows) > LONG
+
+    @property
+    def state(self) -> str:
+        """What there is of it, in a word or two."""
+        if not self.facts:
+            return "unreadable" if self.problem else "not run"
+        if self.problem or self.failures:
+            return "with failures"
+        return "unfinished" if self.missing else "complete"
+
+
+def write_page(folder: Path, experiments: Iterable[Experiment]) -> Path:
+    """Makes the page of a folder; returns where it is.
+
+    Raises:
+        PageError: there are no results in the folder.
+    """
+    path = folder / PAGE
+    page = render(folder, experiments)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def render(folder: Path, experiments: Iterable[Experiment]) -> str:
+    """The page of a folder.
+
+    Raises:
+        PageError: there are no results in it.
+    """
+    sections = [_section(folder, experiment) for experiment in experiments]
+    shown = [section for section in sections if section.facts or section.problem]
+    if not shown:
+        raise PageError(f"there are no results in {folder}; run an experiment first")
+    environments = [section.facts["environment"] for section in shown if "environment" in section.facts]
+    house = templates()
+    own = FileSystemLoader(Path(__file__).parent)
+    loaders = [own, house.loader] if house.loader is not None else [own]
+    return (
+        house.overlay(loader=ChoiceLoader(loaders))
+        .get_template("page.html")
+        .render(
+            sections=shown,
+            absent=[section.experiment.name for section in sections if section not in shown],
+            environment=environments[0] if environments else {},
+            complete=sum(section.state == "complete" for section in shown),
+            failures=sum(len(section.failures) for section in shown),
+            kind=_kind(shown),
+            cpu_s=sum(section.facts.get("cpu_s", 0.0) for section in shown),
+            wall_s=sum(section.facts.get("wall_s", 0.0) for section in shown),
+        )
+    )
+
+
+def _section(folder: Path, experiment: Experiment) -> Section:
+    base = folder / experiment.name
+    facts: Mapping[str, Any] = {}
+    rows: Sequence[Row] = []
+    figure = problem = ""
+    try:
+        if base.with_suffix(".json").exists():
+            facts = json.loads(base.with_suffix(".json").read_text(encoding="utf-8"))
+        if base.with_suffix(".csv").exists():
+            rows = read_csv(base.with_suffix(".csv"))
+        if base.with_suffix(".png").exists():
+            figure = "data:image/png;base64," + base64.b64encode(base.with_suffix(".png").read_bytes()).decode()
+    except (OSError, ValueError) as error:
+        problem = f"its files cannot be read: {error}"
+    return Section(experiment, facts, rows, figure, problem)
+
+
+def _kind(sections: Sequence[Section]) -> str:
+    kinds = {bool(section.facts.get("quick")) for section in sections}
+    return "mixed" if len(kinds) > 1 else "quick" if True in kinds else "full"

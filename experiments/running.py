@@ -1,0 +1,199 @@
+"""Running an experiment part by part, so that neither an interruption nor a failure loses what is done.
+
+Parts are measured in worker processes, which have a session of their own: an interrupt from the keyboard reaches this
+process only, which kills the part under way and keeps all others. What a part gave is in ``runs/NAME/PART.json`` before
+the next one begins, and is not measured again under the same settings in the same environment.
+
+Invariant: what is kept is of a part that ran from beginning to end, with the circumstances that it ran in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from experiments.harness import Experiment, Row, Settings
+from experiments.table import write_csv
+from experiments.worker import LATE, Measured, Worker
+from taso_py.cost.environment import Environment
+from taso_py.ir.errors import first_line
+
+mpl.use("agg")
+
+Tell: TypeAlias = Callable[[Experiment, str], None]
+"""Told of every part when it begins."""
+
+
+@dataclass
+class Outcome:
+    """What came of an experiment."""
+
+    parts: Sequence[str]
+    done: dict[str, Measured] = field(default_factory=dict[str, Measured])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    """By part, or by ``figure`` for what could not be drawn."""
+
+    @property
+    def missing(self) -> list[str]:
+        """The parts that have not been run."""
+        return [part for part in self.parts if part not in self.done and part not in self.failures]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parts are there and nothing failed."""
+        return not self.missing and not self.failures
+
+
+def conduct(
+    experiment: Experiment,
+    settings: Settings,
+    *,
+    again: bool = False,
+    until: float | None = None,
+    tell: Tell | None = None,
+) -> tuple[Sequence[Row], Outcome]:
+    """Runs what is missing of an experiment and writes ``NAME.csv``, ``NAME.png`` and ``NAME.json``.
+
+    Args:
+        experiment: what to run.
+        settings: how.
+        again: whether to run also the parts that are there.
+        until: the time on the monotonic clock when to stop; the part under way then is given up.
+        tell: told about progress.
+    """
+    outcome = Outcome(experiment.parts(settings))
+    circumstances = _circumstances(settings)
+    try:
+        with Worker() as worker:
+            for part in outcome.parts:
+                path = part_path(settings, experiment.name, part)
+                known = None if again else _known(path, circumstances)
+                if known is not None:
+                    outcome.done[part] = known
+                elif until is None or time.monotonic() < until:
+                    if tell is not None:
+                        tell(experiment, part)
+                    _measure(experiment, part, settings, worker, until, circumstances, outcome)
+    finally:
+        rows = _write(experiment, settings, circumstances, outcome)
+    return rows, outcome
+
+
+def part_path(settings: Settings, name: str, part: str) -> Path:
+    """Where what a part gave is kept."""
+    file = re.sub(r"[^\w.+-]+", "-", part)
+    return settings.out / "runs" / name / f"{file}.json"
+
+
+def _measure(
+    experiment: Experiment,
+    part: str,
+    settings: Settings,
+    worker: Worker,
+    until: float | None,
+    circumstances: Mapping[str, Any],
+    outcome: Outcome,
+) -> None:
+    """Measures one part and keeps what it gave."""
+    if experiment.apart:
+        worker.end()
+    found = worker.call(experiment.measure, part, settings, until)
+    if found == LATE:
+        return
+    if isinstance(found, str):
+        outcome.failures[part] = found
+        return
+    outcome.done[part] = {**circumstances, **found}
+    path = part_path(settings, experiment.name, part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_suffix(".new")
+    whole.write_text(json.dumps(outcome.done[part], indent=1) + "\n", encoding="utf-8")
+    whole.replace(path)
+
+
+def _known(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
+    """What was kept of a part, if it ran under the same settings in the same environment."""
+    try:
+        found: Measured = json.loads(path.read_text(encoding="utf-8"))
+        same = all(found[name] == circumstances[name] for name in ("quick", "seed", "environment"))
+        return found if same and isinstance(found["rows"], list) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _circumstances(settings: Settings) -> Mapping[str, Any]:
+    return {
+        "quick": settings.quick,
+        "seed": settings.seed,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": _commit(),
+        "environment": Environment.current(settings.device).as_dict(),
+    }
+
+
+def _commit() -> str:
+    """The commit that is checked out, and whether anything but results differs from it."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+
+    try:
+        head = git("rev-parse", "HEAD").stdout.strip()
+        changed = git("diff", "--quiet", "HEAD", "--", ":/", ":(exclude,top)experiments/results").returncode
+    except OSError:
+        return "unknown"
+    return f"{head} with changes" if head and changed else head or "unknown"
+
+
+def _write(
+    experiment: Experiment, settings: Settings, circumstances: Mapping[str, Any], outcome: Outcome
+) -> Sequence[Row]:
+    """Writes the table, the figure, and how they were obtained."""
+    settings.out.mkdir(parents=True, exist_ok=True)
+    base = settings.out / experiment.name
+    for suffix in (".csv", ".png"):
+        base.with_suffix(suffix).unlink(missing_ok=True)
+    found = [row for part in outcome.parts if part in outcome.done for row in outcome.done[part]["rows"]]
+    rows: Sequence[Row] = []
+    if found:
+        rows = experiment.arrange(found)
+        write_csv(base.with_suffix(".csv"), rows)
+        _draw(experiment, rows, base.with_suffix(".png"), outcome)
+    done = outcome.done.values()
+    facts = {
+        "question": experiment.question,
+        **circumstances,
+        "commit": ", ".join(sorted({measured["commit"] for measured in done})) or circumstances["commit"],
+        "date": max((measured["date"] for measured in done), default=circumstances["date"]),
+        "parts": len(outcome.parts),
+        "missing": outcome.missing,
+        "failures": outcome.failures,
+        "wall_s": sum(measured.get("wall_s", 0.0) for measured in done),
+        "cpu_s": sum(measured.get("cpu_s", 0.0) for measured in done),
+    }
+    base.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return rows
+
+
+def _draw(experiment: Experiment, rows: Sequence[Row], path: Path, outcome: Outcome) -> None:
+    figure = Figure(figsize=(9, 0.26 * len(rows) + 1.4), layout="constrained")
+    try:
+        experiment.plot(figure, rows)
+        figure.savefig(path, dpi=150)
+    except Exception as error:
+        # The table is there all the same.
+        traceback.print_exc()
+        outcome.failures["figure"] = f"{type(error).__name__}: {first_line(error)}"

@@ -1,0 +1,71 @@
+"""Tables: rows to CSV and back, and as text for people.
+
+Invariant: a file holds every digit; only what people read is rounded.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.harness import Row
+
+ENDS = ("_low", "_high")
+"""What the names of the columns end with that hold the interval of another."""
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Writes rows; columns are in the order in which rows first name them."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=_names(rows))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Reads rows back; cells that are empty are left out."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: _value(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """The columns that people are shown: an interval stands in the column that it belongs to."""
+    names = _names(rows)
+    return [name for name in names if not any(name.endswith(end) and name.removesuffix(end) in names for end in ENDS)]
+
+
+def cell(row: Row, name: str) -> tuple[str, str]:
+    """What people are shown of a cell, and of its interval, which may be empty."""
+    low, high = (row.get(name + end) for end in ENDS)
+    is_interval = low is not None and high is not None and low != high
+    return _shown(row.get(name, "")), f"{_shown(low)} to {_shown(high)}" if is_interval else ""
+
+
+def is_text(rows: Sequence[Row], name: str) -> bool:
+    """Whether a column holds words rather than numbers."""
+    return any(isinstance(row.get(name), str) and row[name] != "" for row in rows)
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:#.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,95 @@
+"""Processes that measure parts of experiments, so that whatever becomes of one loses nothing but the part.
+
+A worker has a session of its own: an interrupt from the keyboard does not reach it, and what it started can be killed
+with it.
+
+Invariant: a call answers with what was measured from beginning to end, or with a reason in one line.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from experiments.harness import Row, Settings
+from taso_py.ir.errors import TasoError, first_line
+
+Measured: TypeAlias = Mapping[str, Any]
+"""What is known of a part: ``rows``, ``wall_s``, ``cpu_s``, and later the circumstances."""
+LATE = "the time is used up"
+DIED = "its process died, perhaps for want of memory"
+
+
+class Worker:
+    """A process that measures parts, one after the other; a new one takes the place of one that died."""
+
+    def __init__(self) -> None:
+        """Prepare a worker; its process starts with the first call."""
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _t: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._kill()
+        self.end()
+
+    def call(self, measure: Callable[..., Any], part: str, settings: Settings, until: float | None) -> Measured | str:
+        """What a part gave, or why it gave nothing, in one line."""
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=os.setsid)
+        try:
+            future: Future[Measured | str] = self._pool.submit(_part, measure, part, settings)
+            return future.result(None if until is None else max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            self._kill()
+            return LATE
+        except BrokenProcessPool:
+            self._pool = None
+            return DIED
+
+    def end(self) -> None:
+        """Ends the process, if there is one."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _kill(self) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid or 0, signal.SIGKILL)
+        self.end()
+
+
+def _part(measure: Callable[[str, Settings], Sequence[Row]], part: str, settings: Settings) -> Measured | str:
+    """Measures a part; this is what the worker calls."""
+    wall, cpu = time.monotonic(), _cpu_seconds()
+    try:
+        rows = [dict(row) for row in measure(part, settings)]
+    except TasoError as error:
+        return first_line(error)
+    except Exception as error:
+        # Whatever it is, it concerns this part alone; the one who repairs it needs to see where it came from.
+        traceback.print_exc()
+        return f"{type(error).__name__}: {first_line(error)}"
+    return {"rows": rows, "wall_s": time.monotonic() - wall, "cpu_s": _cpu_seconds() - cpu}
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process and of those that it started and that ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -1,0 +1,99 @@
+"""Runs of experiments: what is done is kept, what fails is said, and a run goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.harness import Experiment
+from experiments.running import conduct, part_path
+from experiments.table import read_csv
+from experiments.worker import DIED
+from tests.experiments.examples import PROCESS, calls, cannot_plot, experiment, settings
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "example.json").read_text())
+
+
+def test_a_run_writes_table_figure_and_circumstances_and_is_not_repeated(tmp_path: Path) -> None:
+    one = experiment("first", "second/part")
+    rows, outcome = conduct(one, settings(tmp_path))
+    assert outcome.is_complete
+    assert read_csv(tmp_path / "example.csv") == rows
+    assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
+    found = facts(tmp_path)
+    assert (found["quick"], found["seed"], found["parts"], found["missing"], found["failures"]) == (True, 0, 2, [], {})
+    assert found["environment"]["device"] == "cpu"
+    assert part_path(settings(tmp_path), "example", "second/part").name == "second-part.json"
+    assert conduct(one, settings(tmp_path))[0] == rows
+    assert len(calls(tmp_path)) == 2
+
+
+def test_failures_leave_the_others(tmp_path: Path) -> None:
+    rows, outcome = conduct(experiment("refuses", "dies", "raises", "good"), settings(tmp_path))
+    assert [row["part"] for row in rows] == ["good"]
+    assert outcome.failures == {
+        "refuses": "cannot do <that>; do this",
+        "dies": DIED,
+        "raises": "ZeroDivisionError: by nothing",
+    }
+    assert facts(tmp_path)["failures"] == outcome.failures
+    assert not outcome.is_complete
+
+
+def test_what_failed_is_tried_again_and_what_is_there_is_not(tmp_path: Path) -> None:
+    conduct(experiment("raises", "good"), settings(tmp_path))
+    conduct(experiment("raises", "good"), settings(tmp_path))
+    assert calls(tmp_path) == ["raises", "good", "raises"]
+
+
+@pytest.mark.parametrize("change", ["again", "seed", "damage"])
+def test_what_is_there_is_measured_anew_where_it_has_to_be(tmp_path: Path, change: str) -> None:
+    conduct(experiment("good"), settings(tmp_path))
+    if change == "damage":
+        path = part_path(settings(tmp_path), "example", "good")
+        path.write_text(path.read_text()[:40])
+    conduct(experiment("good"), settings(tmp_path, seed=int(change == "seed")), again=change == "again")
+    assert calls(tmp_path) == ["good", "good"]
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    one = experiment("first", "second")
+
+    def interrupt(_: Experiment, part: str) -> None:
+        if part == "second":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct(one, settings(tmp_path), tell=interrupt)
+    assert facts(tmp_path)["missing"] == ["second"]
+    assert len(read_csv(tmp_path / "example.csv")) == 1
+    assert conduct(one, settings(tmp_path))[1].is_complete
+    assert calls(tmp_path) == ["first", "second"]
+
+
+def test_a_part_is_given_up_when_the_time_is_used_up(tmp_path: Path) -> None:
+    _, outcome = conduct(experiment("sleeps", "good"), settings(tmp_path), until=time.monotonic() + 4)
+    assert outcome.missing == ["sleeps", "good"]
+    assert outcome.failures == {}
+    if (tmp_path / PROCESS).exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / PROCESS).read_text()), 0)
+
+
+def test_no_part_begins_after_the_time_is_used_up(tmp_path: Path) -> None:
+    _, outcome = conduct(experiment("good"), settings(tmp_path), until=time.monotonic() - 1)
+    assert outcome.missing == ["good"]
+    assert calls(tmp_path) == []
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_the_table(tmp_path: Path) -> None:
+    rows, outcome = conduct(experiment("good", plot=cannot_plot), settings(tmp_path))
+    assert outcome.failures == {"figure": "ValueError: no such colour"}
+    assert read_csv(tmp_path / "example.csv") == rows

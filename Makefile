@@ -10,10 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := taso_py verify experiments examples tests
+SOURCES := taso_py verify experiments examples docs tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint clean
+.PHONY: help venv demo test lint docs clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -32,16 +32,20 @@ lint: $(STAMP) ## ruff check, ruff format --check, pyright
 test: lint ## lint, then the test suite
 	$(BIN)/pytest -n 2
 
+docs: $(STAMP) ## build the documentation as a site, build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean: ## remove what builds and tools left behind, the environment included
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch comes first and alone: once it is there, nothing that depends on it brings a second, larger build.
+# torch comes first: once it is there, nothing that depends on it brings a second, larger build. torchvision has to come
+# from the same index, since its compiled operators are for one build of torch.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || { echo "no interpreter '$(PYTHON)'; run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("taso-py needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV); the first time takes some minutes"
-	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,experiments,generate,onnx,zoo]'
+	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) torchvision) torch
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dask,dev,docs,experiments,generate,onnx,zoo]'
 	@touch $@

@@ -20,7 +20,7 @@ COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    parsed = _parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     try:
         return parsed.run(parsed)
     except TasoError as error:
@@ -35,16 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """What the command line understands."""
+    whole = argparse.ArgumentParser(
         prog="taso-py",
         description="Superoptimize PyTorch models with proved substitutions and measured latencies.",
         epilog="Start with: taso-py optimize zoo:nasrnn --output out",
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add(commands)
-    return parser
+    return whole
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,3 +38,12 @@ def zoo_libraries() -> None:
     declare_missing_torchvision_operators()
     for library in ("torchvision", "timm", "transformers"):
         pytest.importorskip(library)
+
+
+@pytest.fixture
+def taso_backend() -> None:
+    """The backend ``taso`` as pyproject.toml declares it, also where the tree was installed before it did."""
+    if "taso" not in torch._dynamo.list_backends():
+        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        declared = project["entry-points"]["torch_dynamo_backends"]["taso"]
+        torch._dynamo.register_backend(EntryPoint("taso", declared, "torch_dynamo_backends").load(), "taso")

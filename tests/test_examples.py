@@ -6,8 +6,6 @@ import re
 import runpy
 import sys
 import threading
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -52,16 +50,7 @@ def test_text_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert (tmp_path / "out" / "report.html").exists()
 
 
-@pytest.fixture
-def backend() -> None:
-    """The backend as pyproject.toml declares it, also where the tree was installed before it did."""
-    if "taso" not in torch._dynamo.list_backends():
-        project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        declared = project["entry-points"]["torch_dynamo_backends"]["taso"]
-        torch._dynamo.register_backend(EntryPoint("taso", declared, "torch_dynamo_backends").load(), "taso")
-
-
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("taso_backend")
 def test_compile_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "compile_backend.py", "--width", "32", *QUICK)
     printed = capsys.readouterr().out

@@ -35,7 +35,8 @@ def shown() -> Iterator[dict[str, Any]]:
 
 def test_the_page_does_what_it_says(shown: dict[str, Any]) -> None:
     rules: tuple[Substitution, ...] = shown["found"].rules
-    printed = read_rules("rule\n" + "\nrule\n".join(_indented_blocks(PAGE.split("Among what it prints:")[1])))
+    (output,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    printed = read_rules("rule\n" + output.replace("\n\n", "\nrule\n"))
     assert len(printed) == 3
     assert {rule.id for rule in printed} <= {rule.id for rule in rules}
     assert all(prove(rule).outcome is Outcome.PROVED for rule in rules)
@@ -52,7 +53,3 @@ def test_names_are_given_once() -> None:
     assert declare(Relu) is Relu
     with pytest.raises(InvariantError, match="an operator is called relu already"):
         declare(type("Other", (Relu,), {}))
-
-
-def _indented_blocks(text: str) -> list[str]:
-    return [block for block in text.split("\n\n") if block.startswith("      ")]

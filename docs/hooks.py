@@ -1,0 +1,167 @@
+"""What the documentation takes from elsewhere: the READMEs, what ``--help`` says, and docstrings.
+
+A hook of MkDocs (see ``mkdocs.yml``). Invariant: nothing is said twice; a page that is generated here cannot disagree
+with what it is generated from, and a link that leads nowhere fails the build.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import os
+import posixpath
+import re
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).parents[1]
+SHARED = {
+    "index.md": "README.md",
+    "examples.md": "examples/README.md",
+    "prover.md": "verify/README.md",
+    "substitutions.md": "substitutions/README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
+"""Pages that are texts of the repository, by the name that they have on the site."""
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "taso_py.cli": ("optimize", "profile", "generate", "verify", "rules", "replay", "latencies"),
+    "taso_py.fuzz.__main__": ("",),
+    "verify.mutations": ("",),
+    "experiments.__main__": ("",),
+}
+"""Modules with a ``main``, and their subcommands."""
+MODULES = ("taso_py", "verify")
+"""What the page on Python documents: all names in their ``__all__``."""
+WIDTH = 100
+"""Characters in a line of code."""
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Adds the pages that are made here."""
+    from mkdocs.structure.files import File
+
+    texts = {page: (ROOT / path).read_text(encoding="utf-8") for page, path in SHARED.items()}
+    for page, text in {**texts, "command-line.md": command_line(), "api.md": api()}.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Makes links between files of the repository links between pages."""
+    del config, files
+    return relinked(markdown, SHARED.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+
+
+def relinked(markdown: str, path: str) -> str:
+    """A text of the repository with its links as the site needs them; what has no page is named and not linked."""
+    pages = {source: page for page, source in SHARED.items()}
+
+    def replace(match: re.Match[str]) -> str:
+        text, link, anchor = match[1], match[2], match[3] or ""
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+        if target in pages:
+            return f"[{text}]({pages[target]}{anchor})"
+        if target.startswith("docs/"):
+            return f"[{text}]({target.removeprefix('docs/')}{anchor})"
+        return text if (ROOT / target).exists() else match[0]
+
+    return LINK.sub(replace, markdown)
+
+
+def command_line() -> str:
+    """What every command answers to ``--help``."""
+    parts = ["# The command line\n\nThis is what `--help` says. A mistake is one line on standard error and status 2."]
+    for module, commands in COMMANDS.items():
+        main: Callable[[], object] = import_module(module).main
+        for command in commands:
+            said = help_of(main, command)
+            title = said.split("usage: ", 1)[1].split(" [", 1)[0]
+            parts.append(f"## {title}\n\n```text\n{said.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def help_of(main: Callable[[], object], command: str = "") -> str:
+    """What a command prints of itself, as wide as a page."""
+    said = io.StringIO()
+    asked = patch.object(sys, "argv", ["", *command.split(), "--help"])
+    wide = patch.dict(os.environ, {"COLUMNS": str(WIDTH)})
+    with asked, wide, contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main()
+    return said.getvalue()
+
+
+def api() -> str:
+    """The public names with their docstrings."""
+    parts = ["# Python\n\nWhat may be relied on from one version to the next. Everything else is for contributors."]
+    for name in MODULES:
+        module = import_module(name)
+        parts.append(f"## {name}\n\n{_prose(inspect.getdoc(module) or '')}")
+        parts += [_entry(module, public) for public in sorted(module.__all__, key=_is_class(module))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_class(module: ModuleType) -> Callable[[str], tuple[bool, str]]:
+    """Orders functions before classes."""
+    return lambda name: (isinstance(getattr(module, name), type), name)
+
+
+def _entry(module: ModuleType, name: str) -> str:
+    thing = getattr(module, name)
+    parts = [f"### {module.__name__}.{name}"]
+    if isinstance(thing, type):
+        parts.append(_prose(inspect.getdoc(thing) or ""))
+        parts.append("\n".join(_members(thing)))
+    else:
+        taken = str(inspect.signature(thing)).replace("'", "")
+        signature = taken if len(taken) < WIDTH else taken.replace("(", "(\n    ", 1).replace(", ", ",\n    ")
+        parts += [f"```text\n{name}{signature}\n```", _prose(inspect.getdoc(thing) or "")]
+    return "\n\n".join(parts)
+
+
+def _members(cls: type) -> Iterator[str]:
+    """The fields of a class, or the members of an enumeration, each with its docstring; bases first."""
+    bases = [base for base in cls.__mro__[1:] if base.__module__.startswith(("taso_py", "verify"))]
+    for owner in [*reversed(bases), cls]:
+        body = ast.parse(inspect.getsource(owner)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
+            about = f": {_prose(text)}" if (text := _text(following)) else ""
+            if isinstance(statement, ast.AnnAssign) or (isinstance(statement, ast.Assign) and issubclass(cls, Enum)):
+                yield f"* `{ast.unparse(statement)}`{about}"
+            elif isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+                about = _prose(ast.get_docstring(statement) or "")
+                yield f"* `{statement.name}({ast.unparse(statement.args)})`: {about}"
+
+
+def _text(statement: ast.stmt | None) -> str:
+    """The text of a statement that is nothing but one, as docstrings of fields are."""
+    match statement:
+        case ast.Expr(ast.Constant(str(text))):
+            return text
+        case _:
+            return ""
+
+
+def _prose(docstring: str) -> str:
+    """A Google-style docstring as Markdown."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring.replace("``", "`"))
+    text = re.sub(r"\n\n((?: {4}.*\n?)+)", lambda block: f"\n\n```text\n{inspect.cleandoc(block[1])}\n```\n", text)
+    lines: list[str] = []
+    for line in text.splitlines():
+        if re.fullmatch(r"(Args|Raises|Returns|Yields):", line):
+            lines += [f"**{line[:-1].replace('Args', 'Arguments')}**", ""]
+        elif item := re.match(r" {4}(\w+): (.*)", line):
+            lines.append(f"* `{item[1]}`: {item[2]}")
+        else:
+            lines.append(line if line.startswith("```") else f"  {line.strip()}" if line.startswith(" ") else line)
+    return "\n".join(lines)

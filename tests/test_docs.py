@@ -1,0 +1,183 @@
+"""The documentation is true: its code runs, its commands are ones that exist, and the site is built without a warning.
+
+Python runs as it stands, a page in one namespace, and prints what the block after it shows. Commands that take seconds
+run as well, on the page's own ``mine.py``, with less time to search and to race; of the others the real parser reads
+the arguments. ``docs/own-operator.md`` is run by ``tests/generate/test_own_operator.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import taso_py
+import verify
+from taso_py.cli import main, parser
+from taso_py.rules.database import read_database
+from taso_py.rules.text import write_rule
+from taso_py.runtime.dynamo import BackendOptions
+from taso_py.runtime.optimize import Options
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "examples/README.md",
+    *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
+]
+QUICK = {"optimize": ["--time-limit", "1", "--race-seconds", "0.2"], "profile": ["--seconds", "0.1"]}
+FOREIGN = ("pip", "source")
+"""Programs that are not ours to check."""
+PROGRAMS = ("pytest", "ruff", "pyright", "python")
+"""What pages may run from the environment."""
+
+
+@dataclass(frozen=True)
+class QuickBackendOptions(BackendOptions):
+    """Shorter limits."""
+
+    time_limit: float = 1.0
+    race_seconds: float = 0.2
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The language and text of each fenced block of a page."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to work in, from which Python imports; searches and races are short."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("taso_py.runtime.optimize.Options", partial(Options, time_limit=1.0, race_seconds=0.2))
+    monkeypatch.setattr("taso_py.runtime.dynamo.BackendOptions", QuickBackendOptions)
+    torch.compiler.reset()
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.mark.usefixtures("small_roofline", "taso_backend")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_true(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"__name__": page}
+    printed = ""
+    for language, text in blocks(page):
+        capsys.readouterr()
+        if language == "python" and page != "docs/own-operator.md":
+            run_python(text, folder, names)
+        elif language == "text" and printed:
+            assert text == printed
+        elif language == "sh":
+            for line in text.splitlines():
+                run_command(shlex.split(line, comments=True), folder)
+        elif language == "rules":
+            check_rule(text)
+        else:
+            assert language in ("python", "text"), f"{page} has a block of unknown kind {language!r}"
+        printed = capsys.readouterr().out if language == "python" else ""
+
+
+def run_python(text: str, folder: Path, names: dict[str, Any]) -> None:
+    if name := re.match(r"# (\w+\.py)\n", text):
+        (folder / name[1]).write_text(text)
+    else:
+        exec(compile(text, names["__name__"], "exec", dont_inherit=True), names)
+
+
+def run_command(words: list[str], folder: Path) -> None:
+    program, *arguments = words
+    if program.startswith(".venv/bin/"):
+        program = program.removeprefix(".venv/bin/")
+        assert program in PROGRAMS
+    if program == "taso-py":
+        parsed = parser().parse_args(arguments)
+        uses = getattr(parsed, "model", None)
+        if arguments[0] in ("rules", "latencies") or (uses == "mine.py:model" and (folder / "mine.py").exists()):
+            assert main([*arguments, *QUICK.get(arguments[0], [])]) == 0
+    elif program == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        wanted = [word if "=" not in word else f"{word.partition('=')[0]} ?=" for word in arguments]
+        assert all(re.search(rf"^{re.escape(word)}", makefile, re.MULTILINE) for word in wanted)
+    elif program == "python":
+        check_options(arguments)
+    else:
+        assert program in (*FOREIGN, *PROGRAMS) or (ROOT / program).exists()
+
+
+def check_options(arguments: list[str]) -> None:
+    """Whether a Python program exists and has the options that it is given."""
+    if arguments[0] == "-m":
+        module = import_module(
+            f"{arguments[1]}.__main__" if (ROOT / arguments[1].replace(".", "/")).is_dir() else arguments[1]
+        )
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    else:
+        source = (ROOT / arguments[0]).read_text(encoding="utf-8")
+    assert [word for word in arguments if word.startswith("--") and f'"{word}"' not in source] == []
+
+
+def check_rule(text: str) -> None:
+    """Whether a rule is shipped as it is shown, up to what is left out."""
+    (rule,) = (rule for rule in read_database() if text.startswith(f"rule {rule.id}\n"))
+    shown = [re.escape(part) for part in " ".join(text.split()).split("...")]
+    assert re.match(".*".join(shown), " ".join(write_rule(rule).split()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "taso-py optimise zoo:nasrnn",
+        "taso-py rules show rffff",
+        "make nothing",
+        "python examples/serve.py --many",
+        "rm x",
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(line: str, folder: Path) -> None:
+    with pytest.raises((AssertionError, SystemExit)):
+        run_command(shlex.split(line), folder)
+
+
+def test_a_rule_that_is_not_shipped_is_found() -> None:
+    ((_, text),) = (block for block in blocks("README.md") if block[0] == "rules")
+    with pytest.raises(AssertionError):
+        check_rule(text.replace("start=E", "start=H"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # strict: warnings fail it
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_the_site_asks_no_other_server(site: Path) -> None:
+    pages = sorted(site.glob("*.html"))
+    assert len(pages) > len(PAGES)
+    loaded = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
+    assert [(page.name, url) for page in pages for url in loaded.findall(page.read_text(encoding="utf-8"))] == []
+
+
+def test_every_public_name_and_command_is_documented(site: Path) -> None:
+    api = (site / "api.html").read_text(encoding="utf-8")
+    for module in (taso_py, verify):
+        assert [name for name in module.__all__ if f"{module.__name__}.{name}" not in api] == []
+    commands = (site / "command-line.html").read_text(encoding="utf-8")
+    assert [
+        flag for flag in ("--race-seconds", "--second-opinion", "--resume", "--quick") if flag not in commands
+    ] == []

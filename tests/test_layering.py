@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/kernels": ("ir ops backend", "torch"),
     "taso_py/cost": ("ir ops kernels backend", "torch networkx numpy tqdm"),
     "taso_py/backend": ("ir ops", "torch"),
-    "taso_py/frontend": ("ir ops backend", "torch"),
+    "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
     "taso_py/runtime": (
         "ir ops rules search kernels cost backend frontend report",

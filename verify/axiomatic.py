@@ -133,7 +133,7 @@ def _integer(value: Dim, sizes: _Sizes) -> _Expression:
     for monomial, coefficient in terms(value):
         product: _Expression = z3.IntVal(coefficient, _CONTEXT)
         for atom in monomial:
-            product = product * (_division(atom, sizes) if isinstance(atom, FloorDiv) else sizes[atom])
+            product = product * (_division(atom, sizes) if isinstance(atom, FloorDiv) else sizes[str(atom)])
         total = total + product
     return z3.simplify(total)
 

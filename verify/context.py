@@ -71,7 +71,7 @@ class Context:
         """A lower bound of a product of atoms that are not negative; None if one may be."""
         product = 1
         for atom in monomial:
-            bound = self.lower.get(atom) if isinstance(atom, str) else self._least_quotient(atom)
+            bound = self._least_quotient(atom) if isinstance(atom, FloorDiv) else self.lower.get(str(atom))
             if bound is None or bound < 0:
                 return None
             product *= bound
@@ -197,7 +197,7 @@ class Context:
         for monomial, coefficient in value.terms:
             product: Dim = coefficient
             for atom in monomial:
-                product = product * (symbol(atom) if isinstance(atom, str) else self._divide(atom, known))
+                product = product * (self._divide(atom, known) if isinstance(atom, FloorDiv) else symbol(str(atom)))
             total = total + product
         return total
 
@@ -210,7 +210,7 @@ class Context:
         for monomial, coefficient in quotient.terms:
             product: Dim = coefficient
             for part in monomial:
-                product = product * (symbol(part) if isinstance(part, str) else self._quotient(part, known))
+                product = product * (self._quotient(part, known) if isinstance(part, FloorDiv) else symbol(str(part)))
             total = total + product
         return total
 

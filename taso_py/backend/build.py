@@ -21,6 +21,7 @@ from taso_py.backend.lowering import lower, materialize
 from taso_py.backend.overwrite import TYPE, overwrite_dead
 from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, converted, is_formatted
 from taso_py.backend.program import Fixed, Program, Signature
+from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import assemble
@@ -30,6 +31,9 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
 
 aten = torch.ops.aten
+
+CONDITIONS = "conditions_on_sizes"
+"""The name of the submodule that checks the conditions of a program."""
 
 
 def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
@@ -45,12 +49,15 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     """
     root, places = assemble(program.graph, program.weights, program.parameters)
     writer = _Writer(program, plan, places)
+    if program.conditions is not None:
+        root.add_module(CONDITIONS, program.conditions)
     writer.write(program.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    keep_contract(module, program, {key: state[place] for key, place in places.items() if place in state})
+    own = {key: state[place] for key, place in places.items() if place in state}
+    keep_contract(module, program, own, writer.size)
     module.graph.set_codegen(_codegen(program.signature))
     module.graph.lint()
     module.recompile()
@@ -70,6 +77,8 @@ class _Writer:
         self._gives: dict[Value, Format] = {}
         self._converted: dict[Value, fx.Node] = {}
         self._fixed: dict[fx.Node, Fixed] = {}
+        self.size = SizeWriter(self.graph)
+        """Writes what computes a size."""
 
     def write(self, graph: Graph) -> None:
         """Writes everything; the results are the leaves of the original's."""
@@ -97,10 +106,14 @@ class _Writer:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
         for key, node in inputs.items():
             type_ = node.types[0]
-            arguments = (self._values[node.value], key, list(type_.sizes), TORCH_DTYPES[type_.dtype])
+            fixed = [size if isinstance(size, int) else None for size in type_.shape]
+            arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
             self.graph.call_function(check_tensor, arguments)
+        self.size.declare(graph, {node: self._values[node.value] for node in inputs.values()})
         for placeholder, leaf in self._fixed.items():
             self.graph.call_function(check_fixed, (placeholder, leaf.value))
+        if self._program.conditions is not None:
+            self.graph.call_module(CONDITIONS, tuple(node for node in self.graph.nodes if node.op == "placeholder"))
 
     def _node(self, node: Node) -> None:
         if node in self._inside or isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):
@@ -140,7 +153,7 @@ class _Writer:
         return self._converted[value]
 
     def _caller(self, node: Node) -> Any:
-        return lambda target, *arguments, **keywords: self._call(node, target, *arguments, **keywords)
+        return resolving(lambda target, *args, **keywords: self._call(node, target, *args, **keywords), self.size)
 
     def _call(self, node: Node, target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         written = self.graph.call_function(target, arguments, keywords)

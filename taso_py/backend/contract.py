@@ -5,9 +5,9 @@ Invariant: after repair, outputs have the strides the original's had, and share 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from taso_py.backend.program import Contract, Fixed, Program
 from taso_py.backend.schema import storage_of
 from taso_py.ir.operator import Input
+from taso_py.ir.size import Dim, at_example
 
 aten = torch.ops.aten
 
@@ -41,13 +42,16 @@ def random_state_kept() -> Generator[None]:
         yield
 
 
-def keep_contract(module: fx.GraphModule, program: Program, weights: Mapping[str, Tensor]) -> None:
+def keep_contract(
+    module: fx.GraphModule, program: Program, weights: Mapping[str, Tensor], written: Callable[[Dim], Any]
+) -> None:
     """Runs a module with flat arguments and results on the example inputs; puts copies in where the contract asks.
 
     Args:
         module: its output node returns the leaves of the original's result.
         program: gives example inputs and contract.
         weights: the module's own tensors, by key.
+        written: what stands for a size in the module's graph.
     """
     found = _run(module, program)
     inputs = dict(zip(input_keys(program), program.example_inputs, strict=True))
@@ -57,29 +61,36 @@ def keep_contract(module: fx.GraphModule, program: Program, weights: Mapping[str
     leaves = list(end.args[0])
     with module.graph.inserting_before(end):
         for index, (place, tensor) in enumerate(zip(places, found, strict=True)):
-            strides = wanted.strides[index]
-            lies_alike = _places(tensor.shape, tensor.stride()) == _places(tensor.shape, strides)
+            shape, strides = program.graph.outputs[index].type.dims, wanted.strides[index]
+            example = [at_example(stride) for stride in strides]
+            lies_alike = _places(tensor.shape, tensor.stride()) == _places(tensor.shape, example)
             if not lies_alike or any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared):
-                leaves[place] = copied(module.graph, leaves[place], tensor, strides)
-            elif tensor.stride() != strides:
+                leaves[place] = copied(module.graph, leaves[place], tensor, shape, strides, written)
+            elif list(tensor.stride()) != example:
                 # The strides of axes of size 1 place no element, but callers can see them.
-                arguments = (leaves[place], list(tensor.shape), list(strides))
+                arguments = (leaves[place], [written(size) for size in shape], [written(step) for step in strides])
                 leaves[place] = module.graph.call_function(aten.as_strided.default, arguments)
     end.args = (leaves,)
     module.recompile()
 
 
-def _places(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+def _places(shape: Sequence[int], strides: Sequence[Dim]) -> list[tuple[int, Dim]]:
     """What decides where elements lie: sizes and strides of the axes that have more than one element."""
     return [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
 
 
-def copied(graph: fx.Graph, node: fx.Node, tensor: Tensor, strides: Sequence[int]) -> fx.Node:
-    """A copy of a value with the given strides.
+def copied(
+    graph: fx.Graph,
+    node: fx.Node,
+    tensor: Tensor,
+    shape: Sequence[Dim],
+    strides: Sequence[Dim],
+    written: Callable[[Dim], Any],
+) -> fx.Node:
+    """A copy of a value, ``tensor`` in the example, with the given strides.
 
     Axes of stride 0 are expanded from a copy of one slice; where elements share memory otherwise, the copy is dense.
     """
-    shape = list(tensor.shape)
     compact = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
     if not _is_injective(compact, strides):
         return graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
@@ -87,15 +98,18 @@ def copied(graph: fx.Graph, node: fx.Node, tensor: Tensor, strides: Sequence[int
         if size != kept:
             node = graph.call_function(aten.slice.Tensor, (node, axis, 0, 1))
     keywords: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device}
-    fresh = graph.call_function(aten.empty_strided.default, (compact, list(strides)), keywords)
+    places = [written(size) for size in compact], [written(stride) for stride in strides]
+    fresh = graph.call_function(aten.empty_strided.default, places, keywords)
     copy = graph.call_function(aten.copy_.default, (fresh, node))
-    return copy if compact == shape else graph.call_function(aten.expand.default, (copy, shape))
+    whole = [written(size) for size in shape]
+    return copy if compact == list(shape) else graph.call_function(aten.expand.default, (copy, whole))
 
 
-def _is_injective(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether distinct elements are certainly at distinct places."""
+def _is_injective(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Whether distinct elements are certainly at distinct places, in the example inputs."""
     reach = 0
-    for stride, size in sorted(zip(strides, shape, strict=True)):
+    sizes, steps = (cast(list[int], list(map(at_example, dims))) for dims in (shape, strides))
+    for stride, size in sorted(zip(steps, sizes, strict=True)):
         if size > 1 and stride <= reach:
             return False
         reach += stride * (size - 1)

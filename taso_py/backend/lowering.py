@@ -33,7 +33,9 @@ from taso_py.ops.reduction import Max, Mean, Sum
 aten = torch.ops.aten
 
 Caller: TypeAlias = Callable[..., Any]
-"""Called as ``call(overload, *arguments, **keywords)``; returns what stands for the result."""
+"""Called as ``call(overload, *arguments, **keywords)``; returns what stands for the result.
+
+Sizes among the arguments may be open, which the caller turns into what it computes with."""
 
 Lowering: TypeAlias = Callable[[Caller, Any, Node, Sequence[Any]], Any]
 """From the caller, the operator, its node and its operands to the result, a tuple where the operator has several."""
@@ -89,9 +91,9 @@ def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: t
 _SCALAR_OPERANDS = (Add, Mul, Sub, Div)
 
 
-def sizes(type_: TensorType) -> list[int]:
+def sizes(type_: TensorType) -> list[Any]:
     """The shape as a list, which is what fx takes."""
-    return list(type_.sizes)
+    return list(type_.shape)
 
 
 def _is_number(operand: Any) -> bool:
@@ -226,7 +228,7 @@ def _reshape(call: Caller, op: Reshape, node: Node, operands: Sequence[Any], var
 
 def _ways_to_drop(node: Node) -> list[tuple[int, ...]]:
     """The sets of axes of size 1 that a reshape may be said to drop, if that is all it does; the likeliest first."""
-    before, after = node.inputs[0].type.sizes, node.types[0].sizes
+    before, after = node.inputs[0].type.shape, node.types[0].shape
     count = len(before) - len(after)
     ones = [axis for axis, size in enumerate(before) if size == 1]
     if count <= 0 or count > 2 or [size for size in before if size != 1] != [size for size in after if size != 1]:

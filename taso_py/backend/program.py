@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec
 
 from taso_py.ir.graph import Graph
+from taso_py.ir.size import Dim, Open, Poly
 
 Literal: TypeAlias = bool | int | float | str | None
 
@@ -46,7 +47,7 @@ class Signature:
 class Contract:
     """What callers can observe of the outputs beside their values, as the original had it on the example inputs."""
 
-    strides: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[Dim, ...], ...]
     """Per graph output."""
     shared: frozenset[tuple[str, str]]
     """Which share storage: pairs of an output's label (``output 0``) and another output's, an input's or a weight's."""
@@ -76,10 +77,20 @@ class Program:
     signature: Signature
     contract: Contract
     example_inputs: tuple[Tensor, ...]
-    """One tensor per graph input."""
+    """One tensor per graph input. Open sizes in the types of the inputs are those of these tensors."""
     device: torch.device
     """Where constants are made."""
     variants: Mapping[str, int] = field(default_factory=dict[str, int])
     """Node digest -> the variant of its lowering that has the original's layout, where it is not the first."""
     provenance: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     """Node digest -> what it was imported from."""
+
+    conditions: nn.Module | None = None
+    """Called with the leaves of the arguments, raises where open sizes are not as the export assumed: a model may go
+    other ways at other sizes, and the graph is of one."""
+
+    @property
+    def open(self) -> tuple[Open, ...]:
+        """The sizes that callers choose, in the order in which the inputs show them."""
+        dims = [dim for node in self.graph.inputs for dim in node.types[0].shape if isinstance(dim, Poly)]
+        return tuple(dict.fromkeys(size for dim in dims for size in sorted(dim.open, key=str)))

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.lowering import lower, materialize
+from taso_py.backend.sizes import resolving
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.size import at_example
 
 _NO_WEIGHTS: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -42,6 +44,10 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tens
     return [held[value] for value in graph.outputs]
 
 
-def call_now(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+def run_call(overload: Any, *arguments: Any, **keywords: Any) -> Any:
     """The caller that runs what a lowering calls."""
     return overload(*arguments, **keywords)
+
+
+call_now = resolving(run_call, at_example)
+"""The caller that runs what a lowering calls with open sizes as in the example inputs."""

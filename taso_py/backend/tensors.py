@@ -14,6 +14,7 @@ from torch import Tensor
 
 from taso_py.ir.errors import TasoError
 from taso_py.ir.operator import AttributeValue, Ref
+from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType, TensorType
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
@@ -59,18 +60,19 @@ def ir_dtype(dtype: torch.dtype) -> DType:
     return found
 
 
-def tensor_type(tensor: Tensor) -> TensorType:
+def tensor_type(tensor: Tensor, dims: Callable[[Sequence[Any]], tuple[Dim, ...]] = tuple) -> TensorType:
     """Element type and shape of a tensor, real or fake.
 
+    Args:
+        tensor: the tensor.
+        dims: the graph's form of its sizes, where they are open.
+
     Raises:
-        TensorError: the graph has no form for it: a size that is not a number, a layout that is not strided.
+        TensorError: the graph has no form for it, as its layout is not strided.
     """
     if tensor.layout is not torch.strided:
         raise TensorError(f"tensors with layout {tensor.layout} are not supported; call .to_dense() on them")
-    shape = tuple(size for size in tensor.shape if type(size) is int)
-    if len(shape) != tensor.dim():
-        raise TensorError(f"the shape {list(tensor.shape)} is not static")
-    return TensorType(ir_dtype(tensor.dtype), shape)
+    return TensorType(ir_dtype(tensor.dtype), dims(tensor.shape))
 
 
 _NAMED: Mapping[str, Callable[[str], Any]] = {
@@ -89,7 +91,7 @@ def encode(argument: Any) -> AttributeValue:
         TensorError: there is no form for it.
     """
     match argument:
-        case None | bool() | int() | float() | Ref():
+        case None | bool() | int() | float() | Ref() | Poly():
             return argument
         case torch.dtype():
             return ir_dtype(argument)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, fx
+from torch import SymBool, SymInt, Tensor, fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taso_py.frontend.call import apply
 from taso_py.frontend.source import refuse
@@ -30,6 +31,7 @@ aten = torch.ops.aten
 Effect: TypeAlias = Callable[[Opaque, Sequence[Value]], Node]
 """Appends an effect."""
 
+_RANGES = (aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default)
 _ADVICE = "keep the computation in tensors"
 
 
@@ -41,9 +43,12 @@ class Number:
 
 
 def is_redundant_assertion(node: fx.Node) -> bool:
-    """Whether a node asserts only what the types already say."""
-    if node.target is aten._assert_scalar.default:
-        return node.args[0] is True
+    """Whether a node asserts only what the types already say, open sizes and their ranges included."""
+    if node.target in (aten._assert_scalar.default, *_RANGES):
+        condition = node.args[0]
+        # The importer refuses conditions on open sizes that are not true of all.
+        val = condition.meta["val"] if isinstance(condition, fx.Node) else None
+        return condition is True or (isinstance(val, SymBool | SymInt) and not free_unbacked_symbols(val))
     if node.target is not aten._assert_tensor_metadata.default:
         return False
     names = ("a", "size", "stride", "dtype")
@@ -78,7 +83,7 @@ def import_number(node: fx.Node, env: MutableMapping[fx.Node, Any], effect: Effe
         condition, message = operands
         assert isinstance(condition, Number)
         _assert(condition.value, str(message), effect)
-    elif node.target in (aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default):
+    elif node.target in _RANGES:
         for bound, comparison in (("min", operator.ge), ("max", operator.le)):
             if (limit := node.kwargs.get(bound)) is not None:
                 condition = _apply(node, comparison, [operands[0], limit])

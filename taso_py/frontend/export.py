@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from taso_py.backend.schema import bind
@@ -51,12 +52,27 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
+    _forget_derived_ranges(exported.graph)
     functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
     before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
         refuse(lost, "draws random numbers that nothing reads", "remove the draw, or use its result")
     return functional
+
+
+def _forget_derived_ranges(graph: fx.Graph) -> None:
+    """Drops ranges of expressions, as of a size that is four times another one: those of their symbols say the same.
+
+    A program that was loaded from a file has them, and torch's decomposition then fails on what is no symbol.
+    """
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(val, FakeTensor) and val.fake_mode.shape_env is not None:
+            ranges = val.fake_mode.shape_env.var_to_range
+            for expression in [key for key in ranges if not key.is_Symbol]:
+                del ranges[expression]
+            return
 
 
 @cache

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from taso_py.backend.lowering import lower, materialize, variants
 from taso_py.backend.program import Origin
-from taso_py.backend.run import call_now
 from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
@@ -28,7 +28,8 @@ from taso_py.frontend.call import Call, NotInDialectError
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
 from taso_py.frontend.dialect.strides import fixed_layout
 from taso_py.frontend.opaque import opaque_call
-from taso_py.frontend.source import check_static, module_path, refuse, source_line, type_of
+from taso_py.frontend.sizes import OpenSizeError, Sizes
+from taso_py.frontend.source import check_sizes, module_path, refuse, source_line, type_of
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Weight
@@ -39,10 +40,10 @@ from taso_py.ops.opaque import Opaque
 class Importer:
     """The state of one import: what each fx node became."""
 
-    mode: FakeTensorMode
+    sizes: Sizes
     device: torch.device
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
-    """A value, or a sequence of values for a call with several results."""
+    """A value, a sequence of values for a call with several results, or a size."""
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
     """A fake tensor per value."""
     effects: list[Node] = field(default_factory=list[Node])
@@ -64,9 +65,15 @@ class Importer:
         Raises:
             ImportRefusal: the graph has no faithful form for it.
         """
-        check_static(fx_node)
+        with self.sizes.undecided():
+            self._call(fx_node)
+
+    def _call(self, fx_node: fx.Node) -> None:
+        check_sizes(fx_node)
         if fx_node.target is operator.getitem:
             self._getitem(fx_node)
+        elif isinstance(fx_node.meta.get("val"), torch.SymInt | torch.SymBool) and self._size(fx_node):
+            return
         elif not is_redundant_assertion(fx_node) and not import_number(fx_node, self.env, self.effect):
             if not isinstance(fx_node.target, OpOverload):
                 refuse(fx_node, "is control flow that the graph has no form for", "write it with tensor operators")
@@ -80,6 +87,21 @@ class Importer:
         node = make(op, inputs, next(self.tokens))
         self.effects.append(node)
         return node
+
+    def _size(self, fx_node: fx.Node) -> bool:
+        """Takes note of a size, or of a condition that all open sizes meet; False if it depends on data."""
+        val: Any = fx_node.meta["val"]
+        if free_unbacked_symbols(val):
+            return False
+        if isinstance(val, torch.SymBool):
+            if not statically_known_true(val):
+                refuse(fx_node, f"asks whether {val}, which depends on open sizes", "export with static sizes")
+            return True
+        try:
+            self.env[fx_node] = self.sizes.dim(val)
+        except OpenSizeError as error:
+            refuse(fx_node, f"computes an open size: {error}", "export with static sizes")
+        return True
 
     def _getitem(self, fx_node: fx.Node) -> None:
         source, index = fx_node.args
@@ -95,7 +117,7 @@ class Importer:
         results = [item if isinstance(item, Tensor) else None for item in items]
         if items and not any(isinstance(item, Tensor) for item in items):
             refuse(fx_node, "returns a number that depends on the data", "keep the computation in tensors")
-        types = tuple(NO_TENSOR if result is None else type_of(fx_node, result) for result in results)
+        types = tuple(NO_TENSOR if result is None else type_of(fx_node, result, self.sizes) for result in results)
         positional = fx.map_arg(fx_node.args, self.env.__getitem__)
         keywords = fx.map_arg(fx_node.kwargs, self.env.__getitem__)
         arguments = bind(overload, positional, keywords)
@@ -108,7 +130,7 @@ class Importer:
         try:
             result = row(call)
             found = [result] if isinstance(result, Value) else list(result)
-            with self.mode, torch.no_grad():
+            with self._fake():
                 agrees = all(self._agrees(found[index], call.results[index]) for index in sorted(call.read))
         except (NotInDialectError, ShapeError, ValueError, RuntimeError):
             return None
@@ -119,17 +141,32 @@ class Importer:
         if value is None or original is None:
             return False
         if value in self.layouts:
-            return _alike(self.layouts[value], original)
+            return self._alike(self.layouts[value], original)
         *below, root = self._new_nodes(value.node)
         for node in below:
             self._propagate(node, 0)
         for variant in variants(root):
             self._propagate(root, variant)
-            if _alike(self.layouts[value], original):
+            if self._alike(self.layouts[value], original):
                 return True
         self.layouts.pop(value)
         self.variants.pop(root.digest, None)
         return False
+
+    def _alike(self, lowered: Tensor, original: Tensor) -> bool:
+        """Whether two fake tensors have the same type, shape, strides and device, whatever the open sizes are."""
+        return (
+            lowered.dtype is original.dtype
+            and self.sizes.agree(lowered.shape, original.shape)
+            and self.sizes.agree(lowered.stride(), original.stride())
+            and lowered.device == original.device
+        )
+
+    @contextmanager
+    def _fake(self) -> Generator[None]:
+        """For calls on fake tensors."""
+        with self.sizes.mode, torch.no_grad():
+            yield
 
     def _new_nodes(self, root: Node) -> list[Node]:
         """The nodes without a layout that ``root`` reaches, operands first; few, so that recursion is safe."""
@@ -141,10 +178,10 @@ class Importer:
     def _propagate(self, node: Node, variant: int) -> None:
         """Finds the layout of a node whose operands have one."""
         if isinstance(node.op, Constant):
-            self.layouts[node.value] = materialize(call_now, node.op, self.device)
+            self.layouts[node.value] = materialize(self.sizes.call, node.op, self.device)
             return
         operands = [self.layouts[value] for value in node.inputs]
-        results = lower(call_now, node, operands, self.device, variant)
+        results = lower(self.sizes.call, node, operands, self.device, variant)
         if variant:
             self.variants[node.digest] = variant
         for value, tensor in zip(node.outputs, results, strict=True):
@@ -165,7 +202,7 @@ class Importer:
     def _as_it_lies(self, value: Value) -> Value:
         """The value in the layout that it has in the original, whatever is rewritten before it."""
         guarded = fixed_layout(value, self.layouts[value])
-        with self.mode, torch.no_grad():
+        with self._fake():
             for node in self._new_nodes(guarded.node):
                 self._propagate(node, 0)
         return guarded
@@ -179,16 +216,6 @@ class Importer:
             if node.digest not in self.provenance and not isinstance(node.op, Input | Weight | Constant):
                 self.provenance[node.digest] = origin
                 stack += [value.node for value in node.inputs]
-
-
-def _alike(lowered: Tensor, original: Tensor) -> bool:
-    """Whether two fake tensors have the same type, strides and device."""
-    return (
-        lowered.dtype is original.dtype
-        and lowered.shape == original.shape
-        and lowered.stride() == original.stride()
-        and lowered.device == original.device
-    )
 
 
 def _read(fx_node: fx.Node) -> frozenset[int]:

@@ -18,6 +18,7 @@ from taso_py.frontend.call import Call
 from taso_py.frontend.source import refuse
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Ref
+from taso_py.ir.size import Poly
 from taso_py.ops.opaque import Opaque
 
 _TRAINING_FLAGS = ("train", "training")
@@ -53,6 +54,8 @@ def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> 
     def reference(argument: Any) -> Any:
         if isinstance(argument, fx.Node):
             value = env(argument)
+            if isinstance(value, int | Poly):
+                return value
             if not isinstance(value, Value):
                 refuse(fx_node, "takes a number that depends on the data", "keep the computation in tensors")
             inputs.append(value)

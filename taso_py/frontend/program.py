@@ -7,27 +7,31 @@ for which that cannot be had is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils._pytree import TreeSpec
 
 from taso_py.backend.contract import observe
-from taso_py.backend.program import Fixed, Program, Signature
+from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import write
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, functionalize
 from taso_py.frontend.importer import Importer
 from taso_py.frontend.original import OriginalRun, run_original
-from taso_py.frontend.source import check_static, type_of
+from taso_py.frontend.sizes import OpenSizeError, Sizes
+from taso_py.frontend.source import type_of
 from taso_py.frontend.state import State, find_state
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Weight
+from taso_py.ir.size import Dim, at_example
 
 
 def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
@@ -73,8 +77,10 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     """The program of an export, given a run of the original."""
     functional = functionalize(exported)
     state = find_state(functional)
-    importer = Importer(*_mode_and_device(functional.graph))
-    inputs = _leaves(functional, state, importer)
+    mode, device = _mode_and_device(functional.graph)
+    importer = Importer(Sizes(mode), device)
+    arguments = run.arguments(_in_spec(functional))
+    inputs = _leaves(functional, state, importer, arguments)
     for node in functional.graph.nodes:
         if node.op == "call_function":
             importer.call(node)
@@ -82,7 +88,6 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     signature = _signature(functional, inputs, places)
     graph = Graph(tuple(leaf for leaf in inputs if isinstance(leaf, Node)), outputs, tuple(importer.effects))
     keys = {node.op.key for node in graph.nodes if isinstance(node.op, Weight)}
-    arguments = run.arguments(signature.in_spec)
     examples = {leaf: tensor for leaf, tensor in zip(signature.inputs, arguments, strict=True) if isinstance(leaf, str)}
     returned = [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
     return Program(
@@ -90,12 +95,18 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
         weights={key: state.tensor(key) for key in state.tensors if key in keys},
         parameters={key: flag for key, flag in state.parameters.items() if key in keys},
         signature=signature,
-        contract=observe(returned, examples, state.tensors),
+        contract=_at_all_sizes(observe(returned, examples, state.tensors), outputs, importer),
         example_inputs=tuple(examples.values()),
         device=importer.device,
         variants=importer.variants,
         provenance=importer.provenance,
+        conditions=_conditions(exported) if importer.sizes.any else None,
     )
+
+
+def _conditions(exported: ExportedProgram) -> nn.Module | None:
+    """What the export assumed of open sizes beyond their ranges; torch has it in the module that it makes only."""
+    return getattr(exported.module(), "_guards_fn", None)
 
 
 def _mode_and_device(graph: fx.Graph) -> tuple[FakeTensorMode, torch.device]:
@@ -106,14 +117,17 @@ def _mode_and_device(graph: fx.Graph) -> tuple[FakeTensorMode, torch.device]:
     return mode, next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
-def _leaves(functional: ExportedProgram, state: State, importer: Importer) -> list[Node | Fixed]:
+def _leaves(
+    functional: ExportedProgram, state: State, importer: Importer, arguments: Sequence[Any]
+) -> list[Node | Fixed]:
     """Imports the placeholders; returns the leaves of the user's arguments.
 
     Raises:
-        ImportRefusal: an input is neither a tensor of static shape nor a plain value.
+        ImportRefusal: an input is neither a tensor nor a plain value, or has open sizes of which there is no form.
     """
     placeholders = {node.name: node for node in functional.graph.nodes if node.op == "placeholder"}
     inputs: list[Node | Fixed] = []
+    _declare_sizes(functional, placeholders, importer.sizes, arguments)
     for spec in functional.graph_signature.input_specs:
         if isinstance(spec.arg, ConstantArgument):
             inputs.append(Fixed(spec.arg.value))
@@ -121,14 +135,27 @@ def _leaves(functional: ExportedProgram, state: State, importer: Importer) -> li
         if not isinstance(spec.arg, TensorArgument):
             raise ImportRefusal(f"input {spec.arg.name} is neither a tensor nor a plain value; pass tensors")
         node = placeholders[spec.arg.name]
-        check_static(node)
-        type_ = type_of(node, node.meta["val"])
+        type_ = type_of(node, node.meta["val"], importer.sizes)
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(importer.leaf(node, Input(spec.arg.name, type_)))
         else:
             key = state.keys[str(spec.target)]
             importer.leaf(node, Weight(key, type_, mutable=key in state.written))
     return inputs
+
+
+def _declare_sizes(
+    functional: ExportedProgram, placeholders: Mapping[str, fx.Node], sizes: Sizes, arguments: Sequence[Any]
+) -> None:
+    """Takes note of the open sizes that the user's arguments show."""
+    specs = [s for s in functional.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+    try:
+        for spec, argument in zip(specs, arguments, strict=True):
+            if isinstance(spec.arg, TensorArgument) and isinstance(argument, Tensor):
+                shape = placeholders[spec.arg.name].meta["val"].shape
+                sizes.declare(spec.arg.name, shape, argument.shape, functional.range_constraints)
+    except OpenSizeError as error:
+        raise ImportRefusal(f"{error}; export with static sizes") from error
 
 
 def _outputs(
@@ -160,6 +187,27 @@ def _outputs(
     return tuple(outputs), tuple(places)
 
 
+def _at_all_sizes(contract: Contract, outputs: Sequence[Value], importer: Importer) -> Contract:
+    """A contract observed on the example inputs, with the strides that outputs of open sizes have in general.
+
+    Raises:
+        ImportRefusal: they cannot be told.
+    """
+    strides: list[tuple[Dim, ...]] = []
+    for index, (value, seen) in enumerate(zip(outputs, contract.strides, strict=True)):
+        wanted = importer.sizes.strides(importer.layouts[value]) if value.type.open else seen
+        if wanted is None or not _lie_alike(value.type.sizes, wanted, seen):
+            raise ImportRefusal(f"output {index} has strides that open sizes do not tell; export with static sizes")
+        strides.append(wanted)
+    return replace(contract, strides=tuple(strides))
+
+
+def _lie_alike(sizes: Sequence[int], wanted: Sequence[Dim], seen: Sequence[Dim]) -> bool:
+    """Whether strides are in the example what was seen there; those of axes of size 1 place no element."""
+    places = zip(map(at_example, wanted), seen, sizes, strict=True)
+    return all(size == 1 or expected == found for expected, found, size in places)
+
+
 def _explain_write(kind: OutputKind, target: str | None) -> str:
     if kind is OutputKind.USER_INPUT_MUTATION:
         return f"the model writes to its input {target}; clone the input in the model before writing to it"
@@ -172,15 +220,20 @@ def _signature(
     functional: ExportedProgram, inputs: Sequence[Node | Fixed], places: tuple[int | Fixed, ...]
 ) -> Signature:
     call = functional.call_spec
-    assert call.in_spec is not None
     assert call.out_spec is not None
     names = functional.module_call_graph[0].signature
-    in_spec = call.in_spec
+    in_spec = _in_spec(functional)
     argument_names = names.forward_arg_names if names is not None else None
     if argument_names is None:
         positional, keywords = in_spec.child(0), in_spec.child(1)
         argument_names = [*(f"arg_{index}" for index in range(positional.num_children)), *keywords.context]
     return Signature(in_spec, call.out_spec, tuple(argument_names), tuple(map(_leaf, inputs)), places)
+
+
+def _in_spec(functional: ExportedProgram) -> TreeSpec:
+    in_spec = functional.call_spec.in_spec
+    assert in_spec is not None
+    return in_spec
 
 
 def _leaf(leaf: Node | Fixed) -> str | Fixed:

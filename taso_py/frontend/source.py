@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taso_py.backend.tensors import TensorError, tensor_type
 from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.sizes import OpenSizeError, Sizes
 from taso_py.ir.types import TensorType
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
@@ -51,28 +52,27 @@ def refuse(node: fx.Node, problem: str, advice: str) -> NoReturn:
     raise ImportRefusal(f"{operator_name(node)} {problem} (at {source_line(node)}); {advice}")
 
 
-def type_of(node: fx.Node, tensor: Tensor) -> TensorType:
+def type_of(node: fx.Node, tensor: Tensor, sizes: Sizes) -> TensorType:
     """The type of one result of a node.
 
     Raises:
         ImportRefusal: the graph has no form for it.
     """
     try:
-        return tensor_type(tensor)
+        return tensor_type(tensor, sizes.dims)
+    except OpenSizeError as error:
+        refuse(node, f"has a result of open sizes: {error}", "export with static sizes")
     except TensorError as error:
         raise ImportRefusal(f"{operator_name(node)} (at {source_line(node)}): {error}") from error
 
 
-def check_static(node: fx.Node) -> None:
-    """Refuses a node whose result has a size that is not a number.
+def check_sizes(node: fx.Node) -> None:
+    """Refuses a node whose result has a size that depends on data.
 
     Raises:
-        ImportRefusal: the size depends on data or is a dynamic dimension.
+        ImportRefusal: it has.
     """
     val: Any = node.meta.get("val")
     for item in val if isinstance(val, list | tuple) else [val]:
-        if not isinstance(item, Tensor) or all(type(size) is int for size in item.shape):
-            continue
-        if free_unbacked_symbols(item):
+        if isinstance(item, Tensor) and free_unbacked_symbols(item):
             refuse(node, "has a result whose size depends on the data", "use masks or padding to a fixed size instead")
-        refuse(node, f"has dynamic dimensions {list(map(str, item.shape))}", "export with static sizes")

@@ -57,6 +57,10 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter[str])
     rules: Counter[str] = field(default_factory=Counter[str])
     kernels: Counter[str] = field(default_factory=Counter[str])
+    opened: int = 0
+    """Those of which sizes were left open."""
+    resized: int = 0
+    """At how many other sizes those were computed in all."""
     failures: list[Failure] = field(default_factory=list[Failure])
 
     def add(self, other: Tally) -> None:
@@ -65,12 +69,15 @@ class Tally:
         self.refused += other.refused
         self.rules += other.rules
         self.kernels += other.kernels
+        self.opened += other.opened
+        self.resized += other.resized
         self.failures += other.failures
 
     def __str__(self) -> str:
         lines = [
             f"{self.tried} models: {self.refused.total()} refused, {self.rules.total()} rewrites by {len(self.rules)} "
             f"rules, {self.kernels.total()} calls of {len(self.kernels)} kernels, {len(self.failures)} failures",
+            f"  {self.opened} with open sizes, computed at {self.resized} other sizes",
             *(f"  refused {count} x: {reason}" for reason, count in self.refused.most_common(12)),
         ]
         return "\n".join(lines)
@@ -100,6 +107,8 @@ def run_batch(number: int, count: int) -> Tally:
             tally.refused.update([outcome.refused] if outcome.refused else [])
             tally.rules.update(outcome.rules)
             tally.kernels.update(outcome.kernels)
+            tally.opened += bool(outcome.open)
+            tally.resized += outcome.resized
 
     try:
         with warnings.catch_warnings():

@@ -3,7 +3,8 @@
 A model is imported and built as it is: the same bits, strides, sharing of memory and random numbers. Then random rules
 are applied at random places; in double precision the result must agree but for rounding, and where all rules are exact,
 in the model's own precision to the bit. Weights are folded, kernels and memory formats chosen at random, dead storage
-is destroyed; the result must be as near to the truth as plain calls are.
+is destroyed; the result must be as near to the truth as plain calls are. Of some models all sizes are left open that
+torch.export can leave open; all of this must then hold at other sizes too.
 
 Invariant: an exception that is no refusal is a failure, as is a difference.
 """
@@ -17,12 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Plan, Program, build, fold, poison, retype
 from taso_py.backend.tensors import TensorError
 from taso_py.cost.choice import choose
-from taso_py.frontend import import_module
+from taso_py.frontend import import_module, import_program
+from taso_py.frontend.export import quiet
 from taso_py.fuzz.draft import Case
 from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.errors import TasoError, first_line
@@ -32,6 +35,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.compare import compare_output, to_float64
+from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.roundtrip import difference, same
 from taso_py.search.space import Space
 from taso_py.search.state import Option, State
@@ -44,6 +48,8 @@ EXACTLY = 1e-9
 """How far a rewritten model may be from the original in double precision, relative to its largest result."""
 SENSITIVE = 100.0
 """How many times what nudged inputs change a result may be from the original."""
+OPEN_ONE_IN = 3
+"""Of how many models one has its sizes left open."""
 GROWTH = 4.0
 """How many times its weights a folded model may store."""
 
@@ -62,6 +68,10 @@ class Outcome:
     """The rules that were applied."""
     kernels: tuple[str, ...] = ()
     """The kernels beside plain calls that computed it."""
+    open: tuple[str, ...] = ()
+    """The sizes that were left open."""
+    resized: int = 0
+    """At how many other sizes it was computed."""
 
 
 class Checker:
@@ -86,8 +96,10 @@ class Checker:
         module, args = case.make()
         with torch.no_grad(), torch.random.fork_rng():
             try:
-                program = import_module(module, args)
-                return _Check(case, program, args, seed).run(module, self._all if case.is_smooth else self._exact)
+                opened = _opened(module, args) if seed % OPEN_ONE_IN == 0 else None
+                program = import_module(module, args) if opened is None else import_program(opened, args)
+                original = module if opened is None else opened.module()
+                return _Check(case, program, args, seed).run(original, self._all if case.is_smooth else self._exact)
             except DiscrepancyError:
                 raise
             except TasoError as error:
@@ -102,22 +114,28 @@ class _Check:
 
     case: Case
     program: Program
-    args: tuple[Tensor, ...]
+    args: tuple[Any, ...]
     seed: int
+    sizes: str = ""
+    """Which sizes the arguments have, if they are not the example inputs."""
 
     def __post_init__(self) -> None:
         self._cost = InventedCost(self.seed, fused=0.2 if self.seed % 2 else 1.0)
 
     def run(self, module: nn.Module, matcher: Matcher) -> Outcome:
         """All stages."""
-        self._expect("as imported", difference(module, build(self.program), self.args))
         state = self._rewritten(matcher)
         rules = tuple(path.match.rule.id for path in state.steps)
         program = replace(self.program, graph=state.graph)
         numerics = max((path.match.rule.numerics for path in state.steps), default=Numerics.EXACT)
-        if rules:
-            self._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
-        return Outcome("", rules, self._planned(program))
+        cases = resized_cases(self.program, [module], self.seed)
+        kernels: tuple[str, ...] = ()
+        for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):
+            check._expect("as imported", difference(module, build(self.program), check.args))
+            if rules:
+                check._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
+            kernels = check._planned(program)
+        return Outcome("", rules, kernels, tuple(size.name for size in program.open), len(cases))
 
     def _rewritten(self, matcher: Matcher) -> State:
         """The model after random steps, each rule as likely as any other."""
@@ -188,7 +206,19 @@ class _Check:
 
     def _expect(self, where: str, problem: str) -> None:
         if problem:
-            raise DiscrepancyError(f"{where}: {problem}")
+            raise DiscrepancyError(f"{where}{self.sizes}: {problem}")
+
+
+def _opened(module: nn.Module, args: Sequence[Tensor]) -> ExportedProgram | None:
+    """An export with all sizes open that can be; None where torch cannot make or run one."""
+    shapes = [{axis: torch.export.Dim.AUTO for axis, size in enumerate(x.shape) if size > 1} for x in args]
+    try:
+        with quiet():
+            exported = torch.export.export(module, tuple(args), dynamic_shapes=shapes)
+            exported.module()(*pytree.tree_map(Tensor.clone, tuple(args)))
+            return exported
+    except Exception:  # torch raises errors of many kinds; the model is tried with the sizes that it has
+        return None
 
 
 def _effects(state: State) -> set[frozenset[tuple[Value, Value]]]:

@@ -99,6 +99,11 @@ class Graph:
         """What tells graphs apart, the same in every process; graphs of one model with equal keys are equal."""
         return tuple(value.key for value in self.outputs) + tuple((node.digest, -1) for node in self.effects)
 
+    @cached_property
+    def at_example(self) -> Graph:
+        """This graph with open sizes as in the example inputs."""
+        return self.map(lambda node, inputs: make(node.op.at_example, inputs, node.token))
+
     def replace(self, replacements: Mapping[Value, Value]) -> Graph:
         """This graph with values replaced wherever they are read or returned.
 

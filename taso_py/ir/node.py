@@ -33,7 +33,7 @@ class Node:
     token: int | None
     """Tells apart nodes that are not pure; None for pure ones."""
     is_static: bool
-    """Whether the value depends on weights and constants only, so that it can be computed once."""
+    """Whether the value depends on weights and constants only, so that it can be computed once; not on open sizes."""
 
     @property
     def digest(self) -> str:
@@ -162,4 +162,4 @@ def _is_static(op: Operator, inputs: tuple[Value, ...]) -> bool:
         return False
     if isinstance(op, Weight):
         return not op.mutable
-    return isinstance(op, Constant) or all(node.is_static for node, _ in inputs)
+    return isinstance(op, Constant) or (all(node.is_static for node, _ in inputs) and not op.is_open)

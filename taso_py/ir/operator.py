@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar, Self, TypeAlias
 
-from taso_py.ir.size import Dim, Poly, substitute
+from taso_py.ir.size import Dim, Poly, at_example, substitute
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 
@@ -98,6 +98,16 @@ class Operator:
         changed = {name: substitute_attribute(value, bindings) for name, value in self.attributes}
         return replace(self, **changed) if changed else self
 
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether an attribute depends on sizes that a model's callers choose."""
+        return any(_is_open(value) for _, value in self.attributes)
+
+    @cached_property
+    def at_example(self) -> Self:
+        """This operator with open sizes as in the example inputs."""
+        return replace(self, **{name: _at_example(value) for name, value in self.attributes}) if self.is_open else self
+
 
 def substitute_attribute(value: AttributeValue, bindings: Mapping[str, Dim | float]) -> AttributeValue:
     """An attribute value with variables replaced; only a bare variable may stand for a number that is no integer."""
@@ -110,6 +120,20 @@ def substitute_attribute(value: AttributeValue, bindings: Mapping[str, Dim | flo
     if isinstance(value, tuple):
         return tuple(substitute_attribute(item, bindings) for item in value)
     return value
+
+
+def _is_open(value: AttributeValue) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_is_open, value))
+    return isinstance(value, Poly | TensorType) and bool(value.open)
+
+
+def _at_example(value: AttributeValue) -> AttributeValue:
+    if isinstance(value, tuple):
+        return tuple(map(_at_example, value))
+    if isinstance(value, TensorType):
+        return value.at_example
+    return at_example(value) if isinstance(value, Poly) else value
 
 
 @dataclass(frozen=True)

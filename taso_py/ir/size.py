@@ -1,7 +1,8 @@
 """Sizes: integers, or polynomials with integer coefficients over named symbols.
 
 Tensor dimensions, operator attributes (strides, paddings, split points) and the indices of operator definitions are
-all of the one type ``Dim = int | Poly``.
+all of the one type ``Dim = int | Poly``. A rule speaks of symbols, which matching binds; a model of open sizes
+(:class:`Open`), which its callers choose anew with every call and nothing binds.
 
 Invariants: a ``Poly`` is immutable, in canonical form (sorted monomials, no zero coefficients) and never constant: a
 constant result collapses to ``int``. Hence two sizes are equal as polynomials exactly when they are equal as objects.
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,29 @@ class FloorDiv:
         return f"(({self.numerator})//({self.denominator}))"
 
 
-Atom: TypeAlias = str | FloorDiv
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An atom: a size of a model's inputs that callers choose."""
+
+    name: str
+    """Where it is chosen: ``x.0`` is the first dimension of the input ``x``."""
+    example: int
+    """What it is in the example inputs; latencies are measured there."""
+    least: int
+    """What it is at least, one or more."""
+    most: int | None
+    """What it is at most."""
+
+    def __str__(self) -> str:
+        return f"{self.name}{{{self.example} in {self.range}}}"
+
+    @property
+    def range(self) -> str:
+        """``2..64``, or ``2..`` without a limit."""
+        return f"{self.least}..{'' if self.most is None else self.most}"
+
+
+Atom: TypeAlias = str | FloorDiv | Open
 Monomial: TypeAlias = tuple[Atom, ...]
 
 
@@ -91,8 +114,19 @@ class Poly:
         for atom in self.atoms():
             if isinstance(atom, str):
                 found.add(atom)
-            else:
+            elif isinstance(atom, FloorDiv):
                 found |= symbols(atom.numerator) | symbols(atom.denominator)
+        return frozenset(found)
+
+    @cached_property
+    def open(self) -> frozenset[Open]:
+        """The open sizes that occur, inside floor divisions too."""
+        found: set[Open] = set()
+        for atom in self.atoms():
+            if isinstance(atom, Open):
+                found.add(atom)
+            elif isinstance(atom, FloorDiv):
+                found |= open_sizes(atom.numerator) | open_sizes(atom.denominator)
         return frozenset(found)
 
     def atoms(self) -> Iterator[Atom]:
@@ -144,6 +178,16 @@ def symbol(name: str) -> Poly:
 def symbols(value: Dim) -> frozenset[str]:
     """The names that occur in a size."""
     return value.symbols if isinstance(value, Poly) else frozenset()
+
+
+def open_size(size: Open) -> Poly:
+    """An open size as a size."""
+    return Poly((((size,), 1),))
+
+
+def open_sizes(value: Dim) -> frozenset[Open]:
+    """The open sizes that occur in a size."""
+    return value.open if isinstance(value, Poly) else frozenset()
 
 
 def terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -231,11 +275,30 @@ def substitute(value: Dim, bindings: Mapping[str, Dim]) -> Dim:
     """``value`` with symbols replaced, simplified; symbols without a binding stay."""
     if isinstance(value, int) or value.symbols.isdisjoint(bindings):
         return value
+    return _replaced(value, bindings.get)
+
+
+def choose(value: Dim, sizes: Mapping[Open, Dim]) -> Dim:
+    """``value`` with open sizes replaced; those without a size stay."""
+    if isinstance(value, int) or value.open.isdisjoint(sizes):
+        return value
+    return _replaced(value, sizes.get)
+
+
+def at_example(value: Dim) -> Dim:
+    """``value`` with open sizes as in the example inputs."""
+    if isinstance(value, int) or not value.open:
+        return value
+    return choose(value, {size: size.example for size in value.open})
+
+
+def _replaced(value: Poly, replacement: Callable[[Any], Dim | None]) -> Dim:
+    """``value`` with each atom replaced for which there is something else."""
     total: Dim = 0
     for monomial, coefficient in value.terms:
         product: Dim = 1
         for atom in monomial:
-            factor = _substitute_atom(atom, bindings)
+            factor = _replaced_atom(atom, replacement)
             product = factor if product == 1 else product * factor
         # Most sizes are a single symbol, which needs no arithmetic.
         product = product if coefficient == 1 else coefficient * product
@@ -243,11 +306,12 @@ def substitute(value: Dim, bindings: Mapping[str, Dim]) -> Dim:
     return total
 
 
-def _substitute_atom(atom: Atom, bindings: Mapping[str, Dim]) -> Dim:
+def _replaced_atom(atom: Atom, replacement: Callable[[Any], Dim | None]) -> Dim:
     if isinstance(atom, FloorDiv):
-        return floordiv(substitute(atom.numerator, bindings), substitute(atom.denominator, bindings))
-    bound = bindings.get(atom)
-    return symbol(atom) if bound is None else bound
+        sides = (atom.numerator, atom.denominator)
+        return floordiv(*(_replaced(side, replacement) if isinstance(side, Poly) else side for side in sides))
+    bound = replacement(atom)
+    return Poly((((atom,), 1),)) if bound is None else bound
 
 
 def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
@@ -263,13 +327,38 @@ def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
 
 
 def is_never_negative(value: Dim) -> bool:
-    """Whether ``value >= 0`` is evident for all sizes, given that none is less than one."""
+    """Whether ``value >= 0`` is evident for all sizes, given that none is less than one, or than an open size's least.
+
+    Sufficient, not necessary: what only the greatest value of an open size makes true is not seen.
+    """
+    bound = least(value)
+    return bound is not None and bound >= 0
+
+
+def least(value: Dim) -> int | None:
+    """A number that a size is evidently never less than, if there is one; see :func:`is_never_negative`."""
     if isinstance(value, int):
-        return value >= 0
-    if any(not isinstance(atom, str) for atom in value.atoms()):
-        return False
-    beyond_one = substitute(value, {name: 1 + symbol(name) for name in value.symbols})
-    return all(coefficient >= 0 for _, coefficient in _terms(beyond_one))
+        return value
+    excess: Dim = 0
+    for monomial, coefficient in value.terms:
+        product: Dim = coefficient
+        for atom in monomial:
+            bound = _least_of(atom)
+            if bound is None:
+                return None
+            # In terms of what the atom exceeds its bound by, which is not negative. The name is no other size's.
+            product = product * (bound + symbol(f"{atom} - {bound}"))
+        excess = excess + product
+    if any(monomial and coefficient < 0 for monomial, coefficient in _terms(excess)):
+        return None
+    return next((coefficient for monomial, coefficient in _terms(excess) if not monomial), 0)
+
+
+def _least_of(atom: Atom) -> int | None:
+    if isinstance(atom, FloorDiv):
+        bound = least(atom.numerator)
+        return bound // atom.denominator if bound is not None and isinstance(atom.denominator, int) else None
+    return atom.least if isinstance(atom, Open) else 1
 
 
 def solve(difference: Dim, candidates: Callable[[str], bool]) -> tuple[str, Dim] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from taso_py.ir.size import Dim, Poly, substitute, symbols
+from taso_py.ir.size import Dim, Open, Poly, at_example, open_sizes, substitute, symbols
 
 
 class DType(enum.Enum):
@@ -99,16 +99,38 @@ class TensorType:
         return self.dtype is not DType.FLOAT and all(isinstance(axis, int) for axis in self.shape)
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """The shape of a concrete type.
+    def dims(self) -> tuple[Dim, ...]:
+        """The shape of a type without an axis group, as all of a model's are.
 
         Raises:
-            TypeError: the type is symbolic.
+            TypeError: it has one.
         """
-        sizes = tuple(axis for axis in self.shape if isinstance(axis, int))
-        if len(sizes) != len(self.shape):
+        dims = tuple(axis for axis in self.shape if not isinstance(axis, Group))
+        if len(dims) != len(self.shape):
+            raise TypeError(f"{self.text} has an axis group")
+        return dims
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape as numbers; open sizes are as in the example inputs.
+
+        Raises:
+            TypeError: the type is a rule's.
+        """
+        numbers = tuple(size for size in map(at_example, self.dims) if isinstance(size, int))
+        if len(numbers) != len(self.shape):
             raise TypeError(f"{self.text} has symbolic dimensions")
-        return sizes
+        return numbers
+
+    @cached_property
+    def open(self) -> frozenset[Open]:
+        """The open sizes that occur."""
+        return frozenset().union(*(open_sizes(axis) for axis in self.shape if not isinstance(axis, Group)))
+
+    @cached_property
+    def at_example(self) -> TensorType:
+        """This type in the example inputs."""
+        return TensorType(self.dtype, self.sizes) if self.open else self
 
     @cached_property
     def symbols(self) -> frozenset[str]:

@@ -100,11 +100,10 @@ def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     weight, bias = chain.parameters(statics)
     uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
     columns = weight.t()
-    shape = list(chain.nodes[-1].types[0].sizes)
 
     def cublaslt_linear(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).reshape(shape)
+        return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).unflatten(0, x.shape[:-1])
 
     return cublaslt_linear
 

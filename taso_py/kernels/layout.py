@@ -74,12 +74,12 @@ class Layouts:
             return op.text
         is_plain = format_ is Format.DENSE or value.type.rank != IMAGE_RANK or value.node.is_static
         if is_plain and not isinstance(op, VIEWS):
-            return value.type.text
+            return value.type.at_example.text
         known, place = self._known.setdefault(value.node, {}), (value.output, format_)
         if place not in known:
             tensor = operand(value, _meta, format_)
             strides = "" if tensor.is_contiguous() else ":" + "x".join(map(str, tensor.stride()))
-            known[place] = value.type.text + strides
+            known[place] = value.type.at_example.text + strides
         return known[place]
 
 

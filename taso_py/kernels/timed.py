@@ -14,7 +14,9 @@ from torch import Tensor, fx
 
 from taso_py.backend.lowering import lower
 from taso_py.backend.plan import MEMORY_FORMATS, Bound, Format
+from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
+from taso_py.ir.size import at_example
 from taso_py.kernels.layout import is_weight, random_operands
 from taso_py.kernels.tile import Cover
 
@@ -81,7 +83,7 @@ def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) 
     def call(overload: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         return graph.call_function(overload, arguments, keywords)
 
-    graph.output(tuple(lower(call, node, placeholders, device)))
+    graph.output(tuple(lower(resolving(call, at_example), node, placeholders, device)))
     return fx.GraphModule(torch.nn.Module(), graph).forward
 
 

@@ -25,7 +25,7 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Operator, Weight
-from taso_py.ir.size import Dim, symbol, terms
+from taso_py.ir.size import Dim, FloorDiv, symbol, terms
 from taso_py.ir.types import TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import define_constant
@@ -147,10 +147,10 @@ class _Scope:
         for monomial, coefficient in terms(value):
             product = np.full_like(total, coefficient)
             for atom in monomial:
-                if isinstance(atom, str):
-                    product = product * self._index(atom)
-                else:
+                if isinstance(atom, FloorDiv):
                     product = product * (self.grid(atom.numerator) // self.grid(atom.denominator))
+                else:
+                    product = product * self._index(str(atom))
             total = total + product
         return total
 

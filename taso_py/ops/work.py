@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
-from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols, terms
+from taso_py.ir.size import Dim, FloorDiv, Poly, substitute, symbol, symbols, terms
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.scalar import (
@@ -80,12 +80,12 @@ def value_bytes(value: Value) -> int:
 
 
 def work(node: Node) -> Work:
-    """What a node has to do, from the definition of its operator; types must be concrete."""
-    types = tuple(value.type for value in node.inputs)
+    """What a node has to do, from the definition of its operator; open sizes are as in the example inputs."""
+    types = tuple(value.type.at_example for value in node.inputs)
     written = sum(map(value_bytes, node.outputs))
     if not isinstance(node.op, TensorOperator):
         return Work(None, sum(min(value_bytes(value), written) for value in node.inputs), written)
-    flops, elements = _count(node.op, types)
+    flops, elements = _count(node.op.at_example, types)
     return Work(flops, sum(n * item_bytes(t.dtype) for n, t in zip(elements, types, strict=True)), written)
 
 
@@ -215,12 +215,10 @@ def _values(value: Dim, grids: Mapping[str, _Grid]) -> _Grid:
     for monomial, coefficient in terms(value):
         product = np.asarray(coefficient, dtype=np.int64)
         for atom in monomial:
-            factor = (
-                grids[atom]
-                if isinstance(atom, str)
-                else _values(atom.numerator, grids) // _values(atom.denominator, grids)
-            )
-            product = product * factor
+            if isinstance(atom, FloorDiv):
+                product = product * (_values(atom.numerator, grids) // _values(atom.denominator, grids))
+            else:
+                product = product * grids[str(atom)]
         total = total + product
     return total
 

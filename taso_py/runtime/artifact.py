@@ -19,12 +19,17 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._dynamo.exc import UserError
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program, build
+from taso_py.backend.program import Fixed
 from taso_py.frontend import import_program
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Open, Poly, choose, open_size
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
@@ -40,12 +45,60 @@ class ArtifactError(TasoError):
     """A folder that cannot be written, or that does not hold a saved result."""
 
 
-def serialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """The module as the content of a ``.pt2`` file; it is exported again for that."""
+def serialize(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: dict[str, Any] | None = None
+) -> bytes:
+    """The module as the content of a ``.pt2`` file; it is exported again for that.
+
+    Args:
+        module: what to save.
+        args: positional example inputs.
+        kwargs: keyword example inputs.
+        shapes: which sizes are open, as :func:`open_shapes` gives it.
+    """
     buffer = io.BytesIO()
     with quiet():
-        torch.export.save(torch.export.export(module, tuple(args), dict(kwargs)), buffer)
+        try:
+            exported = torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=shapes)
+        except UserError as error:
+            raise ArtifactError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
+        torch.export.save(exported, buffer)
     return buffer.getvalue()
+
+
+def open_shapes(program: Program) -> dict[str, Any] | None:
+    """The open dimensions of a program's arguments as ``torch.export.export`` takes them; None if there are none."""
+    if not program.open:
+        return None
+    types = {node.op.key: node.types[0] for node in program.graph.inputs if isinstance(node.op, Input)}
+    dims = {size: _named(size, place) for place, size in enumerate(program.open)}
+
+    def axes(leaf: str | Fixed) -> dict[int, Any] | None:
+        shape = () if isinstance(leaf, Fixed) else types[leaf].shape
+        return {axis: _dimension(size, dims) for axis, size in enumerate(shape) if isinstance(size, Poly)} or None
+
+    signature = program.signature
+    args, kwargs = pytree.tree_unflatten(map(axes, signature.inputs), signature.in_spec)
+    return dict(zip(signature.argument_names, [*args, *kwargs.values()], strict=True))
+
+
+def _named(size: Open, place: int) -> Any:
+    return torch.export.Dim(f"open_{place}", min=size.least, max=size.most)
+
+
+def _dimension(size: Poly, dims: Mapping[Open, Any]) -> Any:
+    """A dimension as torch.export writes it.
+
+    Named ones may be 1, and be parts of others, but may be under no further condition; the export finds out the range
+    and the conditions of the others from the checks in the module.
+    """
+    (variable, *more), rest = size.open, choose(size, dict.fromkeys(size.open, 0))
+    factor = choose(size, {variable: 1}) - rest
+    is_linear = isinstance(rest, int) and isinstance(factor, int) and size == factor * open_size(variable) + rest
+    if more or not is_linear or (factor == 1 and not rest and variable.least > 1):
+        return torch.export.Dim.DYNAMIC
+    dimension = dims[variable] if factor == 1 else factor * dims[variable]
+    return dimension + rest if rest else dimension
 
 
 def reimport(content: bytes) -> Program:
@@ -179,7 +232,7 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         ) from error
     if runtime == "eager" or exported.example_inputs is None:
         return module
-    return prepare(module, runtime, *exported.example_inputs)
+    return prepare(module, runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
 
 
 def as_json(document: Any) -> bytes:

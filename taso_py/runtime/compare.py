@@ -12,6 +12,7 @@ Invariant: integer and boolean outputs must be equal exactly, and where the orig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,6 +20,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from taso_py.ir.errors import first_line
 
 SLACK = 64
 """Units of rounding of the output's element type that a candidate may be worse than the original by."""
@@ -94,11 +97,12 @@ def compare(
     found: list[OutputComparison] = []
     for name, (args, kwargs) in cases:
         exact = tuple(pytree.tree_map(to_float64, part) for part in (args, dict(kwargs)))
-        results = [
-            outputs_of(original, args, kwargs),
-            outputs_of(candidate, args, kwargs),
-            outputs_of(reference, *exact),
-        ]
+        expected, truths = outputs_of(original, args, kwargs), outputs_of(reference, *exact)
+        try:
+            results = [expected, outputs_of(candidate, args, kwargs), truths]
+        except Exception as error:  # the others did not raise
+            found.append(OutputComparison(0, name, math.inf, 0.0, 0.0, f"raises {first_line(error)}"))
+            continue
         if len(results[0]) != len(results[1]):
             raise ValueError(f"the candidate has {len(results[1])} outputs, the original {len(results[0])}")
         for position, (before, after, truth) in enumerate(zip(*results, strict=True)):
@@ -133,7 +137,7 @@ def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, tr
         return OutputComparison(position, inputs, 0.0, 0.0, 0.0, unequal)
     finite = torch.isfinite(before) & torch.isfinite(truth)
     if not bool(torch.isfinite(after)[finite].all()):
-        return OutputComparison(position, inputs, float("inf"), 0.0, 0.0, "not finite where the original is")
+        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not finite where the original is")
     scale = float(truth[finite].abs().max()) if bool(finite.any()) else 0.0
     error, original_error = (_deviation(result, truth, finite, scale) for result in (after, before))
     allowed = max(FACTOR * original_error, SLACK * torch.finfo(before.dtype).eps)

@@ -40,6 +40,7 @@ from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.replay import import_source
+from taso_py.runtime.resize import describe
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
@@ -135,6 +136,9 @@ def optimize(
 ) -> Optimized:
     """Optimizes a module for the shapes of its example inputs, on the device that they are on.
 
+    An exported program may leave sizes open (``dynamic_shapes``): it is made fast for those of the example inputs, and
+    the result is valid for all in the range of the export.
+
     Args:
         module: in evaluation mode; it is not changed. A model of transformers is run without its cache of keys and
             values, and the result returns plain tuples and dicts. Or an exported program, which brings its own inputs.
@@ -214,7 +218,8 @@ class _Job:
                     reload=self.options.reload or output is not None,
                 )
                 judgement = trial.hold(found, runtimes)
-        report = self._report(program, found, judgement, [*trial.notes, *_disturbances(cost)])
+        notes = [*describe(program, self.rules), *trial.notes, *_disturbances(cost)]
+        report = self._report(program, found, judgement, notes)
         trace = judgement.winner.candidate.trace
         if output is not None:
             others, missing = emit(judgement.content, forms)

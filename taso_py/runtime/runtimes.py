@@ -3,7 +3,8 @@
 Inductor comes in two forms: as ``torch.compile`` has it by default, and with ``freezing``, which folds weights and
 picks packed kernels for them. Which is faster depends on the model.
 
-Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs.
+Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs; if it
+is prepared as resizable, for all that the module takes.
 """
 
 from __future__ import annotations
@@ -44,15 +45,24 @@ def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
     return COMPILED if name == "inductor" else (name,)
 
 
-def prepare(module: nn.Module, runtime: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Runner:
+def prepare(
+    module: nn.Module, runtime: str, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
+) -> Runner:
     """The module made ready to run: compiled or captured; the first call has been made.
+
+    Args:
+        module: to run.
+        runtime: one of :data:`RUNTIMES`.
+        args: positional example inputs.
+        kwargs: keyword example inputs.
+        resizable: whether calls with inputs of other sizes will follow.
 
     Raises:
         RuntimeUnavailableError: the runtime cannot run this module here; the message says why, in one line.
     """
     try:
         with torch.no_grad():
-            runner = _PREPARE[runtime](module, args, kwargs)
+            runner = _PREPARE[runtime](module, args, kwargs, resizable)
             runner(*args, **kwargs)
     except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:
         if runtime == "eager":
@@ -61,16 +71,21 @@ def prepare(module: nn.Module, runtime: str, args: Sequence[Any], kwargs: Mappin
     return runner
 
 
-def _eager(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
+def _eager(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any], _resizable: bool) -> Runner:
     return module
 
 
-def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
-    return torch.compile(module, backend="inductor", dynamic=False)
+# None lets torch.compile take a size for open once it has seen it change.
+def _dynamic(resizable: bool) -> bool | None:
+    return None if resizable else False
 
 
-def _inductor_freezing(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Runner:
-    compiled = torch.compile(module, backend="inductor", dynamic=False, options={"freezing": True})
+def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+    return torch.compile(module, backend="inductor", dynamic=_dynamic(resizable))
+
+
+def _inductor_freezing(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+    compiled = torch.compile(module, backend="inductor", dynamic=_dynamic(resizable), options={"freezing": True})
 
     def frozen(*args: Any, **kwargs: Any) -> Any:
         # Weights are frozen only where no gradients can be asked for.
@@ -80,8 +95,10 @@ def _inductor_freezing(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping
     return frozen
 
 
-def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Runner:
+def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
     """Captures one call; replays copy their inputs into the captured ones and return the captured outputs."""
+    if resizable:
+        raise RuntimeError("its sizes are open, a captured graph has those of the example only")
     static_args, static_kwargs = pytree.tree_map(
         lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (tuple(args), dict(kwargs))
     )
@@ -106,7 +123,7 @@ def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     return replay
 
 
-_PREPARE: Mapping[str, Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Runner]] = {
+_PREPARE: Mapping[str, Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Runner]] = {
     "eager": _eager,
     "inductor": _inductor,
     "inductor-freezing": _inductor_freezing,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from statistics import median
 from typing import Any
@@ -20,9 +21,10 @@ from taso_py.backend.schema import stored_bytes
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
-from taso_py.runtime.artifact import deserialize, reimport, serialize
-from taso_py.runtime.compare import Comparison, compare, input_cases
+from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
+from taso_py.runtime.compare import Arguments, Comparison, compare, input_cases
 from taso_py.runtime.regions import RegionError, check_regions
+from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
@@ -131,7 +133,7 @@ class Trial:
 
     def _prepare(self, module: nn.Module, runtime: str) -> Runner | None:
         try:
-            return prepare(module, runtime, self.source.args, self.source.kwargs)
+            return prepare(module, runtime, self.source.args, self.source.kwargs, resizable=bool(self.program.open))
         except RuntimeUnavailableError as error:
             self._note(str(error))
             return None
@@ -167,16 +169,25 @@ class Trial:
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
         cases = input_cases(self.source.args, self.source.kwargs, self.seed)
+        cases += self._resized
         reference = build(retype(self.program))
         if not self.reload:
             module = build(finalist.program, finalist.plan)
             judged = poison(module) if finalist.plan is not NO_PLAN else module
             return b"", None, compare(self.source.callable(), judged, reference, cases)
         plain = build(finalist.program) if finalist.name != ORIGINAL else build(self.program)
-        content = serialize(plain, self.source.args, self.source.kwargs)
+        content = serialize(plain, self.source.args, self.source.kwargs, open_shapes(self.program))
         plan = None if finalist.plan is NO_PLAN else dump(self.planner(reimport(content).graph))
         loaded = deserialize(content, plan)
         return content, plan, compare(self.source.callable(), poison(loaded) if plan else loaded, reference, cases)
+
+    @cached_property
+    def _resized(self) -> list[tuple[str, Arguments]]:
+        """Cases of other sizes, where the model leaves them open."""
+        if not self.program.open:
+            return []
+        saved = serialize(build(self.program), self.source.args, self.source.kwargs, open_shapes(self.program))
+        return resized_cases(self.program, [self.source.callable(), deserialize(saved)], self.seed)
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
         return confirm(

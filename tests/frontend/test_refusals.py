@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from taso_py.frontend import ImportRefusal, import_module, import_program
+from taso_py.frontend import ImportRefusal, import_module
 from tests.round_trips import Model
 
 X = torch.arange(6.0).view(2, 3) - 2
@@ -65,18 +65,6 @@ def test_refusal(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 def test_refusal_names_the_source_line() -> None:
     with pytest.raises(ImportRefusal, match=r"test_refusals\.py:\d+: return x\[x > 0\] \* 2"):
         import_module(Selecting(), (X,))
-
-
-def test_dynamic_dimension_is_refused() -> None:
-    dynamic = {"x": {0: torch.export.Dim("batch")}}
-    exported = torch.export.export(Named(), (torch.ones(4, 3),), dynamic_shapes=dynamic)
-    with pytest.raises(ImportRefusal, match=r"has dynamic dimensions .* export with static sizes"):
-        import_program(exported)
-
-
-class Named(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 1
 
 
 def test_sparse_input_is_refused() -> None:

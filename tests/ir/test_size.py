@@ -5,7 +5,22 @@ import random
 
 import pytest
 
-from taso_py.ir.size import Dim, evaluate, floordiv, solve, substitute, symbol, symbols
+from taso_py.ir.size import (
+    Dim,
+    Open,
+    at_example,
+    choose,
+    evaluate,
+    floordiv,
+    is_never_negative,
+    least,
+    open_size,
+    open_sizes,
+    solve,
+    substitute,
+    symbol,
+    symbols,
+)
 
 M, N, K = symbol("M"), symbol("N"), symbol("K")
 
@@ -89,3 +104,59 @@ def test_solving_gives_an_integer_for_all_others_or_nothing() -> None:
 
 def test_symbols_are_found_inside_divisions() -> None:
     assert symbols(floordiv(N + 1, K) + M) == {"M", "N", "K"}
+
+
+BATCH, LENGTH = Open("x.0", 4, 1, None), Open("x.1", 10, 3, 64)
+B, L = open_size(BATCH), open_size(LENGTH)
+
+
+def test_open_sizes_are_chosen_not_bound() -> None:
+    size = 2 * B * L + floordiv(L + N, 2)
+    assert symbols(size) == {"N"}
+    assert open_sizes(size) == {BATCH, LENGTH}
+    assert substitute(size, {"N": 2}) == 2 * B * L + floordiv(L + 2, 2)
+    assert choose(size, {LENGTH: 6, BATCH: 3}) == 36 + floordiv(N + 6, 2)
+    assert at_example(substitute(size, {"N": 2})) == 86
+    assert str(B + 1) == "x.0{4 in 1..}+1"
+    assert str(2 * L) == "2*x.1{10 in 3..64}"
+
+
+def test_open_sizes_that_differ_in_range_or_example_are_others() -> None:
+    assert open_size(Open("x.0", 5, 1, None)) != B
+    assert open_size(Open("x.1", 10, 2, 64)) != L
+    assert B - B == 0
+    assert B * L - L * B == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "bound"),
+    [
+        (L - 3, 0),
+        (B * L - 3, 0),
+        (L - 4, -1),
+        (floordiv(L - 1, 2) - 1, 0),
+        (floordiv(L, 2) * B - 1, 0),
+        (B - L, None),
+        (65 - L, None),  # only the greatest value makes it positive
+        (M + N - 2, 0),
+        (floordiv(L, B), None),
+        (7, 7),
+    ],
+)
+def test_what_a_size_is_at_least(size: Dim, bound: int | None) -> None:
+    assert least(size) == bound
+    assert is_never_negative(size) == (bound is not None and bound >= 0)
+
+
+def test_the_least_is_never_more_than_any_value() -> None:
+    sizes = [B, L, floordiv(3 * L - 2, 4), floordiv(B + L, 3), symbol("N")]
+    generator = random.Random(0)
+    for _ in range(300):
+        total: Dim = generator.randint(-5, 5)
+        for _ in range(3):
+            total = total + generator.randint(-2, 3) * generator.choice(sizes) * generator.choice([1, *sizes])
+        bound = least(total)
+        for batch, length, n in itertools.product((1, 2, 9), (3, 4, 11), (1, 5)):
+            value = substitute(choose(total, {BATCH: batch, LENGTH: length}), {"N": n})
+            assert isinstance(value, int)
+            assert bound is None or bound <= value

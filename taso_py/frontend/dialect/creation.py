@@ -25,7 +25,7 @@ def _filled(value: float | None = None) -> Callable[[Call], Result]:
         number: Any = call["fill_value"] if value is None else value
         call.require(isinstance(number, int | float))
         dtype, device = call.types[0].dtype, encode(result.device if result is not None else None)
-        shape = call.types[0].sizes
+        shape = call.types[0].dims
         return apply(Opaque(FULL, (shape, number), call.types, (("dtype", dtype), ("device", device))))
 
     return row

@@ -6,17 +6,20 @@ against the original by the importer. A call that changes neither elements nor l
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from taso_py.frontend.call import Call, Result, apply, negative
 from taso_py.ir.node import Value
+from taso_py.ir.size import Dim
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
 
 
-def reshaped(x: Value, shape: Sequence[int]) -> Value:
+def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
     """A reshape, unless the shape is there already."""
     return x if x.type.shape == tuple(shape) else apply(Reshape(tuple(shape)), x)
 
@@ -29,18 +32,18 @@ def permuted(x: Value, order: Sequence[int]) -> Value:
     return apply(Permute(tuple(kept)), x) if kept else x
 
 
-def sliced(x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+def sliced(x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
     """A slice with bounds in range, unless it is the whole axis."""
-    size = x.type.sizes[axis]
+    size = x.type.dims[axis]
     return x if (start, stop, step) == (0, size, 1) else apply(Slice(axis, start, stop, step), x)
 
 
 def _reshape(call: Call) -> Result:
-    return reshaped(call.value("self"), call.types[0].sizes)
+    return reshaped(call.value("self"), call.types[0].dims)
 
 
 def _expand(call: Call) -> Result:
-    x, shape = call.value("self"), call.types[0].sizes
+    x, shape = call.value("self"), call.types[0].dims
     return x if x.type.shape == shape else apply(Expand(shape), x)
 
 
@@ -65,42 +68,56 @@ def _transpose(first: str = "", second: str = "") -> Callable[[Call], Result]:
 def _slice(call: Call) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
-    start, stop, step = slice(call["start"], call["end"], call["step"]).indices(x.type.sizes[axis])
-    return sliced(x, axis, start, max(start, stop), step)
+    size = x.type.dims[axis]
+    if isinstance(size, int) and all(isinstance(call[name], int | None) for name in ("start", "end")):
+        start, stop, step = slice(call["start"], call["end"], call["step"]).indices(size)
+        return sliced(x, axis, start, max(start, stop), step)
+    start, stop = _bound(call["start"], 0, size), _bound(call["end"], size, size)
+    result = sliced(x, axis, start, stop, call["step"])
+    # The export knows the ranges of open sizes; where it found another length, a bound is out of range for some.
+    call.require(result.type == call.types[0])
+    return result
+
+
+def _bound(given: Any, default: Dim, size: Dim) -> Dim:
+    """A bound of a slice, counted from the start."""
+    if given is None or (isinstance(given, int) and given >= sys.maxsize):
+        return default if given is None else size
+    return size + given if isinstance(given, int) and given < 0 else given
 
 
 def _narrow(call: Call) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
-    start = call["start"] % max(x.type.sizes[axis], 1)
+    start = _bound(call["start"], 0, x.type.dims[axis])
     return sliced(x, axis, start, start + call["length"])
 
 
 def _select(call: Call) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
-    index = call["index"] % x.type.sizes[axis]
-    return reshaped(sliced(x, axis, index, index + 1), call.types[0].sizes)
+    index = _bound(call["index"], 0, x.type.dims[axis])
+    return reshaped(sliced(x, axis, index, index + 1), call.types[0].dims)
 
 
 def _pieces(call: Call) -> Result:
     """Split and chunk: the results say where to cut."""
     x = call.value("self")
     axis = call.axis("dim", x)
-    start = 0
+    start: Dim = 0
     pieces: list[Value] = []
     for type_ in call.types:
-        stop = start + type_.sizes[axis]
+        stop = start + type_.dims[axis]
         pieces.append(sliced(x, axis, start, stop))
         start = stop
-    call.require(start == x.type.sizes[axis])
+    call.require(start == x.type.dims[axis])
     return pieces
 
 
 def _unbind(call: Call) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
-    return [reshaped(sliced(x, axis, i, i + 1), type_.sizes) for i, type_ in enumerate(call.types)]
+    return [reshaped(sliced(x, axis, i, i + 1), type_.dims) for i, type_ in enumerate(call.types)]
 
 
 def _cat(call: Call) -> Result:
@@ -109,7 +126,7 @@ def _cat(call: Call) -> Result:
 
 
 def _stack(call: Call) -> Result:
-    shape = list(call.types[0].sizes)
+    shape = list(call.types[0].dims)
     axis = negative(call["dim"], len(shape))
     shape[axis] = 1
     return apply(Concat(axis), *[apply(Reshape(tuple(shape)), x) for x in call.values("tensors")])
@@ -119,10 +136,11 @@ def _pad(widths: str, value: str) -> Callable[[Call], Result]:
     def row(call: Call) -> Result:
         x, flat = call.value("self"), list(call[widths])
         call.require(call.arguments.get("mode", "constant") == "constant")
+        call.require(all(isinstance(width, int) for width in flat))
         pairs = [(flat[i], flat[i + 1]) for i in range(len(flat) - 2, -1, -2)]
         for axis, (before, after) in enumerate(pairs, start=-len(pairs)):
             # A negative width cuts off.
-            x = sliced(x, axis, max(-before, 0), x.type.sizes[axis] + min(after, 0))
+            x = sliced(x, axis, max(-before, 0), x.type.dims[axis] + min(after, 0))
         grown = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
         if not any(map(any, grown)):
             return apply(Contiguous(), x)
@@ -141,7 +159,7 @@ def _copy(call: Call) -> Result:
     """What writing a whole tensor became without writes: the source in the shape and type of the target."""
     x, type_ = call.value("src"), call.types[0]
     x = x if x.type.dtype is type_.dtype else apply(Cast(type_.dtype), x)
-    return x if x.type.shape == type_.shape else apply(Expand(type_.sizes), x)
+    return x if x.type.shape == type_.shape else apply(Expand(type_.dims), x)
 
 
 def _clone(call: Call) -> Result:

@@ -35,6 +35,7 @@ def _contiguous(x: Value) -> Value:
 def _as_strided(call: Call) -> Result:
     """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
     x = call.value("self")
+    call.require(not x.type.open and not call.types[0].open)
     order = memory_order(call.layouts[x])
     # An offset counts from where the storage begins; none is where the operand begins.
     call.require(call["storage_offset"] is None or call.layouts[x].storage_offset() == 0)

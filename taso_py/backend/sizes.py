@@ -1,0 +1,118 @@
+"""Open sizes at run time: where a call's arguments show them, and what is computed from them.
+
+Invariant: a built module computes every open size from its arguments once, before anything else, and refuses arguments
+whose sizes do not agree with each other or are out of range.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from taso_py.backend.guard import check_equal, check_range
+from taso_py.backend.lowering import Caller
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Dim, FloorDiv, Open, Poly, choose, open_sizes, terms
+
+_sym_size = torch.ops.aten.sym_size.int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an open size shows: the dimension of an input is ``factor * size + rest``."""
+
+    size: Open
+    input: Node
+    axis: int
+    factor: int
+    rest: Dim
+    """Of open sizes that show earlier."""
+
+
+def places(graph: Graph) -> tuple[Place, ...]:
+    """The place of each open size of a graph's inputs, in an order in which they can be computed."""
+    found: dict[Open, Place] = {}
+    for node in graph.inputs:
+        for axis, dim in enumerate(node.types[0].shape):
+            unknown = open_sizes(dim) - found.keys() if isinstance(dim, Poly) else frozenset[Open]()
+            if isinstance(dim, Poly) and len(unknown) == 1:
+                (size,) = unknown
+                factor = next((c for monomial, c in terms(dim) if monomial == (size,)), 0)
+                rest = choose(dim, {size: 0})
+                found[size] = Place(size, node, axis, factor, rest)
+    return tuple(found.values())
+
+
+def _with_sizes(argument: Any, number: Callable[[Poly], Any]) -> Any:
+    """An argument of a call with what stands for them in the place of sizes that are no numbers."""
+    if isinstance(argument, Poly):
+        return number(argument)
+    if isinstance(argument, list | tuple):
+        return type(argument)(_with_sizes(item, number) for item in argument)
+    return argument
+
+
+def resolving(call: Caller, number: Callable[[Poly], Any]) -> Caller:
+    """A caller like ``call`` that takes sizes which are no numbers as ``number`` says."""
+
+    def resolved(overload: Any, *arguments: Any, **keywords: Any) -> Any:
+        given = [_with_sizes(argument, number) for argument in arguments]
+        return call(overload, *given, **{name: _with_sizes(value, number) for name, value in keywords.items()})
+
+    return resolved
+
+
+class SizeWriter:
+    """Writes the calls that compute sizes into an fx graph, each once."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._written: dict[Dim, Any] = {}
+
+    def declare(self, graph: Graph, placeholders: Mapping[Node, fx.Node]) -> None:
+        """Writes the open sizes of a graph's inputs, and the checks that the inputs agree on them."""
+        for place in places(graph):
+            shown = self._graph.call_function(_sym_size, (placeholders[place.input], place.axis))
+            value = self._call(operator.sub, shown, self(place.rest)) if place.rest != 0 else shown
+            value = self._call(operator.floordiv, value, place.factor) if place.factor != 1 else value
+            size = place.size
+            self._graph.call_function(check_range, (value, size.name, size.least, size.most))
+            self._written[Poly((((size,), 1),))] = value
+        for node in graph.inputs:
+            assert isinstance(node.op, Input)
+            for axis, dim in enumerate(node.types[0].shape):
+                if isinstance(dim, Poly):
+                    shown = self._graph.call_function(_sym_size, (placeholders[node], axis))
+                    self._graph.call_function(check_equal, (shown, self(dim), f"{node.op.key}.{axis}", str(dim)))
+
+    def __call__(self, size: Dim) -> Any:
+        """What stands for a size: a number, or the node that computes it."""
+        if isinstance(size, int):
+            return size
+        if size not in self._written:
+            self._written[size] = self._sum(size)
+        return self._written[size]
+
+    def _sum(self, size: Poly) -> Any:
+        total: Any = None
+        for monomial, coefficient in size.terms:
+            product: Any = None
+            for factor in (*([coefficient] if coefficient != 1 or not monomial else []), *map(self._atom, monomial)):
+                product = factor if product is None else self._call(operator.mul, product, factor)
+            total = product if total is None else self._call(operator.add, total, product)
+        return total
+
+    def _atom(self, atom: Any) -> Any:
+        if isinstance(atom, FloorDiv):
+            return self._call(operator.floordiv, self(atom.numerator), self(atom.denominator))
+        return self._written[Poly((((atom,), 1),))]
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
+        return self._graph.call_function(function, arguments)

@@ -1,0 +1,202 @@
+"""Sizes that an export leaves open, and what torch calls them.
+
+torch.export writes sizes as expressions of sympy over symbols of its own (``s77``), with a range for each. Here they
+become :class:`~taso_py.ir.size.Open` sizes, named after the input and dimension that show them.
+
+Invariant: the two forms are converted into each other exactly, or not at all. Nothing that happens on fake tensors
+during an import fixes a size: whatever torch decides by the example sizes is compared for all sizes afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sympy
+from torch import SymInt, Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._sympy import functions
+
+from taso_py.backend.lowering import Caller
+from taso_py.backend.run import run_call
+from taso_py.backend.sizes import resolving
+from taso_py.ir.errors import TasoError
+from taso_py.ir.size import Dim, FloorDiv, Open, at_example, floordiv, is_never_negative, open_size
+
+UNLIMITED = 1 << 60
+"""What torch writes for a size without a greatest value is beyond this."""
+
+
+class OpenSizeError(TasoError):
+    """A size that the graph has no form for."""
+
+
+@dataclass
+class Sizes:
+    """The open sizes of one export."""
+
+    mode: FakeTensorMode
+    _ours: dict[sympy.Symbol, Open] = field(default_factory=dict[sympy.Symbol, Open])
+    _theirs: dict[Open, sympy.Symbol] = field(default_factory=dict[Open, sympy.Symbol])
+
+    @property
+    def any(self) -> bool:
+        """Whether any size is open."""
+        return bool(self._ours)
+
+    def declare(self, name: str, shape: Sequence[Any], example: Sequence[int], ranges: Mapping[Any, Any]) -> None:
+        """Takes note of the symbols that an input shows first.
+
+        Args:
+            name: of the input.
+            shape: its sizes, of which some are symbols; those that are not yet known may stand in a linear expression.
+            example: its sizes in the example inputs.
+            ranges: least and greatest value of each symbol.
+
+        Raises:
+            OpenSizeError: a symbol cannot be told from the size.
+        """
+        for axis, (size, actual) in enumerate(zip(shape, example, strict=True)):
+            if not isinstance(size, SymInt):
+                continue
+            expression = size.node.expr
+            unknown = sorted(expression.free_symbols - self._ours.keys(), key=str)
+            if unknown:
+                value = self._solved(expression, unknown, actual)
+                found = Open(f"{name}.{axis}", value, *_bounds(ranges.get(unknown[0])))
+                if value < found.least:
+                    raise OpenSizeError(f"dimension {axis} of input {name} is open and {actual} in the example")
+                self._ours[unknown[0]], self._theirs[found] = found, unknown[0]
+
+    def _solved(self, expression: Any, unknown: Sequence[Any], actual: int) -> int:
+        """What the only unknown symbol of a linear expression is in the example."""
+        if len(unknown) == 1:
+            factor = expression.coeff(unknown[0], 1)
+            rest = sympy.expand(expression - factor * unknown[0])
+            if factor.is_Integer and unknown[0] not in rest.free_symbols:
+                known = at_example(self._converted(rest))
+                if isinstance(known, int) and (actual - known) % int(factor) == 0:
+                    return (actual - known) // int(factor)
+        raise OpenSizeError(f"a size of an input is {expression}, which does not tell what its parts are")
+
+    def dim(self, size: Any) -> Dim:
+        """A size of torch's as one of ours.
+
+        Raises:
+            OpenSizeError: it is neither a polynomial of the inputs' sizes nor a division of such.
+        """
+        return size if type(size) is int else self._converted(size.node.expr)
+
+    def dims(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
+        """Sizes or strides of torch's as ours."""
+        return tuple([self.dim(size) for size in sizes])
+
+    def strides(self, tensor: Tensor) -> tuple[Dim, ...] | None:
+        """A tensor's strides as ours; None if there is no form for them."""
+        try:
+            return self.dims(tensor.stride())
+        except OpenSizeError:
+            return None
+
+    def agree(self, left: Sequence[Any], right: Sequence[Any]) -> bool:
+        """Whether sizes or strides are evidently the same, whatever the open sizes are."""
+        return len(left) == len(right) and all(map(self._agree, left, right))
+
+    def _agree(self, left: Any, right: Any) -> bool:
+        if type(left) is int and type(right) is int:
+            return left == right
+        # Strides may be beyond polynomials: torch writes Max(1, n) for an n that might be zero.
+        if isinstance(left, SymInt) and isinstance(right, SymInt) and left.node.expr == right.node.expr:
+            return True
+        try:
+            return self.dim(left) == self.dim(right)
+        except OpenSizeError:
+            return False
+
+    def _converted(self, expression: Any) -> Dim:
+        match expression:
+            case sympy.Integer():
+                return int(expression)
+            case sympy.Symbol() if expression in self._ours:
+                return open_size(self._ours[expression])
+            case sympy.Add():
+                return _total(map(self._converted, expression.args))
+            case sympy.Mul():
+                return _product(map(self._converted, expression.args))
+            case sympy.Pow() if isinstance(expression.exp, sympy.Integer) and expression.exp > 0:
+                return _product([self._converted(expression.base)] * int(expression.exp))
+            case functions.FloorDiv():
+                numerator, denominator = map(self._converted, expression.args)
+                return floordiv(numerator, denominator)
+            case functions.Mod() | functions.PythonMod():
+                numerator, denominator = map(self._converted, expression.args)
+                return numerator - denominator * floordiv(numerator, denominator)
+            case functions.Max() if len(expression.args) == 2 and sympy.Integer(1) in expression.args:
+                (size,) = (self._converted(part) for part in expression.args if part != 1)
+                if is_never_negative(size - 1):
+                    return size
+                raise OpenSizeError(f"the size {size} may be zero")
+            case _:
+                raise OpenSizeError(f"the size {expression} is no polynomial of the sizes of the inputs")
+
+    def symbolic(self, size: Dim) -> Any:
+        """One of our sizes as torch's."""
+        if isinstance(size, int):
+            return size
+        environment = self.mode.shape_env
+        assert environment is not None
+        example = at_example(size)
+        assert isinstance(example, int)
+        return environment.create_symintnode(_expression(size, self._theirs), hint=example)
+
+    @cached_property
+    def call(self) -> Caller:
+        """The caller that runs what a lowering calls on fake tensors of open sizes."""
+        return resolving(run_call, self.symbolic)
+
+    def undecided(self) -> AbstractContextManager[Any]:
+        """Lets torch decide by the example sizes without taking that for true of all others."""
+        environment = self.mode.shape_env
+        return nullcontext() if environment is None else environment.suppress_guards()
+
+
+def _total(sizes: Iterable[Dim]) -> Dim:
+    total: Dim = 0
+    for size in sizes:
+        total = total + size
+    return total
+
+
+def _product(sizes: Iterable[Dim]) -> Dim:
+    product: Dim = 1
+    for size in sizes:
+        product = product * size
+    return product
+
+
+def _bounds(bounds: Any) -> tuple[int, int | None]:
+    """Least and greatest value of a symbol; an empty tensor is none that rules speak of, so that it is one at least."""
+    if bounds is None:
+        return 1, None
+    limited = bounds.upper.is_Integer and bounds.upper < UNLIMITED
+    return max(1, int(bounds.lower)), int(bounds.upper) if limited else None
+
+
+def _expression(size: Dim, symbols: Mapping[Open, sympy.Symbol]) -> Any:
+    """A size as an expression of sympy."""
+    if isinstance(size, int):
+        return sympy.Integer(size)
+    total: Any = sympy.Integer(0)
+    for monomial, coefficient in size.terms:
+        product: Any = sympy.Integer(coefficient)
+        for atom in monomial:
+            if isinstance(atom, FloorDiv):
+                sides = (_expression(side, symbols) for side in (atom.numerator, atom.denominator))
+                product *= functions.FloorDiv(*sides)
+            elif isinstance(atom, Open):
+                product *= symbols[atom]
+        total += product
+    return total

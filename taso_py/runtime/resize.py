@@ -1,0 +1,113 @@
+"""Models that leave sizes open: inputs of other sizes than the example's, and what the search had to leave out.
+
+Invariant: the inputs are such that the original takes them: their sizes are in range and agree with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from taso_py.backend import Program
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Open, choose
+from taso_py.ir.types import TensorType
+from taso_py.rules.apply import replacements
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.match import Matcher
+from taso_py.rules.substitution import Substitution
+from taso_py.runtime.compare import Arguments, outputs_of
+
+NAMED = 8
+"""How many rules a note names."""
+
+
+def resized_cases(program: Program, modules: Iterable[Callable[..., Any]], seed: int) -> list[tuple[str, Arguments]]:
+    """Arguments of other sizes for a comparison, with what to call them; none where no size is open.
+
+    Args:
+        program: whose arguments they are.
+        modules: the original, and others that must take them; sizes that one refuses, although the range of the export
+            has them, are left out.
+        seed: of their content.
+    """
+    cases: list[tuple[str, Arguments]] = []
+    for sizes in other_sizes(program.open):
+        case = resized(program, sizes, seed)
+        if all(_takes(module, case) for module in modules):
+            cases.append((", ".join(f"{size.name}={value}" for size, value in sizes.items()), case))
+    return cases
+
+
+def _takes(module: Callable[..., Any], case: Arguments) -> bool:
+    try:
+        outputs_of(module, *case)
+    except Exception:  # a model may raise anything
+        return False
+    return True
+
+
+def describe(program: Program, rules: Sequence[Substitution]) -> list[str]:
+    """What to tell the user of a program of open sizes."""
+    if not program.open:
+        return []
+    sizes = ", ".join(f"{size.name} ({size.range}, in the example {size.example})" for size in program.open)
+    notes = [f"the result is for all sizes {sizes}; latencies are those of the example"]
+    missed = sorted(fitting(program.graph.at_example, rules) - fitting(program.graph, rules))
+    if missed:
+        names = ", ".join(missed[:NAMED]) + (", ..." if len(missed) > NAMED else "")
+        notes.append(f"{len(missed)} rules fit the example's sizes but not all, and were left out: {names}")
+    return notes
+
+
+def fitting(graph: Graph, rules: Sequence[Substitution]) -> set[str]:
+    """The rules that can be applied somewhere in a graph."""
+    index = GraphIndex(graph)
+    return {match.rule.id for match in Matcher(rules).matches(index) if replacements(match, index) is not None}
+
+
+def other_sizes(sizes: tuple[Open, ...]) -> list[dict[Open, int]]:
+    """The least sizes, larger ones than the example's, and each size alone another than in the example."""
+    if not sizes:
+        return []
+    least = {size: size.least for size in sizes}
+    larger = {size: _within(size, 2 * size.example + 1) for size in sizes}
+    each = [{**{other: other.example for other in sizes}, size: _within(size, size.example + 3)} for size in sizes]
+    return [least, larger, *(each if len(sizes) > 1 else [])]
+
+
+def _within(size: Open, value: int) -> int:
+    return value if size.most is None else min(value, size.most)
+
+
+def resized(program: Program, sizes: Mapping[Open, int], seed: int) -> Arguments:
+    """Arguments of the sizes given, their content drawn from that of the example inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    examples = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
+    made = {
+        node.op.key: _drawn(_shape(node.types[0], sizes), example, generator)
+        for node, example in examples.items()
+        if isinstance(node.op, Input)
+    }
+    signature = program.signature
+    leaves = [made[leaf] if isinstance(leaf, str) else leaf.value for leaf in signature.inputs]
+    args, kwargs = pytree.tree_unflatten(leaves, signature.in_spec)
+    return tuple(args), dict(kwargs)
+
+
+def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
+    return [size for dim in type_.dims if isinstance(size := choose(dim, sizes), int)]
+
+
+def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Tensor:
+    """A tensor of elements of another, any of them as often as it comes: a valid index stays one."""
+    if list(example.shape) == shape:
+        return example
+    count = torch.Size(shape).numel()
+    places = torch.randint(0, max(1, example.numel()), (count,), generator=generator).to(example.device)
+    return example.detach().reshape(-1)[places].reshape(shape)

@@ -6,6 +6,7 @@ Invariant: a user's mistake is one line and exit status 2, as on the main comman
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -110,4 +111,6 @@ def _show(experiment: Experiment, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
+    # Whoever ends this process from outside gets what Ctrl-C gives.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(main())

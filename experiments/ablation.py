@@ -15,9 +15,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, priced
-from experiments.ways import ORIGINAL, bars, interval
+from experiments.ways import ORIGINAL, interval
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.optimize import Options, optimize_source
@@ -125,7 +126,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
         wide, without = models.setdefault(row["model"], {"model": row["model"]}), row["without"]
         wide |= {f"{without}{end}": row[f"speedup{end}"] for end in ("", "_low", "_high")}
     ways = list(dict.fromkeys(row["without"] for row in rows))
-    bars(figure, list(models.values()), ways, "speed-up over the original in eager mode, without what the legend names")
+    grouped_bars(figure, list(models.values()), ways, "speed-up over the original, without what the legend names")
 
 
 EXPERIMENT = Experiment(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
@@ -153,10 +154,9 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
         for place, row in there:
             axes.plot([row[f"{way}_low"], row[f"{way}_high"]], [place, place], color=shade, linewidth=1)
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(done)), [row["model"] for row in done])
+    name_rows(axes, [row["model"] for row in done])
     for place in range(1, len(done)):
         axes.axhline(place - 0.5, color="0.9", linewidth=0.8)
-    axes.set_ylim(len(done) - 0.5, -0.5)
     axes.set_xlabel("speed-up over the original in eager mode (paired medians, 95% intervals)")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 
 _MODEL = """
@@ -319,9 +320,8 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
         for column, key in enumerate(("held", "next_run_works")):
             axes.text(column, place, "yes" if row[key] else "NO", ha="center", va="center")
     axes.set_xticks([0, 1], ["held", "next run works"])
-    axes.set_yticks(range(len(rows)), [row["fault"] for row in rows])
+    name_rows(axes, [row["fault"] for row in rows])
     axes.set_xlim(-0.5, 1.5)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 EXPERIMENT = Experiment(

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import subject, timed
 from taso_py.backend.plan import NO_PLAN
@@ -65,8 +66,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     axes.scatter(
         [row["plain_sum/measured"] for row in rows], places, facecolors="white", edgecolors="0.3", label="plain sum"
     )
-    axes.set_yticks(list(places), [row["model"] for row in rows])
-    axes.invert_yaxis()
+    name_rows(axes, [row["model"] for row in rows])
     axes.set_xlabel("predicted over measured latency of the kernels chosen")
     axes.legend(loc="lower left")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows, shade
 from experiments.harness import Experiment, Row, Settings
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
@@ -27,6 +28,13 @@ from taso_py.generate.vocabulary import Family
 from taso_py.rules.database import MANIFEST
 
 QUICK = ("core", "scalars")
+PUBLISHED: Row = {
+    "vocabulary": "published (Jia et al., SOSP 2019)",
+    "before_renaming": 28744,
+    "candidates": 17346,
+    "rules": 743,
+}
+"""What another generator came to, up to four operators: candidates in all, up to names, and after pruning."""
 LEVELS = range(1, 8)
 """Numbers of operators."""
 
@@ -51,7 +59,7 @@ def _families() -> Mapping[tuple[str, str], Family]:
 
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     if part == SHIPPED:
-        return _shipped()
+        return [*_shipped(), PUBLISHED]
     vocabulary, name = part.split(":")
     return [_family(vocabulary, _families()[vocabulary, name], settings.seed)]
 
@@ -95,26 +103,28 @@ def _count(facts: Mapping[str, Any], *beginnings: str) -> int:
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
-    axes = figure.subplots()
     families = [row for row in rows if "terms_1" in row]
-    shades = ("0.85", "0.7", "0.55", "0.4", "0.3", "0.2", "0.1")
-    for level, shade in zip(LEVELS, shades, strict=True):
-        counts = [row[f"terms_{level}"] or 0 for row in families]
-        height = 0.9 / len(shades)
-        places = [place + (level - 4) * height for place in range(len(families))]
-        axes.barh(places, counts, height, color=shade, label=f"{level}")
-    axes.set_yticks(range(len(families)), [f"{row['vocabulary']}: {row['family']}" for row in families])
-    axes.invert_yaxis()
+    levels = [level for level in LEVELS if any(row.get(f"terms_{level}") for row in families)]
+    figure.set_size_inches(9, 0.13 * len(families) * (len(levels) + 1) + 1)
+    axes = figure.subplots()
+    height = 0.9 / len(levels)
+    for number, level in enumerate(levels):
+        counts = [row.get(f"terms_{level}") or 0 for row in families]
+        places = [place + (number - (len(levels) - 1) / 2) * height for place in range(len(families))]
+        axes.barh(places, counts, height, color=shade(number, len(levels)), edgecolor="0.2", label=f"{level}")
+    name_rows(axes, [f"{row['vocabulary']}: {row['family']}" for row in families])
     axes.set_xscale("log")
+    axes.set_xlim(left=0.8)
     axes.set_xlabel("terms evaluated")
-    axes.legend(title="operators", loc="lower right")
+    axes.legend(title="operators", loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 EXPERIMENT = Experiment(
     "generation",
     "How many terms are there, how fast are they enumerated, and what comes of them?",
     "one row a family of terms with the terms evaluated at each number of operators, then one a shipped file with what "
-    "its candidates came to; `unproved` pass every test and were not proved",
+    "its candidates came to, and what was published of another generator; `unproved` pass every test and were not "
+    "proved",
     _parts,
     _measure,
     _plot,

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from experiments.harness import STYLES, Experiment, Row, Settings
+from experiments.drawing import STYLES
+from experiments.harness import Experiment, Row, Settings
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import make

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 Row: TypeAlias = Mapping[str, Any]
 """One row of a table: numbers, strings and booleans by column. ``x_low`` and ``x_high`` are the interval of ``x``."""
 
-STYLES = tuple((line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^"))
-"""How lines are told apart without colours."""
-
 
 @dataclass(frozen=True)
 class Settings:

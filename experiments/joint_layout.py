@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from experiments.ways import ORIGINAL, bars, raced
+from experiments.ways import ORIGINAL, raced
 from taso_py.backend.plan import NO_PLAN, Format, Plan, is_formatted
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
@@ -114,7 +115,7 @@ def _ways(model: Subject, limits: Limits) -> Mapping[str, tuple[float, Callable[
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
-    bars(figure, rows, WAYS, "speed-up over the original computed by plain operators (medians, 95% intervals)")
+    grouped_bars(figure, rows, WAYS, "speed-up over the original computed by plain operators (medians, 95% intervals)")
 
 
 EXPERIMENT = Experiment(

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from experiments.ways import ORIGINAL, bars, raced
+from experiments.ways import ORIGINAL, raced
 from taso_py.backend.plan import NO_PLAN, Format
 from taso_py.cost.choice import Choice, choose
 
@@ -45,7 +46,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
-    bars(figure, rows, WAYS, "speed-up over the same graph computed by plain operators (medians, 95% intervals)")
+    grouped_bars(figure, rows, WAYS, "speed-up over plain operators, same graph (medians, 95% intervals)")
 
 
 EXPERIMENT = Experiment(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from taso_py.ir.errors import TasoError
 from taso_py.runtime import zoo
@@ -33,8 +34,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     axes.barh(places, [row["nodes"] for row in done], color="0.85", edgecolor="0.3", label="nodes")
     axes.barh(places, [row["opaque"] for row in done], color="0.2", label="of these opaque, at run time")
     labels = [row["model"] if row["identical"] else f"{row['model']} DIFFERS" for row in done]
-    axes.set_yticks(list(places), labels)
-    axes.invert_yaxis()
+    name_rows(axes, labels)
     axes.set_xlabel("nodes of the imported graph")
     axes.legend(loc="lower right")
 

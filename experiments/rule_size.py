@@ -13,7 +13,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.harness import STYLES, Experiment, Row, Settings
+from experiments.drawing import STYLES
+from experiments.harness import Experiment, Row, Settings
 from experiments.subject import subject
 from taso_py.rules.database import read_database
 from taso_py.search import backtracking

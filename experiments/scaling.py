@@ -21,10 +21,12 @@ from random import Random
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor, nn
 from torch.nn.functional import gelu, softmax
 
-from experiments.harness import STYLES, Experiment, Row, Settings
+from experiments.drawing import STYLES
+from experiments.harness import Experiment, Row, Settings
 from experiments.subject import priced
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
@@ -47,7 +49,7 @@ SHARES = {True: (0.1, 1.0), False: (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)}
 """Of the database, by whether the run is quick."""
 RULES_BLOCKS = 4
 """The blocks of the stack that is searched with fewer rules."""
-FAMILIES = {True: ("core:matrices",), False: ("core:matrices", "core:images", "scalars:formulas")}
+FAMILIES = {True: ("core:transposes",), False: ("core:transposes", "core:matrices", "core:images", "core:kernels")}
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """Shares of a family's productions."""
 TOKENS, WIDTH = 16, 64
@@ -134,13 +136,18 @@ def _generated(kind: str, key: str, settings: Settings) -> Sequence[Row]:
         grown = [(count, replace(family, productions=family.productions[:count])) for count in counts]
     rows: list[Row] = []
     for size, smaller in grown:
-        before, started = _peak_mib(), time.process_time()
-        found = enumerate_terms(smaller, settings.seed)
-        pairs = len(distinct(collect(found)))
-        seconds = time.process_time() - started
-        facts = {"seconds": seconds, "mib": _peak_mib() - before, "made": sum(found.counts), "candidates": pairs}
+        # The first run of an operator is slower than all others.
+        facts = min((_enumerated(smaller, settings) for _ in range(2)), key=lambda facts: facts["seconds"])
         rows.append({"grows": kind, "size": size, "of": key, **facts})
     return rows
+
+
+def _enumerated(family: Family, settings: Settings) -> Row:
+    before, started = _peak_mib(), time.process_time()
+    found = enumerate_terms(family, settings.seed)
+    candidates = len(distinct(collect(found)))
+    seconds = time.process_time() - started
+    return {"seconds": seconds, "mib": _peak_mib() - before, "made": sum(found.counts), "candidates": candidates}
 
 
 def _peak_mib() -> float:
@@ -171,6 +178,10 @@ def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, a
     axes.set_xlabel(along)
     axes.set_ylabel(label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if along in ("blocks", "rules"):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import subject
 from taso_py.cost.model import CostModel
@@ -161,8 +162,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     places = range(len(rows))
     axes.barh(places, [row["seconds"] for row in rows], color="0.85", edgecolor="0.3", label="until it stops")
     axes.barh(places, [row["seconds_to_1%"] for row in rows], height=0.4, color="0.35", label="to within 1%")
-    axes.set_yticks(list(places), [f"{row['model']} ({row['cost']:.2f})" for row in rows])
-    axes.invert_yaxis()
+    name_rows(axes, [f"{row['model']} ({row['cost']:.2f})" for row in rows])
     axes.set_xlabel("processor seconds of search (in brackets: cost of the result over the original's)")
     axes.legend(loc="lower right")
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness import STYLES, Experiment, Row, Settings
+from experiments.drawing import STYLES, name_rows
+from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
 from taso_py.runtime.optimize import SEARCHES, Options, read_rules
 from taso_py.search.result import Limits, Progress
@@ -94,8 +95,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
         places = [models.index(row["model"]) for row in found]
         costs.scatter([row["cost"] for row in found], places, marker=mark, color=shade, label=label)
     costs.axvline(1, color="black", linewidth=0.8)
-    costs.set_yticks(range(len(models)), models)
-    costs.invert_yaxis()
+    name_rows(costs, models)
     costs.set_xlabel("cost of what is found over the cost of the original, by the same prices")
     costs.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
     usual = [row for row in rows if _label(row) == f"alpha {Limits().alpha:g}, budget {BUDGETS[-1]}"]

@@ -17,6 +17,7 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from taso_py.rules.database import SUFFIX, DatabaseError, read_database
 from taso_py.rules.substitution import Substitution
@@ -105,8 +106,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
         counts, at = [row[name] for row in rows], [place + offset for place in places]
         verdicts.barh(at, counts, 0.4, lengths[offset], color=color, edgecolor="black", hatch=hatch, label=label)
         lengths[offset] = [a + b for a, b in zip(lengths[offset], counts, strict=True)]
-    verdicts.set_yticks(list(places), [row["class"] for row in rows])
-    verdicts.invert_yaxis()
+    name_rows(verdicts, [row["class"] for row in rows])
     verdicts.set_xlabel("rules")
     times.scatter([row["median_ms"] for row in rows], places, color="black", label="median")
     times.scatter([row["max_ms"] for row in rows], places, facecolors="white", edgecolors="black", label="longest")
@@ -118,7 +118,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     others.set_xlim(-0.05, 1.05)
     others.set_xlabel("share")
     for axes in (verdicts, times, others):
-        axes.legend(fontsize="x-small")
+        axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
 
 
 EXPERIMENT = Experiment(

@@ -33,10 +33,11 @@ class InventedPrices:
     """What fused kernels cost, as a share of what is drawn."""
     drawn: dict[object, float] = field(default_factory=dict[object, float])
     kept: dict[Node, list[Cover]] = field(default_factory=dict[Node, list[Cover]])
+    device: torch.device = CPU
 
     def covers(self, node: Node) -> Sequence[Cover]:
         """The covers that end with a node."""
-        return self.kept.setdefault(node, covers(node, CPU))
+        return self.kept.setdefault(node, covers(node, self.device))
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """What a cover costs; it depends on how operands are read."""

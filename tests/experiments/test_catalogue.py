@@ -75,3 +75,12 @@ def test_every_experiment_for_a_gpu_reaches_it(name: str, tmp_path: Path, monkey
     experiment = EXPERIMENTS[name]
     with pytest.raises(Exception, match=r"CUDA|NVIDIA"):
         experiment.measure(experiment.parts(settings)[0], settings)
+
+
+@pytest.mark.parametrize("name", ["operators", "productions"])
+def test_families_that_scaling_grows_exist(name: str) -> None:
+    settings = Settings("cpu", quick=False, out=Path(), seed=0)
+    parts = [part for part in EXPERIMENTS["scaling"].parts(settings) if part.startswith(name)]
+    known = set(EXPERIMENTS["generation"].parts(settings))
+    assert parts
+    assert {part.removeprefix(f"{name}: ") for part in parts} <= known

@@ -8,10 +8,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from taso_py.fuzz.draft import SPECIAL, Case, Draft
+from taso_py.fuzz.excerpts import add_excerpt
 from taso_py.fuzz.operators import EXPRESSIONS, WRITES
 
 MOST_INPUTS, MOST_LINES = 3, 12
-_NAMES = tuple(name for name, (weight, _) in EXPRESSIONS.items() for _ in range(weight))
+EXCERPT = "the source of a rule"
+_TEMPLATES = tuple(name for name, (weight, _) in EXPRESSIONS.items() for _ in range(weight))
+# Where a failing model is made smaller, what comes first is tried first.
+_NAMES = (*_TEMPLATES, *(EXCERPT,) * (len(_TEMPLATES) // 3))
 _LAYOUTS = ("{0}", "{0}", "{0}", "{0}.mT", "{0}[..., ::2]", "{0}.expand(2, *{0}.shape)", "{0}.movedim(0, -1)")
 
 
@@ -55,7 +59,11 @@ def _add_line(draft: Draft) -> None:
     if computed and draft.chance(15):
         draft.write(draft.choice(WRITES).format(draft.choice(computed)))
         return
-    expression = EXPRESSIONS[draft.choice(_NAMES)][1](draft)
+    name = draft.choice(_NAMES)
+    if name == EXCERPT:
+        add_excerpt(draft)
+        return
+    expression = EXPRESSIONS[name][1](draft)
     if expression is not None:
         draft.assign(expression)
 

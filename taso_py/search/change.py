@@ -5,7 +5,7 @@ Invariant: a match that the change spares can be applied as before and changes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 from taso_py.ir.node import Node, Value
@@ -32,7 +32,7 @@ class Change:
         inheritance = Inheritance(step.before.sites, index, step.images, numbers)
         self.sites = inheritance.sites
         before, image, dead = step.before.index, step.image, inheritance.dead
-        created = set(created_nodes(before, step.replaced))
+        created = set(created_nodes(before, step.replaced)) | inheritance.fresh
         readers = {image(user) for old in step.replaced for user in before.users[old.node] if old in user.inputs}
         remaining = {old.node for old in step.replaced}
         self.changed = self._alive(created | readers | remaining | _merged_readers(step, created, index))
@@ -48,13 +48,15 @@ class Change:
         operands += [set(map(step.value, node.inputs)) for node in dead if node.inputs]
         self._operands = operands
         """What nodes are computed from that came or went, or are stored or no longer: targets may contain them."""
-        self.forms = self._formed(step)
+        self.forms = self._formed(step, inheritance.fresh)
         """The forms of the nodes by site."""
         self._locate(step, inheritance, weights)
 
-    def _formed(self, step: Step) -> Mapping[int, int]:
+    def _formed(self, step: Step, fresh: Set[Node]) -> Mapping[int, int]:
         before, now = step.before.sites.number, self.sites.number
         forms = {**step.before.forms}
+        for node in fresh & before.keys():
+            forms[now[node]] = step.before.forms[before[node]]
         for node, form in step.outline.forms.items():
             site = before.get(node, now.get(node))
             if site is not None:

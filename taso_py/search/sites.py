@@ -55,7 +55,8 @@ class Inheritance:
                 self.dead.append(node)
             elif number.setdefault(now, site) != site:
                 self.merged |= {number[now], site}
-        for node in place:
-            if node not in number:
-                number[node] = next(numbers)
+        self.fresh = {node for node in place if node not in number}
+        """Nodes that have a site of their own now. Some were there before: a step may put ``f(x)`` in place of ``x``
+        where there is an ``f(x)``, whose image is ``f(f(x))`` then."""
+        number.update(zip((node for node in place if node in self.fresh), numbers, strict=False))
         self.sites = Sites(number)

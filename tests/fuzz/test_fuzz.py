@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+import torch
 
 from taso_py.backend import overwrite
-from taso_py.frontend import importer
+from taso_py.frontend import import_module, importer
 from taso_py.fuzz import campaign
 from taso_py.fuzz.__main__ import main
 from taso_py.fuzz.campaign import BATCH, Tally, run, run_batch
 from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
-from taso_py.fuzz.draft import Case
+from taso_py.fuzz.draft import Case, Draft
+from taso_py.fuzz.excerpts import add_excerpt, known_rules
 from taso_py.rules.database import read_database
+from taso_py.rules.match import Matcher
+from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 
 TEXT = """
@@ -55,6 +62,34 @@ def test_a_false_rule_is_found(numerics: str) -> None:
     with pytest.raises(DiscrepancyError, match=f"rewritten by {false.id}"):
         Checker([false]).check(Case(TEXT, is_smooth=True), 3)
     assert Checker(read_database()).check(Case(TEXT, is_smooth=True), 3).refused == ""
+
+
+class Drawn(Draft):
+    """A draft that draws from a seed, of rules a given one."""
+
+    def __init__(self, seed: int, rule: Substitution) -> None:
+        super().__init__(lambda strategy: None)
+        self._chance, self._rule = random.Random(seed), rule
+
+    def integer(self, low: int, high: int) -> int:
+        return self._chance.randint(low, high)
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        return self._rule if self._rule in options else self._chance.choice(options)
+
+
+def test_the_source_of_a_rule_is_written_so_that_it_matches() -> None:
+    rules, matched = known_rules()[::12], set[str]()
+    for number, rule in enumerate(rules):
+        draft = Drawn(number, rule)
+        add_excerpt(draft)
+        results = ", ".join(name for name in draft.values if name.startswith("v"))
+        if results:
+            module, args = draft.case(f"({results},)").make()
+            with torch.no_grad():
+                found = Matcher([rule]).matches(import_module(module, args).graph)
+            matched |= {match.rule.id for match in found}
+    assert len(matched) > len(rules) / 2
 
 
 class Picky:

@@ -7,6 +7,7 @@ import pytest
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
+from taso_py.rules.text import read_rules
 from taso_py.search.cost import static_bytes
 from taso_py.search.space import Space
 from taso_py.search.state import State
@@ -31,18 +32,42 @@ def walk(space: Space, graph: Graph, seed: int, length: int) -> list[State]:
     return states
 
 
+def expect_as_from_scratch(rules: Space, matcher: Matcher, state: State) -> None:
+    fresh = rules.with_options(rules.start(state.graph))
+    carried, found = (
+        {matcher.identity(o.match(s.sites), state.index): o.difference.seconds for o in s.options}
+        for s in (state, fresh)
+    )
+    assert carried == pytest.approx(found)
+    assert len(carried) == len(state.options)
+    assert [state.form(node) for node in state.graph.nodes] == [fresh.form(node) for node in state.graph.nodes]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_options_are_the_matches_of_a_search_from_scratch(seed: int) -> None:
-    matcher = Matcher(read(*RULES))
-    whole = space(*RULES)
+    matcher, whole = Matcher(read(*RULES)), space(*RULES)
     for state in walk(whole, recurrent(2), seed, 12):
-        fresh = whole.with_options(whole.start(state.graph))
-        carried, found = (
-            {matcher.identity(o.match(s.sites), state.index): o.difference.seconds for o in s.options}
-            for s in (state, fresh)
-        )
-        assert carried == pytest.approx(found)
-        assert len(carried) == len(state.options)
+        expect_as_from_scratch(whole, matcher, state)
+
+
+def test_a_value_may_be_replaced_by_what_is_computed_from_it_already() -> None:
+    rules = read_rules("""rule a: float[..A,B,C], b: float[..A,D,C]
+      source matmul(a, permute(b){order=[-1,-2]})
+      target permute(matmul(b, permute(a){order=[-1,-2]})){order=[-1,-2]}
+    rule x: float[..A,B,C]
+      source permute(x){order=[-1,-2]}
+      target add(permute(x){order=[-1,-2]}, constant{value=0.0, dtype=float})""")
+    matcher = Matcher(rules)
+    both = Space(matcher, COST, lambda match: True, lambda: None)
+    graph = parse_graph("graph(x: f32[3,3]) { return relu(matmul(x, permute(x){order=[-1,-2]})) }")
+    state = both.with_options(both.start(graph))
+    # The product of a matrix and its transpose is its own transpose: each step puts one more transpose behind it.
+    for _ in range(4):
+        option = next(option for option in state.options if option.rule is rules[0])
+        step = both.step(state, option)
+        assert step is not None
+        state = both.finish(both.appraise(step))
+        expect_as_from_scratch(both, matcher, state)
 
 
 @pytest.mark.parametrize("seed", range(4))

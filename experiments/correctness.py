@@ -49,7 +49,7 @@ FUSED = 0.5
 
 
 def _parts(settings: Settings) -> Sequence[str]:
-    names = zoo.names()[::3] if settings.quick else zoo.names()
+    names = zoo.names()[::4] if settings.quick else zoo.names()
     usual = [] if settings.quick else [f"{USUAL}{name}" for name in names]
     batches = range(settings.seed * 1000, settings.seed * 1000 + MODELS[settings.quick] // BATCH)
     randoms = [f"{RANDOM}{number}" for number in batches] if settings.device == "cpu" else []

@@ -181,8 +181,7 @@ def _write(
         "parts": len(outcome.parts),
         "missing": outcome.missing,
         "failures": outcome.failures,
-        "wall_s": sum(measured.get("wall_s", 0.0) for measured in done),
-        "cpu_s": sum(measured.get("cpu_s", 0.0) for measured in done),
+        **{name: sum(m[name] for m in done) for name in ("wall_s", "cpu_s") if all(name in m for m in done)},
     }
     base.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return rows

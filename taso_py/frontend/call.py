@@ -6,7 +6,7 @@ values of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Operator
+from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 
 
@@ -41,6 +42,8 @@ class Call:
     """Fake tensors that show the layout of every value so far."""
     read: frozenset[int]
     """Which results are read."""
+    strides: Callable[[Value], tuple[Dim, ...] | None]
+    """The strides of a value, where there is a form for them."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

@@ -33,6 +33,7 @@ from taso_py.frontend.source import check_sizes, module_path, refuse, source_lin
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.size import Dim
 from taso_py.ops.opaque import Opaque
 
 
@@ -121,7 +122,11 @@ class Importer:
         positional = fx.map_arg(fx_node.args, self.env.__getitem__)
         keywords = fx.map_arg(fx_node.kwargs, self.env.__getitem__)
         arguments = bind(overload, positional, keywords)
-        return Call(overload, arguments, tuple(results), types, self.layouts, _read(fx_node))
+
+        def strides(value: Value) -> tuple[Dim, ...] | None:
+            return self.sizes.strides(self.layouts[value])
+
+        return Call(overload, arguments, tuple(results), types, self.layouts, _read(fx_node), strides)
 
     def _by_table(self, call: Call) -> Sequence[Value | None] | None:
         row = DIALECT.get(str(call.overload))

@@ -6,7 +6,7 @@ before does to layouts: an opaque ``contiguous``, which no rule removes and whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from taso_py.frontend.call import Call, Result, apply
 from taso_py.frontend.dialect.movement import permuted
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Ref
+from taso_py.ir.size import Dim, is_never_negative
 from taso_py.ops.opaque import Opaque
 
 
@@ -35,20 +36,31 @@ def _contiguous(x: Value) -> Value:
 def _as_strided(call: Call) -> Result:
     """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
     x = call.value("self")
-    call.require(not x.type.open and not call.types[0].open)
     order = memory_order(call.layouts[x])
+    call.require(not x.type.open or (order is not None and _is_dense(x, call.strides(x), order)))
     # An offset counts from where the storage begins; none is where the operand begins.
     call.require(call["storage_offset"] is None or call.layouts[x].storage_offset() == 0)
     size, stride, offset = call["size"], call["stride"], call["storage_offset"] or 0
-    last = offset + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
-    elements = 1
-    for extent in x.type.sizes:
-        elements *= extent
-    call.require(order is not None and (0 in size or last < elements))
+    last, elements = offset, 1
+    for extent, step in zip(size, stride, strict=True):
+        last = last + (extent - 1) * step
+    for extent in x.type.dims:
+        elements = elements * extent
+    call.require(order is not None and (0 in size or is_never_negative(elements - 1 - last)))
     rank = x.type.rank
     dense = _contiguous(permuted(x, [axis - rank for axis in order or ()]))
     arguments = (Ref(0), tuple(size), tuple(stride), offset)
     return apply(Opaque("aten.as_strided.default", arguments, call.types), dense)
+
+
+def _is_dense(x: Value, strides: Sequence[Dim] | None, order: Sequence[int]) -> bool:
+    """Whether elements fill a piece of memory in an order of the axes, whatever the open sizes are."""
+    step: Dim = 1
+    for axis in reversed(order):
+        if strides is None or (x.type.dims[axis] != 1 and strides[axis] != step):
+            return False
+        step = step * x.type.dims[axis]
+    return True
 
 
 def memory_order(tensor: Tensor) -> list[int] | None:

@@ -130,8 +130,9 @@ class _Check:
         numerics = max((path.match.rule.numerics for path in state.steps), default=Numerics.EXACT)
         cases = resized_cases(self.program, [module], self.seed)
         kernels: tuple[str, ...] = ()
+        is_open = bool(self.program.open)
         for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):
-            check._expect("as imported", difference(module, build(self.program), check.args))
+            check._expect("as imported", difference(module, build(self.program), check.args, is_open=is_open))
             if rules:
                 check._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
             kernels = check._planned(program)
@@ -176,7 +177,8 @@ class _Check:
     def _planned(self, program: Program) -> tuple[str, ...]:
         """The program with random kernels and memory formats against plain calls; the names of the kernels."""
         plain, overwriting = build(program), build(program, Plan(overwrites=True))
-        self._expect("overwritten", "" if same(*map(self._outputs, (plain, poison(overwriting)))) else "results differ")
+        before, after = map(self._outputs, (plain, poison(overwriting)))
+        self._expect("overwritten", "" if same(before, after) else "results differ")
         folded = fold(program, GROWTH)
         plan = replace(choose(folded.graph, self._cost).plan, overwrites=True)
         results = self._outputs(poison(build(folded, plan)))

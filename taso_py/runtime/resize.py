@@ -105,9 +105,11 @@ def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
 
 
 def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Tensor:
-    """A tensor of elements of another, any of them as often as it comes: a valid index stays one."""
+    """A tensor of elements of another, any of them as often as it comes, laid out alike: a valid index stays one."""
     if list(example.shape) == shape:
         return example
     count = torch.Size(shape).numel()
     places = torch.randint(0, max(1, example.numel()), (count,), generator=generator).to(example.device)
-    return example.detach().reshape(-1)[places].reshape(shape)
+    order = sorted(range(len(shape)), key=lambda axis: (-example.stride(axis), -example.shape[axis]))
+    dense = example.detach().reshape(-1)[places].reshape([shape[axis] for axis in order])
+    return dense.permute([order.index(axis) for axis in range(len(shape))])

@@ -76,12 +76,18 @@ def without_fused_attention(module: nn.Module, args: Sequence[Any]) -> Any:
 
 
 def difference(
-    original: nn.Module, built: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    original: nn.Module,
+    built: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    is_open: bool = False,
 ) -> str:
     """How a call of a built module differs from one of the original; empty if it does not.
 
     Compared are the tree of results, their bits and strides, the random numbers that are drawn, and which results share
-    memory with each other and with the arguments: none may that did not before.
+    memory with each other and with the arguments: none may that did not before. Where sizes are open, the strides of
+    axes of size 1 are not compared: they place no element, and an export does not say what they are at all sizes.
     """
     kwargs = kwargs or {}
     start = torch.get_rng_state()
@@ -91,7 +97,7 @@ def difference(
     found = built(*args, **kwargs)
     if pytree.tree_structure(found) != pytree.tree_structure(expected):
         return "the results are in another structure"
-    if not same(pytree.tree_leaves(expected), pytree.tree_leaves(found)):
+    if not same(pytree.tree_leaves(expected), pytree.tree_leaves(found), is_open):
         return "the results differ"
     if not torch.equal(torch.get_rng_state(), after):
         return "other random numbers are drawn"
@@ -106,13 +112,22 @@ def sharing(args: Any, kwargs: Any, result: Any) -> frozenset[tuple[str, str]]:
     return observe(outputs, inputs, {}).shared
 
 
-def same(expected: Sequence[object], found: Sequence[object]) -> bool:
-    """Whether two lists of outputs are equal: tensors in type, shape, strides and every bit but those of NaN."""
+def same(expected: Sequence[object], found: Sequence[object], is_open: bool = False) -> bool:
+    """Whether two lists of outputs are equal: tensors in type, shape, strides and every bit but those of NaN.
+
+    Args:
+        expected: a list.
+        found: the other one.
+        is_open: whether strides of axes of size 1 do not count.
+    """
     if len(expected) != len(found):
         return False
     for left, right in zip(expected, found, strict=True):
         if isinstance(left, Tensor) and isinstance(right, Tensor):
-            if left.dtype is not right.dtype or left.shape != right.shape or left.stride() != right.stride():
+            if left.dtype is not right.dtype or left.shape != right.shape:
+                return False
+            places = zip(left.stride(), right.stride(), left.shape, strict=True)
+            if any(one != other for one, other, size in places if not (is_open and size == 1)):
                 return False
             if not torch.equal(torch.nan_to_num(left, nan=0.0), torch.nan_to_num(right, nan=0.0)):
                 return False

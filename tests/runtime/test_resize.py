@@ -17,6 +17,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
 from taso_py.runtime.compare import compare
 from taso_py.runtime.resize import describe, other_sizes, resized_cases
+from taso_py.runtime.roundtrip import difference
 from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 
 SQUARE = "rule x: float[M,M] source permute(relu(x)){order=[-1,-2]} target relu(permute(x){order=[-1,-2]})"
@@ -81,6 +82,18 @@ def test_arguments_of_other_sizes_are_such_that_the_original_takes_them(program:
         raise ValueError("no\nmore")
 
     assert [o.problem for o in compare(original, raising, reference, [case]).outputs] == ["raises no"]
+
+
+def test_arguments_of_other_sizes_lie_in_memory_as_the_example_does() -> None:
+    (dim,) = (Dim("channels"),)
+    image = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    opened = torch.export.export(nn.ReLU(), (image,), dynamic_shapes=({1: dim},))
+    program = import_program(opened)
+    cases = resized_cases(program, [], 0)
+    for _, (args, _) in cases:
+        assert args[0].is_contiguous(memory_format=torch.channels_last)
+        assert difference(opened.module(), build(program), args, is_open=True) == ""
+    assert [args[0].shape[1] for _, (args, _) in cases] == [1, 7]
 
 
 def test_a_captured_graph_cannot_be_resized() -> None:

@@ -37,7 +37,7 @@ PAGES = [
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
 QUICK = {"optimize": ["--time-limit", "1", "--race-seconds", "0.2"], "profile": ["--seconds", "0.1"]}
-FOREIGN = ("pip", "source")
+FOREIGN = ("dask", "pip", "source")
 """Programs that are not ours to check."""
 PROGRAMS = ("pytest", "ruff", "pyright", "python")
 """What pages may run from the environment."""

@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
 from rich.console import Console
 from rich.progress import track
 
+from taso_py.executors import HERE, Pool, add_options, open_pool
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
@@ -91,15 +90,11 @@ def examine(case: tuple[Substitution, int]) -> tuple[str, str]:
     return ("undecided" if found is None else "false"), ""
 
 
-def examine_all(seed: int, mutants: Iterable[Substitution], jobs: int = 1) -> Iterator[tuple[str, str]]:
+def examine_all(seed: int, mutants: Iterable[Substitution], pool: Pool = HERE) -> Iterator[tuple[str, str]]:
     """Puts mutants to prover and witness; what either raises, apart from refusals, is a mistake and passes through."""
     random = Random(seed)
     cases = ((mutant, random.randrange(1 << 20)) for mutant in mutants)
-    if jobs == 1:
-        yield from map(examine, cases)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(examine, cases, chunksize=8)
+    return pool.map(examine, cases, chunk=8)
 
 
 def mutants(rules: Sequence[Substitution], random: Random, count: int) -> Iterator[Substitution]:
@@ -190,17 +185,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="*", help="rules (default: the shipped database)")
     parser.add_argument("--count", metavar="N", type=int, default=1000, help="mutants (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--jobs", metavar="J", type=int, default=1, help="processes (%(default)s)")
+    add_options(parser)
     parsed = parser.parse_args(arguments)
     try:
         stated = [rule for path in parsed.paths or [None] for rule in read_database(path)]
+        with open_pool(parsed.jobs, parsed.executor) as pool:
+            rules = [rule for rule in stated if prove(rule).outcome is Outcome.PROVED]
+            chosen = mutants(rules, Random(parsed.seed), parsed.count)
+            fates = examine_all(parsed.seed, chosen, pool)
+            tally = Tally.of(track(fates, description="mutants", total=parsed.count, console=Console(stderr=True)))
     except TasoError as error:
         sys.stderr.write(f"verify.mutations: error: {error}\n")
         return 2
-    rules = [rule for rule in stated if prove(rule).outcome is Outcome.PROVED]
-    chosen = mutants(rules, Random(parsed.seed), parsed.count)
-    fates = examine_all(parsed.seed, chosen, parsed.jobs)
-    tally = Tally.of(track(fates, description="mutants", total=parsed.count, console=Console(stderr=True)))
     for text in tally.wrong:
         sys.stdout.write(f"{text}\n\n")
     sys.stdout.write(

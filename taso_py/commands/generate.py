@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from taso_py.commands.common import command, print_json
 from taso_py.commands.verify import check_rule
-from taso_py.ir.errors import TasoError
+from taso_py.executors import Pool, add_options, open_pool
 from taso_py.rules.database import Section, update_database, write_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--ops", metavar="SET", action="append", help="vocabulary; repeatable (default: those shipped)")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("substitutions"), help="(%(default)s)")
-    parser.add_argument("--jobs", metavar="J", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    add_options(parser, os.cpu_count() or 1)
     parser.add_argument("--resume", action="store_true", help="go on where an interrupted run into DIR stopped")
     parser.add_argument("--seed", type=int, default=0, help="of the values that terms are compared on")
     parser.add_argument("--json", action="store_true", help="print the run report as one JSON document")
@@ -43,10 +43,9 @@ def _generate(parsed: argparse.Namespace) -> int:
     from taso_py.generate.pipeline import Config
     from taso_py.generate.sets import SHIPPED
 
-    if parsed.jobs < 1:
-        raise TasoError(f"--jobs must be at least 1, not {parsed.jobs}")
-    sections = [tuple(parsed.ops)] if parsed.ops else SHIPPED
-    reports = [_section(parsed, Config(names, parsed.max_ops, parsed.seed)) for names in sections]
+    configs = [Config(names, parsed.max_ops, parsed.seed) for names in ([tuple(parsed.ops)] if parsed.ops else SHIPPED)]
+    with open_pool(parsed.jobs, parsed.executor) as pool:
+        reports = [_section(parsed, config, pool) for config in configs]
     write_text(parsed.out / REPORT, json.dumps(reports, indent=1) + "\n")
     if parsed.json:
         print_json(reports)
@@ -60,7 +59,7 @@ def _generate(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _section(parsed: argparse.Namespace, config: Config) -> dict[str, Any]:
+def _section(parsed: argparse.Namespace, config: Config, pool: Pool) -> dict[str, Any]:
     """Generates and writes one file; returns the run report."""
     from taso_py.generate.journal import Journal
     from taso_py.generate.pipeline import generate
@@ -69,7 +68,7 @@ def _section(parsed: argparse.Namespace, config: Config) -> dict[str, Any]:
     name = "-".join(config.vocabularies)
     about = {**_choices(config), **_versions()}
     with Journal(parsed.out / f"{name}.journal", about, resume=parsed.resume) as journal, _Phases() as phases:
-        generation = generate(config, check_rule, phases, jobs=parsed.jobs, journal=journal)
+        generation = generate(config, check_rule, phases, pool=pool, journal=journal)
         wide = widened(generation.rules, check_rule)
         facts = {**_facts(config, generation), "widened": len(wide)}
         update_database(parsed.out, Section(name, [*generation.rules, *wide], facts))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -17,13 +14,16 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from taso_py.commands.common import command, print_json
-from taso_py.ir.errors import TasoError
+from taso_py.executors import add_options, open_pool
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import write_rule
 from taso_py.rules.verdict import Outcome, Verdict
 
 _Answer = TypeVar("_Answer")
+
+CHUNK = 4
+"""How many rules a process is given together."""
 
 
 def add(commands: Any) -> None:
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "files", metavar="FILE", type=Path, nargs="*", help="rule files (default: the shipped database)"
     )
-    parser.add_argument("--jobs", metavar="J", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    add_options(parser, os.cpu_count() or 1)
     parser.add_argument(
         "--second-opinion",
         action="store_true",
@@ -56,16 +56,14 @@ def opinion_of(rule: Substitution) -> str:
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    if parsed.jobs < 1:
-        raise TasoError(f"--jobs must be at least 1, not {parsed.jobs}")
     rules = [rule for path in parsed.files or [None] for rule in read_database(path)]
     start = perf_counter()
     opinions: dict[str, str] = {}
-    with _pool(parsed.jobs) as pool:
-        verdicts = _each(pool, check_rule, rules, "verify")
+    with open_pool(parsed.jobs, parsed.executor) as pool:
+        verdicts = _each(pool.map(check_rule, rules, chunk=CHUNK, lost=_died), rules, "verify")
         if parsed.second_opinion:
             proved = [r for r, verdict in zip(rules, verdicts, strict=True) if verdict.outcome is Outcome.PROVED]
-            found = _each(pool, opinion_of, proved, "second opinion")
+            found = _each(pool.map(opinion_of, proved, chunk=CHUNK), proved, "second opinion")
             opinions = {rule.id: opinion for rule, opinion in zip(proved, found, strict=True)}
     seconds = perf_counter() - start
     counts = {outcome.value: sum(verdict.outcome is outcome for verdict in verdicts) for outcome in Outcome}
@@ -105,18 +103,9 @@ def _elements(array: NDArray[Any]) -> Any:
     return array.tolist() if finite.all() else np.where(finite, array.astype(object), array.astype(str)).tolist()
 
 
-@contextmanager
-def _pool(jobs: int) -> Generator[ProcessPoolExecutor]:
-    """Worker processes that leave an interrupt to this process, and end with it."""
-    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
-        try:
-            yield pool
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+def _each(answers: Iterable[_Answer], rules: Sequence[Substitution], name: str) -> list[_Answer]:
+    return list(tqdm(answers, total=len(rules), unit="rule", desc=name))
 
 
-def _each(
-    pool: ProcessPoolExecutor, function: Callable[[Substitution], _Answer], rules: Sequence[Substitution], name: str
-) -> list[_Answer]:
-    return list(tqdm(pool.map(function, rules, chunksize=4), total=len(rules), unit="rule", desc=name))
+def _died(_rule: Substitution) -> Verdict:
+    return Verdict(Outcome.UNKNOWN, "the processes that were to prove it died")

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from taso_py.executors import add_options, open_pool
 from taso_py.fuzz.campaign import Failure, Tally, run
 from taso_py.ir.errors import TasoError
 
@@ -23,22 +24,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--count", metavar="N", type=int, default=200, help="models (%(default)s)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--jobs", metavar="J", type=int, default=1, help="processes (%(default)s)")
+    add_options(parser)
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="where failing models are written (default: not at all)"
     )
     options = parser.parse_args(arguments)
     if min(options.count, options.jobs) < 1:
         parser.error("--count and --jobs must be at least 1")
+    try:
+        tally = _campaign(options)
+    except TasoError as error:
+        sys.stderr.write(f"taso_py.fuzz: error: {error}\n")
+        return 2
+    sys.stdout.write(f"{tally}\n")
+    return 1 if tally.failures else 0
+
+
+def _campaign(options: argparse.Namespace) -> Tally:
     tally = Tally()
-    with Progress(console=Console(stderr=True)) as progress:
+    with open_pool(options.jobs, options.executor) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("models", total=options.count)
-        for found in run(options.count, options.seed, options.jobs):
+        for found in run(options.count, options.seed, pool):
             tally.add(found)
             progress.update(task, completed=tally.tried)
             _report(found.failures, options.out)
-    sys.stdout.write(f"{tally}\n")
-    return 1 if tally.failures else 0
+    return tally
 
 
 def _report(failures: Sequence[Failure], folder: Path | None) -> None:
@@ -51,7 +61,4 @@ def _report(failures: Sequence[Failure], folder: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TasoError as error:
-        sys.exit(f"taso_py.fuzz: error: {error}")
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""A campaign: many random models in batches, each from one seed, in one process or several.
+"""A campaign: many random models in batches, each from one seed, wherever a pool has its processes.
 
 Invariant: the models depend on the seeds only; a process that dies is a failure of its batch and loses no other.
 """
@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from multiprocessing import get_context
+from functools import cache, partial
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
+from taso_py.executors import HERE, Pool
 from taso_py.fuzz.check import Checker, DiscrepancyError
 from taso_py.fuzz.draft import Case
 from taso_py.fuzz.models import models
@@ -126,35 +124,16 @@ def _checker() -> Checker:
     return Checker(read_database())
 
 
-def run(count: int, number: int, jobs: int) -> Iterator[Tally]:
-    """Tries so many models, some at a time; the same ones whatever the number of processes."""
+def run(count: int, number: int, pool: Pool = HERE) -> Iterator[Tally]:
+    """Tries so many models, some at a time; the same ones wherever that is done."""
     batches = [(number * 1_000_003 + start, min(BATCH, count - start)) for start in range(0, count, BATCH)]
-    if jobs == 1:
-        yield from (run_batch(*batch) for batch in batches)
-        return
-    while batches:
-        done = 0
-        try:
-            with _pool(jobs) as pool:
-                for tally in pool.map(run_batch, *zip(*batches, strict=True)):
-                    yield tally
-                    done += 1
-        except BrokenProcessPool:
-            # A process died, at one of the batches that were under way.
-            suspects = batches[done : done + 2 * jobs]
-            yield from (_alone(*batch) for batch in suspects)
-            done += len(suspects)
-        del batches[:done]
+    return pool.map(partial(_apply, run_batch), batches, lost=_died)
 
 
-def _alone(number: int, count: int) -> Tally:
-    """What becomes of a batch in a process of its own, which may die."""
-    try:
-        with _pool(1) as pool:
-            return pool.submit(run_batch, number, count).result()
-    except BrokenProcessPool:
-        return Tally(tried=count, failures=[Failure("a process died in the batch of this seed", "", number)])
+def _apply(function: Callable[[int, int], Tally], batch: tuple[int, int]) -> Tally:
+    return function(*batch)
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+def _died(batch: tuple[int, int]) -> Tally:
+    number, count = batch
+    return Tally(tried=count, failures=[Failure("processes died in the batch of this seed", "", number)])

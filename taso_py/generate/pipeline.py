@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from taso_py.executors import HERE, Pool
 from taso_py.generate.candidates import Candidate, collect, distinct, shifted
 from taso_py.generate.derive import Derivation, Deriver
 from taso_py.generate.enumerate import enumerate_terms
@@ -34,6 +35,9 @@ from taso_py.rules.verdict import Prover
 
 BATCH = 12
 """How many candidates are taken at a time; a constant, since the result depends on it."""
+
+TESTS = 8
+"""How many tests, of which each takes a millisecond or two, a worker is given together."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with the phase, how much of it is done, and how much there is."""
@@ -96,29 +100,34 @@ class Generation:
 
 
 def generate(
-    config: Config, prove: Prover, progress: Progress | None = None, *, jobs: int = 1, journal: Journal | None = None
+    config: Config,
+    prove: Prover,
+    progress: Progress | None = None,
+    *,
+    pool: Pool = HERE,
+    journal: Journal | None = None,
 ) -> Generation:
     """Generates the substitutions of a configuration.
 
     Args:
         config: what from.
-        prove: the prover; for several jobs, a function that other processes find by its name.
+        prove: the prover; for a pool of other processes, a function that these find by its name.
         progress: told what is being done.
-        jobs: how many processes test and prove.
+        pool: where tests and proofs are made.
         journal: remembers tests and proofs, for a run that goes on where this one stops.
     """
     report = Report()
     told = progress or (lambda _phase, _done, _total: None)
-    with Workers(jobs, prove, config.seed) as workers:
-        candidates = distinct(_candidates(config, report, told, workers))
-        report.candidates = len(candidates)
-        loop = _Loop(workers, Deriver(config.seed), journal or Journal(), report)
-        loop.test(candidates, told)
-        for start in range(0, len(candidates), BATCH):
-            told("prove", start, len(candidates))
-            loop.take(candidates[start : start + BATCH])
-        told("prune", 0, 1)
-        return Generation(tuple(loop.without_redundant()), report)
+    workers = Workers(pool, prove, config.seed)
+    candidates = distinct(_candidates(config, report, told, workers))
+    report.candidates = len(candidates)
+    loop = _Loop(workers, Deriver(config.seed), journal or Journal(), report)
+    loop.test(candidates, told)
+    for start in range(0, len(candidates), BATCH):
+        told("prove", start, len(candidates))
+        loop.take(candidates[start : start + BATCH])
+    told("prune", 0, 1)
+    return Generation(tuple(loop.without_redundant()), report)
 
 
 def _candidates(config: Config, report: Report, told: Progress, workers: Workers) -> Iterator[Candidate]:
@@ -211,7 +220,9 @@ class _Loop:
         directions = _directions(candidates)
         named = {f"test {direction.name}": direction for direction in directions}
         found = self.journal.recall_all(
-            named, lambda missing: self.workers.map(_test, missing), lambda done, total: told("test", done, total)
+            named,
+            lambda missing: self.workers.map(_test, missing, TESTS),
+            lambda done, total: told("test", done, total),
         )
         return [*zip(directions, found, strict=True)]
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from taso_py.backend import overwrite
+from taso_py.executors import open_pool
 from taso_py.frontend import import_module, importer
 from taso_py.fuzz import campaign
 from taso_py.fuzz.__main__ import main
@@ -38,7 +39,7 @@ def model():
 
 def test_random_models_pass() -> None:
     tally = Tally()
-    for found in run(12, 0, 1):
+    for found in run(12, 0):
         tally.add(found)
     assert [str(failure) for failure in tally.failures] == []
     assert tally.tried == 12
@@ -49,7 +50,7 @@ def test_random_models_pass() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_many_random_models_pass(seed: int) -> None:
-    assert [str(failure) for found in run(200, seed, 1) for failure in found.failures] == []
+    assert [str(failure) for found in run(200, seed) for failure in found.failures] == []
 
 
 def test_the_seed_decides() -> None:
@@ -138,8 +139,9 @@ def _dies(number: int, count: int) -> Tally:
 def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "run_batch", _dies)
     tally = Tally()
-    for found in run(7 * BATCH, 0, 2):
-        tally.add(found)
+    with open_pool(jobs=2) as pool:
+        for found in run(7 * BATCH, 0, pool):
+            tally.add(found)
     assert tally.tried == 7 * BATCH
     (failure,) = tally.failures
     assert failure.seed == BATCH

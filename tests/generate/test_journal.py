@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from taso_py.executors import open_pool
 from taso_py.generate.journal import Journal
 from taso_py.generate.pipeline import Config, generate
 from taso_py.generate.vocabulary import DATA, Family, Production, Variables
@@ -72,7 +73,8 @@ def test_without_resuming_nothing_is_remembered(tmp_path: Path) -> None:
 
 def test_several_workers_find_the_same(tmp_path: Path) -> None:
     alone = generate(Config(("tiny",)), prove)
-    together = generate(Config(("tiny",)), prove, jobs=2)
+    with open_pool(jobs=2) as pool:
+        together = generate(Config(("tiny",)), prove, pool=pool)
     assert write_rules(together.rules) == write_rules(alone.rules)
     assert together.report == alone.report
 

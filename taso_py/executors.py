@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -108,21 +109,18 @@ class Pool:
             return
         pieces = _pieces(items, chunk)
         sent: list[_Sent[T, V]] = []
-        try:
-            while True:
-                sent += [self._send(function, piece) for piece in islice(pieces, self._ahead - len(sent))]
-                if not sent:
-                    return
-                try:
-                    values = self._result(sent[0].future)
-                except self._losses:
-                    self._do_again(function, sent, lost)
-                    continue
-                del sent[0]
-                yield from values
-        finally:
-            for piece in sent:
-                piece.future.cancel()
+        # Where this ends early, what was sent is left to run: some executors trip over what is cancelled when they end.
+        while True:
+            sent += [self._send(function, piece) for piece in islice(pieces, self._ahead - len(sent))]
+            if not sent:
+                return
+            try:
+                values = self._result(sent[0].future)
+            except self._losses:
+                self._do_again(function, sent, lost)
+                continue
+            del sent[0]
+            yield from values
 
     def close(self) -> None:
         """Gives the executor up."""
@@ -240,7 +238,10 @@ def _local(jobs: int) -> Generator[Pool]:
     def start() -> Executor:
         # Libraries here may have started threads, which do not survive a fork.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(jobs, context, _obey, (os.getpid(),))
+        executor = ProcessPoolExecutor(jobs, context, _obey, (os.getpid(),))
+        with _interrupts_held_back():
+            executor.submit(int)  # the first task starts the processes
+        return executor
 
     others = set(multiprocessing.active_children())
     pool = Pool(start, ahead=3 * jobs)
@@ -275,6 +276,19 @@ def _dask(where: str) -> Generator[Pool]:
 
         # Calls are not pure for Dask, which would name them by content, slowly; the scheduler retries on its own first.
         yield Pool(lambda: client.get_executor(pure=False), losses=(KilledWorker,), check=check)
+
+
+@contextmanager
+def _interrupts_held_back() -> Generator[None]:
+    """Processes that are started meanwhile are not interrupted before they have said that they are not to be."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _obey(parent: int) -> None:

@@ -7,7 +7,10 @@ the arguments. ``docs/own-operator.md`` is run by ``tests/generate/test_own_oper
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -69,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("mine", None)
 
 
-@pytest.mark.usefixtures("small_roofline", "taso_backend")
+@pytest.mark.usefixtures("small_roofline", "taso_backend", "zoo_libraries")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_true(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": page}
@@ -120,13 +124,16 @@ def run_command(words: list[str], folder: Path) -> None:
 def check_options(arguments: list[str]) -> None:
     """Whether a Python program exists and has the options that it is given."""
     if arguments[0] == "-m":
-        module = import_module(
-            f"{arguments[1]}.__main__" if (ROOT / arguments[1].replace(".", "/")).is_dir() else arguments[1]
-        )
-        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        is_package = (ROOT / arguments[1].replace(".", "/")).is_dir()
+        run_module = import_module(f"{arguments[1]}.__main__" if is_package else arguments[1]).main
     else:
-        source = (ROOT / arguments[0]).read_text(encoding="utf-8")
-    assert [word for word in arguments if word.startswith("--") and f'"{word}"' not in source] == []
+        run_module = partial(runpy.run_path, str(ROOT / arguments[0]), run_name="__main__")
+    said = io.StringIO()
+    asked = patch.object(sys, "argv", [arguments[0], "--help"])
+    with asked, contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        run_module()
+    words = re.findall(r"--[\w-]+", said.getvalue())
+    assert [word for word in arguments if word.startswith("--") and word not in words] == []
 
 
 def check_rule(text: str) -> None:

@@ -29,7 +29,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "ir ops rules search kernels cost backend frontend report",
         "torch numpy onnxruntime rich tqdm",
     ),
-    "taso_py/fuzz": ("executors ir ops rules search kernels cost backend frontend runtime", "verify torch hypothesis rich"),
+    "taso_py/fuzz": (
+        "executors ir ops rules search kernels cost backend frontend runtime",
+        "verify torch hypothesis rich",
+    ),
     "taso_py/runtime/emit.py": ("ir backend frontend runtime", "torch onnxruntime"),
     "taso_py/runtime/zoo": ("ir runtime", "torch torchvision timm transformers"),
     "taso_py/__init__.py": ("ir rules report runtime", ""),

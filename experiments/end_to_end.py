@@ -60,15 +60,15 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
     with torch.no_grad():
         made = _made(source, settings)
-        seconds = 20.0 if settings.quick else 60.0
+        seconds = 8.0 if settings.quick else 60.0
         raced = race(made.calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
     return [{"model": name, **_figures(raced, made.auto), **_facts(made.results)}]
 
 
 def _made(source: Source, settings: Settings) -> _Made:
     """Every way to run a model."""
-    limit = 20.0 if settings.quick else 60.0
-    options = Options(settings.device, time_limit=limit, race_seconds=10.0, seed=settings.seed, reload=False)
+    limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 10.0)
+    options = Options(settings.device, time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False)
     asked = {
         TEMPLATES: replace(options, search="templates-measured"),
         EAGER: options,

@@ -24,6 +24,7 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
 from experiments.ways import ORIGINAL, raced
 from taso_py.backend.plan import NO_PLAN, Format, Plan, is_formatted
+from taso_py.cost.choice import is_running
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -67,17 +68,17 @@ class DecidedCost(CostModel):
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """As usual, but for formats that were not decided."""
         seconds = super().cover_seconds(cover, formats)
-        if self._decided is None or len(cover.formats) == 1:
+        if self._decided is None or not any(map(is_formatted, cover.root.outputs)):
             return seconds
         wanted = self._decided.get(_kind(cover.root), self._usual)
-        is_refused = formats[1] is not wanted and any(gives is wanted for _, gives in cover.formats)
-        return seconds * FORBIDDEN if is_refused else seconds
+        can_give = {gives for other in self.covers(cover.root) for _, gives in other.formats}
+        return seconds * FORBIDDEN if formats[1] is not wanted and wanted in can_give else seconds
 
 
 def _computed(graph: Graph, plan: Plan) -> list[tuple[Node, Node]]:
     """The nodes that run, each after the last node of the step that computes it."""
     inside = {node: root for root, step in plan.steps.items() if step.kernel for node in step.kernel.nodes}
-    return [(inside.get(node, node), node) for node in graph.nodes if not node.is_static]
+    return [(inside.get(node, node), node) for node in graph.nodes if is_running(node)]
 
 
 def _kind(node: Node) -> Kind:
@@ -86,7 +87,7 @@ def _kind(node: Node) -> Kind:
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with subject(name, settings) as model:
-        made = _ways(model, Limits(seconds=8.0 if settings.quick else 90.0, seed=settings.seed))
+        made = _ways(model, Limits(seconds=6.0 if settings.quick else 90.0, seed=settings.seed))
         calls = {ORIGINAL: model.call(NO_PLAN), **{way: call for way, (_, call) in made.items()}}
         predicted = {f"{way}_predicted_ms": seconds * 1e3 for way, (seconds, _) in made.items()}
         return [{"model": name, **raced(calls, settings, quick_s=10), **predicted}]

@@ -26,7 +26,7 @@ SIZES = (0, 2, 3, 4, 6, 100)
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
-    seconds = 15.0 if settings.quick else 90.0
+    seconds = 6.0 if settings.quick else 90.0
     row: dict[str, Any] = {"model": name}
     rules = read_database()
     with subject(name, settings) as model:

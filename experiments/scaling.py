@@ -53,7 +53,7 @@ FAMILIES = {True: ("core:transposes",), False: ("core:transposes", "core:matrice
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """Shares of a family's productions."""
 TOKENS, WIDTH = 16, 64
-SECONDS = {True: 20.0, False: 600.0}
+SECONDS = {True: 10.0, False: 600.0}
 """The time limit of a search, so long in a full run that budgets decide."""
 
 

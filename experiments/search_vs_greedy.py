@@ -42,7 +42,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 
 
 def _rows(model: Subject, settings: Settings) -> Iterator[Row]:
-    seconds = 20.0 if settings.quick else 120.0
+    seconds = 5.0 if settings.quick else 120.0
     for strategy in STRATEGIES:
         yield _searched(model, strategy, Limits(seconds=seconds, seed=settings.seed))
     default = Limits()

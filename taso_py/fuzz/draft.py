@@ -179,4 +179,4 @@ class Draft:
             return False
         if self.is_special or not value.is_floating_point() or value.numel() == 0:
             return True
-        return bool(value.isfinite().all()) and float(value.abs().max()) <= LARGEST
+        return bool(value.isfinite().all()) and float(value.detach().abs().max()) <= LARGEST

@@ -19,7 +19,7 @@ from taso_py.backend.lowering import Caller
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
-from taso_py.ir.size import Dim, FloorDiv, Open, Poly, choose, open_sizes, terms
+from taso_py.ir.size import Dim, FloorDiv, Open, Poly, choose, open_size, open_sizes, terms
 
 _sym_size = torch.ops.aten.sym_size.int
 
@@ -84,7 +84,7 @@ class SizeWriter:
             value = self._call(operator.floordiv, value, place.factor) if place.factor != 1 else value
             size = place.size
             self._graph.call_function(check_range, (value, size.name, size.least, size.most))
-            self._written[Poly((((size,), 1),))] = value
+            self._written[open_size(size)] = value
         for node in graph.inputs:
             assert isinstance(node.op, Input)
             for axis, dim in enumerate(node.types[0].shape):
@@ -112,7 +112,7 @@ class SizeWriter:
     def _atom(self, atom: Any) -> Any:
         if isinstance(atom, FloorDiv):
             return self._call(operator.floordiv, self(atom.numerator), self(atom.denominator))
-        return self._written[Poly((((atom,), 1),))]
+        return self._written[open_size(atom)]
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:
         return self._graph.call_function(function, arguments)

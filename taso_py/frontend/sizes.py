@@ -9,7 +9,8 @@ during an import fixes a size: whatever torch decides by the example sizes is co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -123,11 +124,11 @@ class Sizes:
             case sympy.Symbol() if expression in self._ours:
                 return open_size(self._ours[expression])
             case sympy.Add():
-                return _total(map(self._converted, expression.args))
+                return sum(map(self._converted, expression.args))
             case sympy.Mul():
-                return _product(map(self._converted, expression.args))
+                return math.prod(map(self._converted, expression.args))
             case sympy.Pow() if isinstance(expression.exp, sympy.Integer) and expression.exp > 0:
-                return _product([self._converted(expression.base)] * int(expression.exp))
+                return math.prod([self._converted(expression.base)] * int(expression.exp))
             case functions.FloorDiv():
                 numerator, denominator = map(self._converted, expression.args)
                 return floordiv(numerator, denominator)
@@ -161,20 +162,6 @@ class Sizes:
         """Lets torch decide by the example sizes without taking that for true of all others."""
         environment = self.mode.shape_env
         return nullcontext() if environment is None else environment.suppress_guards()
-
-
-def _total(sizes: Iterable[Dim]) -> Dim:
-    total: Dim = 0
-    for size in sizes:
-        total = total + size
-    return total
-
-
-def _product(sizes: Iterable[Dim]) -> Dim:
-    product: Dim = 1
-    for size in sizes:
-        product = product * size
-    return product
 
 
 def _bounds(bounds: Any) -> tuple[int, int | None]:

@@ -30,11 +30,15 @@ class Level(enum.IntEnum):
     """Everything: distributivity, factoring, the laws of exp."""
 
 
-_AT_ZERO = {"relu": Fraction(0), "tanh": Fraction(0), "exp": Fraction(1), "sigmoid": Fraction(1, 2)}
-POLES = frozenset({"reciprocal", "rsqrt"})
+_AT_ZERO = {
+    **dict.fromkeys(("relu", "tanh", "erf", "sqrt"), Fraction(0)),
+    "exp": Fraction(1),
+    "sigmoid": Fraction(1, 2),
+}
+POLES = frozenset({"reciprocal", "rsqrt", "sqrt"})
 """Functions that are not defined everywhere."""
-_POSITIVE = frozenset({"exp", "sigmoid", "normal_cdf"})
-_NONNEGATIVE = _POSITIVE | {"relu", "rsqrt"}
+_POSITIVE = frozenset({"exp", "sigmoid"})
+_NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
 
 
 class Laws:
@@ -123,6 +127,8 @@ class Laws:
         match factor:
             case Call("reciprocal", ((Term(Fraction(numerator=1, denominator=1), (), (), (inner,)),),)):
                 return inner
+            case Call("sqrt", arguments) if self.level is Level.ALGEBRA:
+                return Call("rsqrt", arguments)
             case _:
                 return Call("reciprocal", (product_of(factor),))
 
@@ -138,8 +144,8 @@ class Laws:
             return self._reciprocal(argument)
         if function == "exp" and self.level is Level.ALGEBRA:
             return self._exp(argument)
-        if function == "rsqrt" and (root := _root(argument)) is not None:
-            return list(constant(1 / root))
+        if function in ("sqrt", "rsqrt") and (root := _root(argument)) is not None:
+            return list(constant(root if function == "sqrt" else 1 / root))
         return [_call(function, argument)]
 
     def _relu(self, argument: Sum) -> list[Term]:

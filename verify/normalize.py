@@ -60,7 +60,7 @@ _OPEN = frozenset(
     ],
 )
 """Operators that are opened at the level of movement: they only choose among elements."""
-_ELEMENTWISE = frozenset(["add", "mul", "sub", "div", "sigmoid", "tanh", "exp", "rsqrt", "silu", "gelu"])
+_ELEMENTWISE = frozenset(["add", "mul", "sub", "div", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt", "silu", "gelu"])
 """Operators that at this level are uninterpreted functions of the elements they read."""
 
 _Env = Mapping[str, Dim]

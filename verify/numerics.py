@@ -34,8 +34,8 @@ _CONTRACTIONS = frozenset(
 )
 _SCALES = frozenset({"mul", "div", "batch_norm", "layer_norm", "rms_norm", "rsqrt"})
 _EXPONENTIALS = frozenset({"softmax", "attention", "exp"})
-_FORMULAS = _EXPONENTIALS | {"layer_norm", "rms_norm", "batch_norm", "rsqrt", "div"}
-_FUSED = frozenset({"silu", "gelu", "sigmoid", "tanh"})
+_FORMULAS = _EXPONENTIALS | {"layer_norm", "rms_norm", "batch_norm", "rsqrt", "sqrt", "div"}
+_FUSED = frozenset({"silu", "gelu", "sigmoid", "tanh", "erf"})
 
 _OF_LEVEL = {
     Level.MOVEMENT: Numerics.EXACT,

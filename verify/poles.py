@@ -1,7 +1,7 @@
 """Where an element is divided by something: the target must be defined wherever the source is.
 
-A pole is a reciprocal, or a reciprocal of a square root, that is computed on the way to an element. One of the target
-does no harm if its argument is evidently greater than zero, or if the source has it too: then the source is not
+A pole is a reciprocal, a square root or the reciprocal of one, that is computed on the way to an element. One of the
+target does no harm if its argument is evidently greater than zero, or if the source has it too: then the source is not
 defined where the target is not. Poles are compared after normalisation, since ``1/(a*b)`` has those of ``1/a * 1/b``.
 
 Invariant: what is left out of the source's poles, or added to the target's, can only make more rules fail.

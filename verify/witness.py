@@ -333,6 +333,8 @@ _KERNELS: Mapping[str, _Kernel] = {
     "sigmoid": lambda _op, x, _at: torch.sigmoid(x[0]),
     "tanh": lambda _op, x, _at: torch.tanh(x[0]),
     "exp": lambda _op, x, _at: torch.exp(x[0]),
+    "erf": lambda _op, x, _at: torch.erf(x[0]),
+    "sqrt": lambda _op, x, _at: torch.sqrt(x[0]),
     "rsqrt": lambda _op, x, _at: torch.rsqrt(x[0]),
     "silu": lambda _op, x, _at: functional.silu(x[0]),
     "gelu": lambda op, x, _at: functional.gelu(x[0], approximate=op.approximate),

@@ -23,7 +23,7 @@ from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -281,6 +281,8 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Sigmoid: _unary(aten.sigmoid.default),
     Tanh: _unary(aten.tanh.default),
     Exp: _unary(aten.exp.default),
+    Erf: _unary(aten.erf.default),
+    Sqrt: _unary(aten.sqrt.default),
     Rsqrt: _unary(aten.rsqrt.default),
     Silu: _unary(aten.silu.default),
     Gelu: _gelu,

@@ -1,7 +1,8 @@
 """The forms in which an elementwise operator is written out: its definition in terms of simpler operators.
 
 A definition is an expression of sums, products, numbers and functions. A sum or product of several operands can be
-written with two at a time in many orders; all of them are candidates, up to the order of the two.
+written with two at a time in many orders; all of them are candidates, up to the order of the two. What is multiplied by
+one over a constant may be divided by the constant instead.
 
 Invariant: forms follow from the definition alone; whether they are true is tested and proved like any other.
 """
@@ -18,8 +19,8 @@ from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.size import symbol
 from taso_py.ir.types import DType, TensorType
-from taso_py.ops.elementwise import Add, Mul
-from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.elementwise import Add, Div, Mul
+from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
 from taso_py.ops.scalar import Apply, Irrational, Number, Operand, Plus, Read, Scalar, Times
 from taso_py.ops.table import DEFINED
 
@@ -39,17 +40,33 @@ def _forms(scalar: Scalar) -> list[Value]:
         case Read():
             return [_VARIABLE]
         case Number(value):
-            return [make(Constant(float(value), DType.FLOAT)).value]
+            return [_constant(float(value))]
         case Irrational(name):
-            return [make(Constant(IRRATIONALS[name], DType.FLOAT)).value]
+            return [_constant(IRRATIONALS[name])]
+        case Apply("reciprocal", Irrational(name)):
+            return [_constant(value) for value in dict.fromkeys(RECIPROCALS[name])]
         case Apply(function, argument) if function in DEFINED:
             return [make(DEFINED[function](), [form]).value for form in _forms(argument)]
         case Plus():
             return _orders(_operands(scalar, Plus), Add())
         case Times():
-            return _orders(_operands(scalar, Times), Mul())
+            return _products(_operands(scalar, Times))
         case _:
             raise InvariantError(f"no operator computes {scalar}")
+
+
+def _constant(value: float) -> Value:
+    return make(Constant(value, DType.FLOAT)).value
+
+
+def _products(factors: Sequence[Scalar]) -> list[Value]:
+    """Every way to multiply all factors, or to divide by a constant in the end."""
+    found = _orders(factors, Mul())
+    for place, factor in enumerate(factors):
+        if isinstance(factor, Apply) and isinstance(factor.argument, Irrational) and len(factors) > 1:
+            rest = _products([*factors[:place], *factors[place + 1 :]])
+            found += [make(Div(), [form, *_forms(factor.argument)]).value for form in rest]
+    return found
 
 
 def _operands(scalar: Scalar, kind: type[Plus | Times]) -> list[Scalar]:

@@ -14,14 +14,14 @@ from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
 from taso_py.ops.movement import Concat, Permute, Slice
 from taso_py.ops.normalization import BatchNorm
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 
-_ELEMENTWISE = (Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Rsqrt, Silu, Gelu, Cast)
+_ELEMENTWISE = (Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast)
 _REDUCTIONS = (Sum, Mean, Max)
 _KEEP_FORMAT = (*_ELEMENTWISE, *_REDUCTIONS, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat, Slice)
 _OPAQUE_ELEMENTWISE = frozenset(

@@ -13,7 +13,7 @@ from taso_py.ir.operator import Constant
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
-from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
 from taso_py.ops.scalar import Apply, Index, Irrational, Operand, Scalar, number, reciprocal
 
 
@@ -113,10 +113,24 @@ class Exp(_Unary):
 
 
 @dataclass(frozen=True)
+class Sqrt(_Unary):
+    """The square root."""
+
+    name = "sqrt"
+
+
+@dataclass(frozen=True)
 class Rsqrt(_Unary):
     """``1 / sqrt(x)``."""
 
     name = "rsqrt"
+
+
+@dataclass(frozen=True)
+class Erf(_Unary):
+    """The error function: twice the area under the normal curve of variance 1/2 from 0 to x."""
+
+    name = "erf"
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,10 @@ class Silu(_Unary):
 
 @dataclass(frozen=True)
 class Gelu(_Unary):
-    """``x * Phi(x)`` with the normal distribution function, or its tanh form (Hendrycks and Gimpel 2016, section 2)."""
+    """``x * Phi(x)``, with the normal distribution function Phi by erf or approximated by tanh.
+
+    See Hendrycks and Gimpel 2016, section 2.
+    """
 
     name = "gelu"
     approximate: str = "none"
@@ -142,7 +159,7 @@ class Gelu(_Unary):
 
     def scalar(self, x: Scalar) -> Scalar:
         if self.approximate == "none":
-            return x * Apply("normal_cdf", x)
+            return number(0.5) * x * (number(1) + Apply("erf", x * reciprocal(Irrational("sqrt(2)"))))
         inner = Irrational("sqrt(2/pi)") * (x + number(0.044715) * x * x * x)
         return number(0.5) * x * (number(1) + Apply("tanh", inner))
 
@@ -165,7 +182,12 @@ class Cast(TensorOperator):
 def define_constant(op: Constant) -> Scalar:
     """The definition of the leaf operator that holds a number; it must be finite.
 
-    The number nearest to a named constant is meant as that constant: the difference is one rounding.
+    What a named constant or its reciprocal is rounded to is meant as that: the difference is one rounding, or two
+    where the reciprocal is computed from the rounded constant.
     """
-    named = next((name for name, value in IRRATIONALS.items() if value == op.value), None)
-    return number(op.value) if named is None else Irrational(named)
+    for name, value in IRRATIONALS.items():
+        if op.value == value:
+            return Irrational(name)
+        if op.value in RECIPROCALS[name]:
+            return reciprocal(Irrational(name))
+    return number(op.value)

@@ -29,7 +29,7 @@ from taso_py.ir.size import Dim, FloorDiv, symbol, terms
 from taso_py.ir.types import TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import define_constant
-from taso_py.ops.functions import IRRATIONALS, real_function
+from taso_py.ops.functions import COMPOSED, IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
     Condition,
@@ -259,7 +259,8 @@ class _Compiler:
             return lambda x: np.maximum(x, 0.0)
         if self._domain is Domain.REAL:
             return real_function(name)
-        return lambda x: _arbitrary(name, x)
+        first, second = COMPOSED.get(name, (name, None))
+        return lambda x: _arbitrary(first, x) if second is None else _arbitrary(second, _arbitrary(first, x))
 
     def _constant(self, scalar: Scalar) -> float:
         if isinstance(scalar, Number):

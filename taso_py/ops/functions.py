@@ -17,7 +17,14 @@ from taso_py.ir.types import DType
 
 Floats: TypeAlias = NDArray[np.float64]
 
-IRRATIONALS: Mapping[str, float] = {"sqrt(2/pi)": math.sqrt(2 / math.pi)}
+IRRATIONALS: Mapping[str, float] = {"sqrt(2/pi)": math.sqrt(2 / math.pi), "sqrt(2)": math.sqrt(2)}
+"""By name, the nearest number."""
+
+RECIPROCALS: Mapping[str, tuple[float, ...]] = {
+    "sqrt(2/pi)": (1 / math.sqrt(2 / math.pi),),
+    "sqrt(2)": (math.sqrt(0.5), 1 / math.sqrt(2)),
+}
+"""The numbers that are meant as the reciprocal of a constant: the nearest, and one over the nearest to the constant."""
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -26,10 +33,14 @@ _FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "exp": np.exp,
+    "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x,
-    "normal_cdf": lambda x: 0.5 * (1 + np.asarray(_erf(x / math.sqrt(2)), dtype=np.float64)),
+    "erf": lambda x: np.asarray(_erf(x), dtype=np.float64),
 }
+
+COMPOSED: Mapping[str, tuple[str, str]] = {"rsqrt": ("sqrt", "reciprocal")}
+"""Functions that are two others, one after the other."""
 
 _ROUNDING: Mapping[DType, type[np.generic]] = {
     DType.F16: np.float16,

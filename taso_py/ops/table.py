@@ -13,7 +13,7 @@ from taso_py.ir.operator import LEAVES, Operator
 from taso_py.ir.parse import parse_graph as _parse_graph
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -23,7 +23,7 @@ from taso_py.ops.reduction import Max, Mean, Sum
 DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
-        *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Rsqrt, Silu, Gelu, Cast),
+        *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),

@@ -40,7 +40,7 @@ CASES = [
     "graph(x: f64[3]) { a = constant{value=1.0, dtype=f64} b = constant{value=-1.0, dtype=f64}"
     " return div(a, x), mul(b, x) }",
     'graph(x: f64[2,3]) { return relu(x), sigmoid(x), tanh(x), exp(x), silu(x), gelu(x), gelu(x){approximate="tanh"} }',
-    "graph(x: f64[2,3]) { return rsqrt(exp(x)), cast(cast(x){dtype=f32}){dtype=f64} }",
+    "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,1,2,3], b: f64[4,3,2]) { return matmul(a, b) }",

@@ -15,7 +15,7 @@ from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.size import symbol
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
 from taso_py.ops.evaluate import Domain, Floats, evaluate, evaluate_graph
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
@@ -48,6 +48,8 @@ CASES = [
     Case(Sigmoid(), [(5, 3)], torch.sigmoid),
     Case(Tanh(), [(5, 3)], torch.tanh),
     Case(Exp(), [(5, 3)], torch.exp),
+    Case(Erf(), [(5, 3)], torch.erf),
+    Case(Sqrt(), [(5, 3)], torch.sqrt, positive=True),
     Case(Rsqrt(), [(5, 3)], torch.rsqrt, positive=True),
     Case(Silu(), [(5, 3)], F.silu),
     Case(Gelu(), [(5, 3)], F.gelu),
@@ -157,11 +159,20 @@ def test_the_exact_domain_has_the_true_relu_and_maximum() -> None:
 
 def test_other_functions_are_small_integers_that_differ_by_name() -> None:
     x = np.arange(-50, 50)
-    images = {op.name: _exact(op, x) for op in (Sigmoid(), Tanh(), Exp(), Rsqrt())}
+    images = {op.name: _exact(op, x) for op in (Sigmoid(), Tanh(), Exp(), Erf(), Sqrt())}
     for image in images.values():
         assert set(np.unique(image)) == {-4, -3, -2, -1, 1, 2, 3, 4}
-    assert len({image.tobytes() for image in images.values()}) == 4
+    assert len({image.tobytes() for image in images.values()}) == len(images)
     np.testing.assert_array_equal(_exact(Sigmoid(), x), images["sigmoid"])
+
+
+def test_an_inverse_root_is_one_over_the_root_in_the_exact_domain() -> None:
+    x = np.arange(-50, 50)
+    root = _exact(Sqrt(), x)
+    types = [TensorType(DType.F64, x.shape)] * 2
+    quotient = evaluate(Div(), [np.ones_like(root), root], types, Domain.EXACT)
+    np.testing.assert_array_equal(_exact(Rsqrt(), x), quotient)
+    assert len(np.unique(quotient)) > 2
 
 
 def test_an_average_is_not_a_sum_in_the_exact_domain() -> None:

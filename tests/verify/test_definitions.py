@@ -13,7 +13,7 @@ import torch
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
 from taso_py.ops.evaluate import Domain, evaluate
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
@@ -185,7 +185,8 @@ def softmax(random: Random) -> Case:
 
 CASES: dict[str, Make] = {
     **{op.name: binary(op) for op in (Add(), Mul(), Sub(), Div())},
-    **{op.name: unary(op) for op in (Relu(), Sigmoid(), Tanh(), Exp(), Rsqrt(), Silu(), Contiguous(), Cast(DType.F32))},
+    **{op.name: unary(op) for op in (Relu(), Sigmoid(), Tanh(), Exp(), Erf(), Sqrt(), Rsqrt(), Silu(), Contiguous())},
+    "cast": unary(Cast(DType.F32)),
     "gelu": lambda random: (Gelu(random.choice(("none", "tanh"))), [shape(random)]),
     "matmul": matmul,
     "linear": linear,
@@ -218,7 +219,7 @@ def examples(name: str) -> Iterator[Case]:
 @pytest.mark.parametrize("name", sorted(DEFINED))
 def test_the_definition_is_what_torch_computes(name: str) -> None:
     generator = torch.Generator().manual_seed(len(name))
-    positive = name in ("rsqrt", "batch_norm")
+    positive = name in ("sqrt", "rsqrt", "batch_norm")
     for op, shapes in examples(name):
         drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
         tensors = [tensor.abs() + 0.1 for tensor in drawn] if positive else drawn

@@ -16,7 +16,7 @@ from taso_py.frontend.call import Call, NotInDialectError, Result, apply
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
-from taso_py.ops.elementwise import Add, Cast, Div, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
 
 
 def promoted(operand: Value | float, dtype: DType) -> Value:
@@ -75,12 +75,20 @@ def _square(call: Call) -> Result:
     return apply(Mul(), x, x)
 
 
+_ROOTS: Mapping[float, Operator] = {0.5: Sqrt(), -0.5: Rsqrt()}
+
+
 def _pow(call: Call) -> Result:
-    """PyTorch's kernels compute exponents 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product."""
-    x = call.value("self")
-    call.require(x.type.dtype in (DType.F32, DType.F64) and call["exponent"] in (2, 3))
+    """PyTorch's kernels compute exponents 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product.
+
+    They take roots of exponents 0.5 and -0.5.
+    """
+    x, exponent = call.value("self"), call["exponent"]
+    call.require(x.type.dtype in (DType.F32, DType.F64) and exponent in (2, 3, 0.5, -0.5))
+    if exponent in _ROOTS:
+        return apply(_ROOTS[exponent], x)
     square = apply(Mul(), x, x)
-    return square if call["exponent"] == 2 else apply(Mul(), square, x)
+    return square if exponent == 2 else apply(Mul(), square, x)
 
 
 def _type_as(call: Call) -> Result:
@@ -114,6 +122,8 @@ ROWS: Mapping[str, Callable[[Call], Result]] = {
     "aten.sigmoid.default": _unary(Sigmoid()),
     "aten.tanh.default": _unary(Tanh()),
     "aten.exp.default": _unary(Exp()),
+    "aten.erf.default": _unary(Erf()),
+    "aten.sqrt.default": _unary(Sqrt()),
     "aten.rsqrt.default": _unary(Rsqrt()),
     "aten.silu.default": _unary(Silu()),
     "aten.gelu.default": _gelu,

@@ -17,7 +17,7 @@ from taso_py.generate.vocabulary import (
 )
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Matmul
-from taso_py.ops.elementwise import Add, Div, Exp, Gelu, Mul, Rsqrt, Silu, Sub
+from taso_py.ops.elementwise import Add, Div, Exp, Gelu, Mul, Rsqrt, Silu, Sqrt, Sub
 from taso_py.ops.movement import Permute
 from taso_py.ops.normalization import Attention, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.reduction import Mean, Sum
@@ -39,6 +39,18 @@ _SCORES = (
 )
 
 
+def _normalizations(name: str, *productions: Production) -> Family:
+    """Forms of layer and RMS norm in which the root of the variance is taken and divided by in some way."""
+    own = (
+        Production(Mean((-1,), keepdim=True), "d", STATISTIC),
+        Production(Add(), "sc", STATISTIC),
+        *apply("dd", Mul()),
+        *apply("ds", Sub()),
+        *_fused("g", RmsNorm(1, 0.25), LayerNorm(1, 0.25)),
+    )
+    return Family(name, (_ROWS, _EPSILON), (*own, *productions), operators=7)
+
+
 def _heads(*lead: int) -> tuple[Variables, ...]:
     shapes = {"q": (4, 5), "k": (6, 5), "v": (6, 7)}
     return tuple(Variables(letter, (*lead, *shape), DATA, 1) for letter, shape in shapes.items())
@@ -58,19 +70,9 @@ def _masked(*mask: int) -> Family:
 FUSE = (
     Written("silu", Silu()),
     Written("gelu", Gelu("tanh")),
-    Family(
-        "normalizations",
-        (_ROWS, _EPSILON),
-        (
-            Production(Mean((-1,), keepdim=True), "d", STATISTIC),
-            Production(Add(), "sc", STATISTIC),
-            Production(Rsqrt(), "s", STATISTIC),
-            *apply("dd", Mul()),
-            *apply("ds", Mul(), Sub()),
-            *_fused("g", RmsNorm(1, 0.25), LayerNorm(1, 0.25)),
-        ),
-        operators=7,
-    ),
+    Written("gelu by erf", Gelu()),
+    _normalizations("normalizations", *apply("ds", Mul()), Production(Rsqrt(), "s", STATISTIC)),
+    _normalizations("normalizations by division", *apply("ds", Div()), Production(Sqrt(), "s", STATISTIC)),
     Family(
         "scaled normalizations",
         (_ROWS, Variables("w", (4,), WEIGHT, 1), Variables("b", (4,), WEIGHT, 1)),

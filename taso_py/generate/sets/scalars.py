@@ -7,7 +7,7 @@ says where it differs (``x + 0``).
 from __future__ import annotations
 
 from taso_py.generate.vocabulary import CONSTANT, DATA, Family, Variables, apply
-from taso_py.ops.elementwise import Add, Div, Mul, Sub
+from taso_py.ops.elementwise import Add, Div, Mul, Rsqrt, Sqrt, Sub
 from taso_py.ops.movement import Permute, Reshape
 
 _NUMBERS = (Variables("u", (), CONSTANT, 1, 1.0), Variables("z", (), CONSTANT, 1, 0.0))
@@ -18,6 +18,13 @@ SCALARS = (
         (Variables("x", (4,), DATA, 1), *_NUMBERS),
         apply("dc", Add(), Sub(), Mul(), Div()),
         operators=1,
+        shrinks=True,
+    ),
+    Family(
+        "roots",
+        (Variables("x", (4,), DATA, 1), _NUMBERS[0]),
+        (*apply("d", Sqrt(), Rsqrt()), *apply("cd", Div())),
+        operators=2,
         shrinks=True,
     ),
     Family(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from taso_py.generate.enumerate import Enumeration
+from taso_py.generate.pairs import pairs
 from taso_py.generate.terms import VARIABLE, Terms
 from taso_py.generate.vocabulary import DATA, FUSED, Half
-from taso_py.ir.graph import topological
+from taso_py.generate.worth import gains
+from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
 from taso_py.ir.types import TensorType
@@ -42,12 +44,16 @@ class Candidate:
     """To how many axes, from the last, the rule is carried over."""
     one_way: bool = False
     """Whether only the left side is to be replaced by the right one."""
+    is_large: bool = False
+    """Whether it is wanted only if smaller rules do not derive it."""
+    is_idle: bool = False
+    """Whether neither direction is wanted, as it gains nothing."""
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
         """Small first, among these those with more variables: a rule comes before its instances."""
         sizes = sorted(map(_written, (self.left, self.right)))
-        variables = sum(isinstance(node.op, Input) for node in topological(v.node for v in (*self.left, *self.right)))
+        variables = len(_variables((*self.left, *self.right)))
         return sizes[1], sizes[0], -variables, len(self.key), self.key
 
 
@@ -60,9 +66,9 @@ def _written(values: Iterable[Value]) -> int:
     return sum(counts[value.node] for value in values)
 
 
-def _reads(values: Iterable[Value]) -> bool:
-    """Whether a variable is read."""
-    return any(isinstance(node.op, Input) for node in topological(value.node for value in values))
+def _variables(values: Iterable[Value]) -> list[Node]:
+    """The variables that are read."""
+    return [node for node in topological(value.node for value in values) if isinstance(node.op, Input)]
 
 
 def _repeats(values: Iterable[Value]) -> set[Node]:
@@ -88,18 +94,30 @@ def collect(found: Enumeration) -> Iterator[Candidate]:
     if any(row.role == FUSED for row in rows):
         yield from _recognitions(found, builder)
         return
-    for first, *others in found.classes.values():
-        for member in others:
-            if not found.terms.family.shrinks:
-                yield builder.candidate([(first, None)], [(member, None)])
-            elif rows[first].size < rows[member].size:
-                yield replace(builder.candidate([(member, None)], [(first, None)]), one_way=True)
+    for pair in pairs(found):
+        if not found.terms.family.shrinks:
+            candidate = builder.candidate([(pair.left, None)], [(pair.right, None)], pair.cut)
+            yield candidate if found.terms.family.equal is None else _towards_gain(candidate, found.terms.family.equal)
+        elif rows[pair.left].size < rows[pair.right].size:
+            yield replace(builder.candidate([(pair.right, None)], [(pair.left, None)], pair.cut), one_way=True)
     for split in found.splits:
         first, second = (found.terms.rows[half].variables for half in split.halves)
         # Outputs that read nothing in common decompose; and nothing is gained by reading more than they did.
         if first & second and first | second == found.terms.rows[split.term].variables:
             halves = [(split.term, Half(split.axis, side)) for side in (0, 1)]
             yield builder.candidate([(half, None) for half in split.halves], halves)
+
+
+def _towards_gain(candidate: Candidate, most: int) -> Candidate:
+    """The candidate, in the direction in which it gains if a side has more than ``most`` operators."""
+    if all(len(Graph((), side).nodes) - len(_variables(side)) <= most for side in (candidate.left, candidate.right)):
+        return candidate
+    forwards = gains(candidate.left, candidate.right, candidate.data)
+    backwards = gains(candidate.right, candidate.left, candidate.data)
+    if forwards == backwards:
+        return replace(candidate, is_large=True, is_idle=not forwards)
+    left, right = (candidate.left, candidate.right) if forwards else (candidate.right, candidate.left)
+    return replace(candidate, left=left, right=right, one_way=True, is_large=True)
 
 
 def _recognitions(found: Enumeration, builder: Builder) -> Iterator[Candidate]:
@@ -121,13 +139,33 @@ class Builder:
         variables = zip(terms.leaves, terms.rows, strict=False)
         self._data = frozenset(leaf.key for leaf, row in variables if isinstance(leaf, Input) and row.role == DATA)
 
-    def candidate(self, left: Sequence[tuple[int, Half | None]], right: Sequence[tuple[int, Half | None]]) -> Candidate:
-        """The candidate of two sides, each output a term or half of one."""
-        sides = [[self._output_forms(*output) for output in side] for side in (left, right)]
-        shapes = [_shape_text(row.type) for row in self._terms.rows[: len(self._terms.leaves)]]
-        key = min(_pair_key(one, other, shapes) for one, other in (sides, sides[::-1]))
-        values = [tuple(self._output(*output) for output in side) for side in (left, right)]
-        return Candidate(values[0], values[1], key, self._data, self._terms.family.axes)
+    def candidate(
+        self,
+        left: Sequence[tuple[int, Half | None]],
+        right: Sequence[tuple[int, Half | None]],
+        cut: frozenset[int] = frozenset(),
+    ) -> Candidate:
+        """The candidate of two sides, each output a term or half of one, with variables for the terms in ``cut``."""
+        builder = self._with_variables(cut) if cut else self
+        sides = [[builder._output_forms(*output) for output in side] for side in (left, right)]
+        key = min(_pair_key(one, other, builder._shape) for one, other in (sides, sides[::-1]))
+        values = [tuple(builder._output(*output) for output in side) for side in (left, right)]
+        return Candidate(values[0], values[1], key, builder._data, self._terms.family.axes)
+
+    def _with_variables(self, cut: frozenset[int]) -> Builder:
+        """A builder of its own with variables for some terms."""
+        builder, rows = Builder(self._terms), self._terms.rows
+        for number in cut:
+            builder._values[number] = make(Input(f"t{number}", rows[number].type)).value
+            builder._forms[number] = [number]
+        builder._data |= {f"t{number}" for number in cut if rows[number].role == DATA}
+        return builder
+
+    def _shape(self, number: int) -> str:
+        """The rank of a term, and which axes are of size one: these are broadcast."""
+        type_ = self._terms.rows[number].type
+        units = [str(axis - type_.rank) for axis, size in enumerate(type_.sizes) if size == 1]
+        return f"{type_.rank}({','.join(units)})" if units else str(type_.rank)
 
     def _output(self, number: int, half: Half | None) -> Value:
         value = self.value(number)
@@ -164,21 +202,15 @@ class Builder:
         return self._forms[number]
 
 
-def _shape_text(type_: TensorType) -> str:
-    """The rank, and which axes are of size one: these are broadcast."""
-    units = [str(axis - type_.rank) for axis, size in enumerate(type_.sizes) if size == 1]
-    return f"{type_.rank}({','.join(units)})" if units else str(type_.rank)
-
-
-def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], shapes: Sequence[str]) -> str:
+def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], shape: Callable[[int], str]) -> str:
     """The least text of a pair over all orders of commutative operands, variables numbered as they occur."""
     firsts: list[tuple[str, dict[int, int]]] = []
     for forms in itertools.product(*left):
         numbers: dict[int, int] = {}
-        firsts.append((" ; ".join(_text(form, numbers, shapes) for form in forms), numbers))
+        firsts.append((" ; ".join(_text(form, numbers, shape) for form in forms), numbers))
     least = min(text for text, _ in firsts)
     seconds = [
-        " ; ".join(_text(form, numbers, shapes) for form in forms)
+        " ; ".join(_text(form, numbers, shape) for form in forms)
         for text, known in firsts
         if text == least
         for forms in itertools.product(*right)
@@ -187,11 +219,11 @@ def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], shapes: S
     return f"{least} = {min(seconds)}"
 
 
-def _text(form: Form, numbers: dict[int, int], shapes: Sequence[str]) -> str:
+def _text(form: Form, numbers: dict[int, int], shape: Callable[[int], str]) -> str:
     if isinstance(form, int):
-        return f"{numbers.setdefault(form, len(numbers))}:{shapes[form]}"
+        return f"{numbers.setdefault(form, len(numbers))}:{shape(form)}"
     name, *operands = form
-    return f"{name}({','.join(_text(operand, numbers, shapes) for operand in operands)})"  # pyright: ignore[reportArgumentType]
+    return f"{name}({','.join(_text(operand, numbers, shape) for operand in operands)})"  # pyright: ignore[reportArgumentType]
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -202,11 +234,18 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
     """
     first: dict[str, Candidate] = {}
     for candidate in candidates:
-        if candidate.left == candidate.right or not _reads(candidate.left):
+        if candidate.left == candidate.right or not _variables(candidate.left):
             continue
         if not _repeats(candidate.left) & _repeats(candidate.right):
-            first.setdefault(candidate.key, candidate)
+            known = first.setdefault(candidate.key, candidate)
+            if _reserve(known) > _reserve(candidate):
+                first[candidate.key] = candidate
     return sorted(first.values(), key=lambda candidate: candidate.order)
+
+
+def _reserve(candidate: Candidate) -> tuple[bool, bool, bool]:
+    """What a candidate is not wanted for: of two that say the same, the one that is wanted for more is kept."""
+    return candidate.is_idle, candidate.one_way, candidate.is_large
 
 
 def shifted(candidate: Candidate) -> Iterator[Candidate]:

@@ -1,7 +1,8 @@
 """Level by level, every term of a family up to a number of operators; terms that compute the same are gathered.
 
 Only one representative of each class is built upon. The last level keeps fingerprints, and terms only where two share
-one; of the last level come only terms whose variables of each shape are the first ones, since all others are renamings.
+one. Of the last level come only terms whose variables of each shape are the first ones, since all others are renamings;
+in a large family so of the level before it, as what is built upon such a term adds parts of the term and variables.
 
 Invariant: each production is evaluated once for the same operands (up to order, where it is commutative); the result
 does not depend on anything but family, size and seed.
@@ -55,7 +56,7 @@ def enumerate_terms(family: Family, seed: int, operators: int | None = None) -> 
     for number in range(len(terms.rows)):
         found.classes[int(terms.hasher.keys(terms.values(np.array([number])))[0])] = [number]
     for level in range(1, most + 1):
-        _Level(found, level, is_last=level == most).run()
+        _Level(found, level, most).run()
     return found
 
 
@@ -70,8 +71,11 @@ class _Kept:
 class _Level:
     """The terms with a given number of operators."""
 
-    def __init__(self, found: Enumeration, level: int, *, is_last: bool) -> None:
-        self._found, self._terms, self._is_last = found, found.terms, is_last
+    def __init__(self, found: Enumeration, level: int, last: int) -> None:
+        self._found, self._terms, self._is_last = found, found.terms, level == last
+        family = found.terms.family
+        # The halves of a split term may well be renamings.
+        self._is_named_in_order = self._is_last or (level == last - 1 and family.is_large and not family.split_axes)
         most = None if found.terms.family.every else 1
         built_upon = sorted(number for members in found.classes.values() for number in members[:most])
         self._combinations = Combinations(found.terms, built_upon, level)
@@ -90,7 +94,7 @@ class _Level:
 
     def _chunks(self, batch: Batch) -> Iterator[Batch]:
         operands = batch.operands
-        if self._is_last:
+        if self._is_named_in_order:
             operands = operands[self._is_prefix(np.bitwise_or.reduce(self._variables[operands], axis=1))]
         inferred = self._terms.infer(batch.production, batch.types)
         elements = 1 if inferred is None else int(np.prod(inferred[1].sizes))

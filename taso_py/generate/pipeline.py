@@ -121,6 +121,8 @@ def generate(
     workers = Workers(pool, prove, config.seed)
     candidates = distinct(_candidates(config, report, told, workers))
     report.candidates = len(candidates)
+    report.fates += [Fate(candidate.key, "gains nothing") for candidate in candidates if candidate.is_idle]
+    candidates = [candidate for candidate in candidates if not candidate.is_idle]
     loop = _Loop(workers, Deriver(config.seed), journal or Journal(), report)
     loop.test(candidates, told)
     for start in range(0, len(candidates), BATCH):
@@ -171,7 +173,7 @@ class _Direction:
 
 
 def _directions(candidates: Iterable[Candidate]) -> list[_Direction]:
-    ways = [(candidate, way) for candidate in candidates for way in (True, False)]
+    ways = [(candidate, way) for candidate in candidates if not candidate.is_idle for way in (True, False)]
     return [_Direction(candidate, way) for candidate, way in ways if way or not candidate.one_way]
 
 
@@ -189,8 +191,13 @@ def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
     return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 
-def _is_kept(derivation: Derivation, rule: Substitution) -> bool:
-    """Derivable is not useless: a search from the source takes few steps, and does not pass through what costs more."""
+def _is_kept(derivation: Derivation, rule: Substitution, candidate: Candidate) -> bool:
+    """Derivable is not useless: a search from the source takes few steps, and does not pass through what costs more.
+
+    But of large rules there are too many that save some steps, and every rule makes each step of a search slower.
+    """
+    if candidate.is_large:
+        return derivation is Derivation.NOT
     match derivation:
         case Derivation.NOT:
             return True
@@ -247,7 +254,7 @@ class _Loop:
             self._record(direction, "only adds")
             return False
         derivation = self._derive(baseline)
-        if not _is_kept(derivation, baseline):
+        if not _is_kept(derivation, baseline, direction.candidate):
             self._record(direction, derivation.value)
             return False
         return True
@@ -273,7 +280,7 @@ class _Loop:
         for rule in (rule for text in settled["rules"] for rule in read_rules(text)):
             # What was proved may be more special than it looked, and an instance of a known rule after all.
             derivation = self._derive(rule)
-            if not only_adds(rule) and _is_kept(derivation, rule):
+            if not only_adds(rule) and _is_kept(derivation, rule, direction.candidate):
                 kept.append(replace(rule, proof="index" if derivation is Derivation.NOT else "derived"))
         if not settled["rules"]:
             self._record(direction, "unproved", settled["reason"])

@@ -62,6 +62,7 @@ class Terms:
 
     def __init__(self, family: Family, seed: int) -> None:
         self.family = family
+        self.seed = seed
         self.hasher = Hasher(seed)
         self.rows: list[Term] = []
         self.leaves: list[Operator] = []

@@ -115,8 +115,15 @@ class Family:
     """To how many axes, from the last, rules are carried over; for families that move data along the last axis only."""
     every: bool = False
     """Whether every term is built upon, not one of those that compute the same, so that all forms are found."""
+    equal: int | None = None
+    """In a large family, up to how many operators a side rules are wanted that gain nothing by themselves."""
     shrinks: bool = False
     """Whether only rules to a side of fewer operators are wanted: identities that add what does nothing are not."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are so many terms that candidates are made general before they are tested."""
+        return self.equal is not None
 
 
 @dataclass(frozen=True)

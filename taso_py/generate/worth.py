@@ -5,10 +5,15 @@ Invariant: an order on rules for pruning only; what a graph costs is measured el
 
 from __future__ import annotations
 
-from taso_py.ir.graph import Graph
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.graph import Graph, topological
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.work import work
 from taso_py.rules.substitution import Substitution
 
 _CONTRACTIONS = (Matmul, Linear, Conv2d)
@@ -18,6 +23,16 @@ _MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
 def lowers_cost(rule: Substitution) -> bool:
     """Whether the target has fewer contractions; or as many and less arithmetic."""
     return _work(rule.target) < _work(rule.source)
+
+
+def gains(source: Sequence[Value], target: Sequence[Value], data: frozenset[str]) -> bool:
+    """Whether the target of a candidate costs less than the source in some way that counts.
+
+    It has fewer contractions, or as many and less arithmetic; or does less at the candidate's sizes; or less where
+    ``data`` is read: what depends on other variables only is computed once.
+    """
+    sides = [_Cost.of(side, data) for side in (source, target)]
+    return any(getattr(sides[1], name) < getattr(sides[0], name) for name in ("operators", "flops", "data_flops"))
 
 
 def saves_contraction(rule: Substitution) -> bool:
@@ -38,6 +53,30 @@ def only_adds(rule: Substitution) -> bool:
     """Whether the target still computes all that the source does, so that applying it can only add work."""
     computed = {value.node for value in rule.target.outputs} ^ set(rule.target.nodes)
     return all(value.node in computed for value in rule.source.outputs)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What a side of concrete sizes costs."""
+
+    operators: tuple[int, int]
+    flops: int
+    data_flops: int
+    """Of what depends on data."""
+
+    @classmethod
+    def of(cls, side: Sequence[Value], data: frozenset[str]) -> _Cost:
+        nodes = topological(value.node for value in side)
+        reads: set[Node] = set()
+        flops: dict[Node, int] = {}
+        for node in nodes:
+            is_variable = isinstance(node.op, Input)
+            if node.op.key in data if isinstance(node.op, Input) else any(v.node in reads for v in node.inputs):
+                reads.add(node)
+            flops[node] = 0 if is_variable else work(node).flops or 0
+        return cls(
+            _work(Graph((), tuple(side))), sum(flops.values()), sum(flops[node] for node in nodes if node in reads)
+        )
 
 
 def _names(graph: Graph) -> set[str]:

@@ -31,8 +31,14 @@ REDUCED = Family(
 VARIABLES = [make(Input(name, TensorType(DType.FLOAT, (2,)))).value for name in ("x1", "x2")]
 
 
-def _brute_force(operators: int) -> list[dict[Value, frozenset[Value]]]:
-    """All terms with their operator instances, by number of instances; nothing is built upon what is always zero."""
+def _brute_force(
+    operators: int, *, is_large: bool = False, every_name: bool = False
+) -> list[dict[Value, frozenset[Value]]]:
+    """All terms with their operator instances, by number of instances; nothing is built upon what is always zero.
+
+    Of the last level, of a large family of the last two, those that read the second variable alone are renamings, and
+    are left out.
+    """
     levels: list[dict[Value, frozenset[Value]]] = [{value: frozenset() for value in VARIABLES}]
     for level in range(1, operators + 1):
         below = {value: own for known in levels for value, own in known.items() if not _is_zero(value)}
@@ -46,7 +52,8 @@ def _brute_force(operators: int) -> list[dict[Value, frozenset[Value]]]:
                     term = make(production.at([value.type for value in operands]), operands).value
                 except ShapeError:
                     continue
-                found[term] = instances | {term}
+                if every_name or level < operators - is_large or _reads_first(term):
+                    found[term] = instances | {term}
         levels.append(found)
     return levels
 
@@ -58,17 +65,36 @@ def _is_zero(value: Value) -> bool:
 
 
 def _reads_first(value: Value) -> bool:
-    """Whether it is no renaming of a term that reads the first variable: these alone are made of the last level."""
+    """Whether it reads the first variable; a term that does not is a renaming of one that does."""
     inputs = {node for node in Graph((), (value,)).nodes if isinstance(node.op, Input)}
     return inputs != {VARIABLES[1].node}
 
 
 @pytest.mark.parametrize("operators", [1, 2, 3])
-def test_counts_agree_with_brute_force(operators: int) -> None:
-    levels = _brute_force(operators)[1:]
-    wanted = [*(len(terms) for terms in levels[:-1]), sum(map(_reads_first, levels[-1]))]
-    assert enumerate_terms(replace(REDUCED, operators=operators), 0).counts == wanted
+@pytest.mark.parametrize("is_large", [False, True])
+def test_counts_agree_with_brute_force(operators: int, is_large: bool) -> None:
+    wanted = [len(terms) for terms in _brute_force(operators, is_large=is_large)[1:]]
+    family = replace(REDUCED, operators=operators, equal=0 if is_large else None)
+    assert enumerate_terms(family, 0).counts == wanted
     assert wanted[-1] > 5
+
+
+@pytest.mark.parametrize("operators", [1, 2, 3])
+def test_what_is_not_built_is_a_renaming(operators: int) -> None:
+    every, some = (_brute_force(operators, is_large=True, every_name=every)[-1] for every in (True, False))
+    assert len(every) > len(some)
+    assert {min(_named(term), _named(term, swap=True)) for term in every} == {
+        min(_named(term), _named(term, swap=True)) for term in some
+    }
+
+
+def _named(value: Value, *, swap: bool = False) -> str:
+    """A term as text in which the operands of commutative operators are in order; the variables may be swapped."""
+    node = value.node
+    if isinstance(node.op, Input):
+        return {"x1": "x2", "x2": "x1"}[node.op.key] if swap else node.op.key
+    operands = [_named(operand, swap=swap) for operand in node.inputs]
+    return f"{node.op.text}({','.join(sorted(operands) if node.op.commutative else operands)})"
 
 
 def test_representatives_lose_no_function() -> None:

@@ -2,7 +2,8 @@
 
 ``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
 which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``transformer`` moves
-what attention blocks compute through reshapes, transposes and halves.
+what attention blocks compute through reshapes, transposes and halves. ``deep`` is ``core`` with more operators,
+``conv`` has grouped convolutions and what stands beside them, ``matrix`` goes deepest with least.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -11,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
+from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.fuse import FUSE
+from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.scalars import SCALARS
 from taso_py.generate.sets.transformer import TRANSFORMER
@@ -26,11 +30,15 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "fuse": FUSE,
     "scalars": SCALARS,
     "transformer": TRANSFORMER,
+    "deep": DEEP,
+    "conv": CONV,
+    "matrix": MATRIX,
 }
 """By the name that ``taso-py generate --ops`` takes."""
 
 SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",))
 """The vocabularies of the shipped database, those together that are generated into one file.
 
-Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider.
+Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider. Not
+``deep``, ``conv`` and ``matrix``, as long as what they add has not been weighed against that.
 """

@@ -1,0 +1,63 @@
+"""A model that writes out what PyTorch fuses is brought to the fused operators by the shipped rules."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import substitutions
+from taso_py.frontend import import_module
+from taso_py.rules.database import read_database
+from taso_py.search.greedy import search
+from tests.search.examples import FakeCost
+
+FOLDER = Path(substitutions.__file__).parent
+
+
+class LayerNorm(nn.Module):
+    """As in early implementations of transformers."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(size)), nn.Parameter(torch.randn(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.pow(2).mean(-1, keepdim=True)
+        return self.weight * (centred / torch.sqrt(variance + 1e-5)) + self.bias
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * (1 / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)))
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = LayerNorm(8), RmsNorm(8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(x + self.down(gelu(self.up(self.before(x)))))
+
+
+def test_what_is_written_out_becomes_fused_operators() -> None:
+    graph = import_module(Block().eval(), (torch.randn(2, 3, 8),)).graph
+    names = {node.op.name for node in graph.nodes}
+    assert {"erf", "sqrt", "div", "mean"} <= names
+    rules = [rule for name in ("fuse", "scalars") for rule in read_database(FOLDER / f"{name}.rules")]
+    result = search(graph, rules, FakeCost())
+    found = [node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs]
+    assert sorted(found) == ["add", "gelu", "layer_norm", "linear", "linear", "rms_norm"]

@@ -9,6 +9,7 @@ Invariant: all results of a model are timed in one race; each was found under th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,10 +46,16 @@ class _Taken:
     """What is changed about the options."""
 
 
+def is_general(rule: Substitution) -> bool:
+    """Whether a rule asks for no certain sizes, be it by a statement or by a number in the shape of a variable."""
+    numbers = (re.search(r"[\[,]\d", str(variable.types[0])) for variable in rule.variables)
+    return not rule.preconditions and not any(numbers)
+
+
 TAKEN: Mapping[str, _Taken] = {
     EVERYTHING: _Taken(),
     "macros": _Taken(rules=lambda rule: rule.proof != "derived"),
-    "preconditions": _Taken(rules=lambda rule: not rule.preconditions),
+    "preconditions": _Taken(rules=is_general),
     "kernel_choice": _Taken(options={"kernels": False}),
     "block_reuse": _Taken(options={"reuse": False}),
 }
@@ -132,9 +139,10 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "ablation",
     "What does each part of the optimizer contribute?",
-    "one row a model and part taken away; `over_everything` below 1 is what the part is worth in speed of the "
-    "result, above 1 the part did harm; `search_s` and `graphs` show what it is worth in search time; `cost` is what "
-    "prices say of the result over the original, which for `kernel_choice` are those of plain kernels",
+    "one row a model and part taken away; `preconditions` are rules that ask for certain sizes; `over_everything` "
+    "below 1 is what the part is worth in speed of the result, above 1 the part did harm; `search_s` and `graphs` "
+    "show what it is worth in search time; `cost` is what prices say of the result over the original, which for "
+    "`kernel_choice` are those of plain kernels",
     lambda settings: settings.choose(QUICK, FULL),
     _measure,
     _plot,

@@ -28,7 +28,7 @@ from taso_py.runtime.runtimes import COMPILED, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
 from taso_py.runtime.timing import Race, race
 
-QUICK = ("nasrnn", "squeezenet1_1")
+QUICK = ("squeezenet1_1",)
 FULL = (
     *("resnet50", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "nasnetalarge", "nasrnn", "bert_base"),
     *("mobilenet_v3_large", "efficientnet_b0", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "vit_base"),

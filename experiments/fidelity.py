@@ -21,7 +21,7 @@ from taso_py.backend.plan import NO_PLAN
 from taso_py.cost.choice import choose
 from taso_py.cost.model import Context
 
-QUICK = ("squeezenet1_1", "nasrnn", "mobilenet_v3_large", "distilbert")
+QUICK = ("squeezenet1_1", "nasrnn", "distilbert")
 FULL = (
     *("resnet50", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "mobilenet_v3_large", "efficientnet_b0"),
     *("densenet121", "convnext_tiny", "nasnetalarge", "vit_b_16", "swin_t", "nasrnn", "bert_base", "distilbert"),

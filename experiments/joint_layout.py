@@ -36,7 +36,7 @@ from taso_py.rules.match import Matcher
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
 
-QUICK = ("squeezenet1_1", "mobilenet_v3_large")
+QUICK = ("squeezenet1_1",)
 FULL = (
     *("resnet50", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "mobilenet_v3_large", "efficientnet_b0"),
     *("densenet121", "convnext_tiny", "nasnetalarge"),

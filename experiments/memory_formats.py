@@ -19,7 +19,7 @@ from experiments.ways import ORIGINAL, raced
 from taso_py.backend.plan import NO_PLAN, Format
 from taso_py.cost.choice import Choice, choose
 
-QUICK = ("squeezenet1_1", "mobilenet_v3_large", "convnext_tiny")
+QUICK = ("squeezenet1_1", "mobilenet_v3_large")
 FULL = (
     *("resnet50", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "mobilenet_v3_large", "efficientnet_b0"),
     *("densenet121", "convnext_tiny", "nasnetalarge"),

@@ -32,7 +32,7 @@ from taso_py.rules.match import Matcher
 from taso_py.search.backtracking import Backtracking, search
 from taso_py.search.result import Limits, Progress, SearchResult
 
-QUICK = ("resnext50_32x4d", "bert_base", "inception_v3", "nasrnn")
+QUICK = ("resnext50_32x4d", "bert_base")
 FULL = (
     *("nasnetalarge", "nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "resnet50", "squeezenet1_1"),
     *("mobilenet_v3_large", "densenet121", "vit_b_16", "gpt2"),

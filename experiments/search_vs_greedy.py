@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.drawing import STYLES, name_rows
 from experiments.harness import Experiment, Row, Settings
@@ -114,6 +115,9 @@ def _curves(axes: Axes, rows: Sequence[Row]) -> None:
         axes.step(times, costs, where="post", linestyle=line, color="black", linewidth=0.8, label=row["model"])
         axes.scatter(times[-1:], costs[-1:], marker=mark, color="black", s=18)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("processor seconds of the default search (log scale)")
     axes.set_ylabel("best cost so far")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")

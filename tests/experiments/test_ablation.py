@@ -1,0 +1,16 @@
+"""What an ablation takes away is there to begin with."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.ablation import EVERYTHING, TAKEN
+from taso_py.rules.database import read_database
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_everything_but_the_whole_lacks_something(name: str) -> None:
+    rules = read_database()
+    left = [rule for rule in rules if TAKEN[name].rules(rule)]
+    assert left
+    assert (len(left) == len(rules) and not TAKEN[name].options) == (name == EVERYTHING)

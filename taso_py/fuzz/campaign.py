@@ -125,7 +125,7 @@ def _checker() -> Checker:
 
 
 def run(count: int, number: int, pool: Pool = HERE) -> Iterator[Tally]:
-    """Tries so many models, some at a time; the same ones wherever that is done."""
+    """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded."""
     batches = [(number * 1_000_003 + start, min(BATCH, count - start)) for start in range(0, count, BATCH)]
     return pool.map(partial(_apply, run_batch), batches, lost=_died)
 

@@ -195,9 +195,12 @@ def _at_all_sizes(contract: Contract, outputs: Sequence[Value], importer: Import
     """
     strides: list[tuple[Dim, ...]] = []
     for index, (value, seen) in enumerate(zip(outputs, contract.strides, strict=True)):
-        wanted = importer.sizes.strides(importer.layouts[value]) if value.type.open else seen
+        # A value of fixed sizes may be a part of one of open sizes, and lie as that does.
+        wanted = importer.sizes.strides(importer.layouts[value]) if importer.sizes.any else seen
         if wanted is None or not _lie_alike(value.type.sizes, wanted, seen):
-            raise ImportRefusal(f"output {index} has strides that open sizes do not tell; export with static sizes")
+            if value.type.open:
+                raise ImportRefusal(f"output {index} has strides that open sizes do not tell; export with static sizes")
+            wanted = seen
         strides.append(wanted)
     return replace(contract, strides=tuple(strides))
 

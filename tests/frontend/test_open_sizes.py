@@ -80,6 +80,7 @@ SMALL: dict[str, Callable[..., Any]] = {
     "transposed": lambda x: x.t(),
     "stack": lambda x: torch.stack([x, -x], 1),
     "softmax": lambda x: functional.pad(x, (1, 2)).softmax(-1),
+    "part of fixed size": lambda x: torch.cat([x, x], 1)[:2, :3],
     "one more axis": lambda x: (x[:, None] + 0, x.t()[None]),
     "outer": lambda x: x.unsqueeze(1) * x.unsqueeze(2),
     "mask": lambda x: x.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1)[0] > 0, 0.0),

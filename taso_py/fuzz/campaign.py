@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import torch
@@ -89,7 +89,7 @@ def run_batch(number: int, count: int) -> Tally:
         count: how many models.
     """
     tally, checker = Tally(), _checker()
-    last: list[Failure] = []
+    last: list[tuple[Failure, Case]] = []
 
     @seed(number)
     @settings(_SETTINGS, max_examples=count)
@@ -98,7 +98,7 @@ def run_batch(number: int, count: int) -> Tally:
         try:
             outcome = checker.check(case, chance)
         except DiscrepancyError as error:
-            last[:] = [Failure(str(error), case.text, chance)]
+            last[:] = [(Failure(str(error), case.text, chance), case)]
             raise
         if not last:
             tally.tried += 1
@@ -114,8 +114,23 @@ def run_batch(number: int, count: int) -> Tally:
             attempt()
     except DiscrepancyError:
         tally.tried += 1
-        tally.failures += last
+        tally.failures += [_shortened(checker, *found) for found in last]
     return tally
+
+
+def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
+    """A failure without the lines that it does not need: what hypothesis draws hangs together, and some of it stays."""
+    lines = case.text.splitlines(keepends=True)
+    for place in reversed(range(len(lines))):
+        shorter = replace(case, text="".join(lines[:place] + lines[place + 1 :]))
+        try:
+            checker.check(shorter, failure.seed)
+        except DiscrepancyError as error:
+            del lines[place]
+            failure = Failure(str(error), shorter.text, failure.seed)
+        except Exception:  # what is left is no model
+            continue
+    return failure
 
 
 @cache

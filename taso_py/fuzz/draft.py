@@ -149,6 +149,8 @@ class Draft:
 
     def write(self, statement: str) -> None:
         """Takes a line that changes values in place; what PyTorch refuses, or leaves values too large, is left out."""
+        if any(value.requires_grad for value in self.values.values()):
+            return  # a view of a weight may be among them, which writing would change for good
         before = {name: value.clone() for name, value in self.values.items()}
         if self._evaluated(statement) is not None and all(map(self._fits, self.values.values())):
             self.lines.append(statement)

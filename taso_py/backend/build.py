@@ -17,9 +17,9 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[report
 from taso_py.backend.contract import keep_contract
 from taso_py.backend.fold import evaluate
 from taso_py.backend.guard import check_fixed, check_tensor
-from taso_py.backend.lowering import lower, materialize
+from taso_py.backend.lowering import Caller, lower, materialize
 from taso_py.backend.overwrite import TYPE, overwrite_dead
-from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, converted, is_formatted
+from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, is_formatted, laid_out
 from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
@@ -148,16 +148,17 @@ class _Writer:
         if not is_formatted(value) or self._gives.get(value, Format.DENSE) is format_:
             return self._values.get(value)
         if value not in self._converted:
-            self._converted[value] = converted(self.graph, self._values[value], format_)
+            self._converted[value] = laid_out(self._caller(None), value, self._values[value], format_)
             self._converted[value].meta[TYPE] = value.type
         return self._converted[value]
 
-    def _caller(self, node: Node) -> Any:
+    def _caller(self, node: Node | None) -> Caller:
         return resolving(lambda target, *args, **keywords: self._call(node, target, *args, **keywords), self.size)
 
-    def _call(self, node: Node, target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+    def _call(self, node: Node | None, target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         written = self.graph.call_function(target, arguments, keywords)
-        written.meta["digest"] = node.digest
+        if node is not None:
+            written.meta["digest"] = node.digest
         return written
 
     def _kept(self, value: Value, is_written_to: bool) -> fx.Node:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
+from taso_py.backend.lowering import Caller
 from taso_py.ir.node import Node, Value
+from taso_py.ir.size import Dim, least
 
 IMAGE_RANK = 4
 """Values of this rank have a choice of memory format."""
@@ -110,7 +112,30 @@ def is_formatted(value: Value) -> bool:
     return value.type.rank == IMAGE_RANK and not value.node.is_static
 
 
-def converted(graph: fx.Graph, value: fx.Node, format_: Format) -> fx.Node:
-    """A value laid out in a memory format."""
-    keywords: dict[str, Any] = {"memory_format": MEMORY_FORMATS[format_]}
-    return graph.call_function(torch.ops.aten.contiguous.default, (value,), keywords)
+def laid_out(call: Caller, value: Value, tensor: Any, format_: Format) -> Any:
+    """A value laid out in a memory format.
+
+    Where channels, or rows and columns, are one, a channels-last result counts as in row-major order and is not copied,
+    but its strides are not those that plain calls leave; PyTorch 2.13 crashes on some of them (``conv2d`` with dilation
+    on the CPU). So they are said explicitly.
+
+    Args:
+        call: makes the calls.
+        value: of rank 4.
+        tensor: what stands for it, in the other format.
+        format_: the format wanted.
+
+    Returns:
+        What stands for it in that format.
+    """
+    result = call(torch.ops.aten.contiguous.default, tensor, memory_format=MEMORY_FORMATS[format_])
+    _, channels, rows, columns = value.type.dims
+    if format_ is Format.DENSE and (_may_be_one(channels) or (_may_be_one(rows) and _may_be_one(columns))):
+        strides = [channels * rows * columns, rows * columns, columns, 1]
+        result = call(torch.ops.aten.as_strided.default, result, list(value.type.dims), strides)
+    return result
+
+
+def _may_be_one(size: Dim) -> bool:
+    bound = least(size)
+    return size == 1 or (not isinstance(size, int) and (bound is None or bound <= 1))

@@ -6,14 +6,15 @@ Invariant: a timed call computes what the cover's nodes mean, with as little aro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from taso_py.backend.lowering import lower
-from taso_py.backend.plan import MEMORY_FORMATS, Bound, Format
+from taso_py.backend.lowering import Caller, lower
+from taso_py.backend.plan import Bound, Format, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
@@ -59,7 +60,7 @@ def conversion(value: Value, format_: Format, device: torch.device) -> Callable[
     """The call that lays a value out in a memory format, from the other one."""
     (tensor,) = random_operands([value], device, format_.other)
     assert tensor is not None, "constants have no memory format"
-    return lambda: tensor.contiguous(memory_format=MEMORY_FORMATS[format_])
+    return partial(_module(lambda call, given: laid_out(call, value, given[0], format_), [tensor]), tensor)
 
 
 def _turn(
@@ -77,13 +78,22 @@ def _turn(
 
 def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) -> Bound:
     """The plain ATen calls of a node, as a function of those operands that are no constants."""
+
+    def written(call: Caller, placeholders: Sequence[Any]) -> Any:
+        return tuple(lower(call, node, placeholders, device))
+
+    return _module(written, operands)
+
+
+def _module(write: Callable[[Caller, Sequence[Any]], Any], operands: Sequence[Tensor | None]) -> Bound:
+    """The calls that ``write`` makes, as a built module makes them."""
     graph = fx.Graph()
     placeholders = [None if tensor is None else graph.placeholder(f"x{i}") for i, tensor in enumerate(operands)]
 
     def call(overload: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         return graph.call_function(overload, arguments, keywords)
 
-    graph.output(tuple(lower(resolving(call, at_example), node, placeholders, device)))
+    graph.output(write(resolving(call, at_example), placeholders))
     return fx.GraphModule(torch.nn.Module(), graph).forward
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,14 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
-from taso_py.backend.plan import Format
+from taso_py.backend.plan import Format, Step
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import CPU, InventedPrices
 from taso_py.ir.operator import Weight
 from taso_py.kernels.saved import dump, restore
+from taso_py.kernels.table import covers
+from taso_py.ops.contraction import Conv2d
 from taso_py.runtime import zoo
 
 QUICK = ("squeezenet1_1", "mobilenet_v3_large", "bert_base", "nasrnn")
@@ -91,6 +94,33 @@ def test_every_tile_and_format_is_met() -> None:
         _check(program, plan, args)
     assert {name for name, _ in met} >= {"aten", "onednn.conv", "onednn.linear"}
     assert {format_ for _, format_ in met} == set(Format)
+
+
+@pytest.mark.parametrize(("channels", "rows", "columns"), [(1, 4, 1), (1, 4, 4), (3, 1, 1), (3, 4, 1)])
+def test_plain_calls_get_the_strides_that_plain_calls_leave(channels: int, rows: int, columns: int) -> None:
+    """PyTorch's convolution with dilation crashes on some others, which count as contiguous all the same."""
+    first = nn.Conv2d(2, channels, 1)
+    module = nn.Sequential(first, nn.Conv2d(channels, 3, 1, stride=2, padding=1, dilation=2)).eval()
+    program = fold(import_module(module, (torch.randn(8, 2, rows, columns),)))
+    chosen = next(node for node in program.graph.nodes if isinstance(node.op, Conv2d))
+    (cover,) = (cover for cover in covers(chosen, CPU) if cover.name == "onednn.conv")
+    plan = Plan({chosen: Step(cover, Format.DENSE, Format.CHANNELS_LAST)})
+    seen: list[tuple[int, ...]] = []
+
+    class Watching(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if target is torch.ops.aten.conv2d.default:
+                seen.append(args[0].stride())
+            return super().call_function(target, args, kwargs)
+
+    with torch.no_grad():
+        Watching(build(program, plan)).run(*program.example_inputs)
+    assert seen == [(channels * rows * columns, rows * columns, columns, 1)]
+
+
+def test_contiguous_alone_leaves_other_strides() -> None:
+    image = torch.empty(8, 1, 4, 1, memory_format=torch.channels_last)
+    assert image.contiguous().stride() == (4, 1, 1, 1)
 
 
 def test_a_wrong_plan_would_be_noticed() -> None:

@@ -1,6 +1,7 @@
 """A campaign: many random models in batches, each from one seed, wherever a pool has its processes.
 
-Invariant: the models depend on the seeds only; a process that dies is a failure of its batch and loses no other.
+Invariant: the models depend on the seeds only; a process that dies, or a batch in which no model can be made, is a
+failure of its batch and loses no other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from textwrap import indent
+from traceback import format_exc
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -115,6 +118,10 @@ def run_batch(number: int, count: int) -> Tally:
     except DiscrepancyError:
         tally.tried += 1
         tally.failures += [_shortened(checker, *found) for found in last]
+    except Exception as error:  # what makes models is at fault; other batches are none the worse
+        tally.tried += 1
+        where = indent(format_exc(), "# ")
+        tally.failures.append(Failure(f"no model was made: {type(error).__name__}: {error}", where, number))
     return tally
 
 

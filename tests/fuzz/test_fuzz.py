@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from taso_py.backend import overwrite
 from taso_py.executors import open_pool
@@ -145,6 +146,19 @@ def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: py
     assert tally.tried == 7 * BATCH
     (failure,) = tally.failures
     assert failure.seed == BATCH
+
+
+def test_a_batch_without_models_is_a_failure_and_ends_no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    @st.composite
+    def broken(draw: st.DrawFn) -> Case:
+        draw(st.integers())
+        raise RuntimeError("cannot draw")
+
+    monkeypatch.setattr(campaign, "models", broken)
+    found = list(run(2 * BATCH, 0))
+    assert [failure.reason for tally in found for failure in tally.failures] == [
+        "no model was made: RuntimeError: cannot draw"
+    ] * 2
 
 
 def test_the_command_tells_what_became_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ A parallel region lasts until its last thread is done. While another program hol
 take as long as the scheduler's turns, every time; no statistics over such samples finds the true latency. So a small
 matrix product of known latency is called after each measurement: it tells whether the others can be believed.
 
-Invariant: what is answered as good consists of several samples, just after which the probe took as long as ever.
+Invariant: what is answered as good consists of several samples that agree to within a factor, just after which the
+probe took as long as ever.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ATTEMPTS, MOST_ATTEMPTS = 3, 10
 SAMPLES = 4
 WIDTH = 0.25
 """A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
+DOUBT = 1.0
+"""A measurement with an interval wider than this share of the median was disturbed, whatever the probe says."""
 WARM_UP = 2
 """Calls before anything is measured: the first ones start threads and choose algorithms."""
 PATIENCE_S = 5.0
@@ -82,7 +85,8 @@ class Measuring:
             latency = measure(call, device=self._device, budget_s=budget_s)
             is_calm = self._device.type != "cpu" or self._probe.is_calm()
             is_long = SAMPLES * latency.median_s > MOST_S
-            (good if is_calm and (is_long or latency.samples >= SAMPLES) else poor).append(latency)
+            is_good = is_calm and (is_long or latency.samples >= SAMPLES) and _spread(latency) <= DOUBT
+            (good if is_good else poor).append(latency)
             if good and (is_long or _spread(good[-1]) <= WIDTH):
                 break
             if attempt >= ATTEMPTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from taso_py.cost.clock import Latency
 from taso_py.cost.measuring import Measuring, Probe
 
 CPU = torch.device("cpu")
-GOOD, WIDE = Latency(1e-3, 1e-3, 1e-3, 9, 0), Latency(2e-3, 1e-3, 4e-3, 9, 0)
+GOOD, WIDE = Latency(1e-3, 1e-3, 1e-3, 9, 0), Latency(2e-3, 1.5e-3, 3e-3, 9, 0)
 SLOW = Latency(16e-3, 16e-3, 16e-3, 9, 0)
 
 
@@ -52,6 +53,12 @@ def test_of_poor_ones_the_least_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_disturbed_one_never_counts_beside_a_calm_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, [GOOD, SLOW], [False, True]) == (SLOW, True)
+
+
+def test_samples_that_differ_by_factors_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torn = Latency(4e-3, 2e-4, 16e-3, 17, 0)
+    assert told(monkeypatch, [torn, GOOD], [True, True]) == (GOOD, True)
+    assert told(monkeypatch, [torn] * 3, [True] * 3) == (replace(torn, median_s=2e-4), False)
 
 
 def test_the_machine_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

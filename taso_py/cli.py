@@ -11,10 +11,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from taso_py.commands import generate, latencies, optimize, profile, replay, rules, verify
+from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
 from taso_py.ir.errors import TasoError
 
-COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies)
+COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies, predict)
 """In the order in which help lists them."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from taso_py.backend.program import Origin, Program
 from taso_py.backend.schema import defaults, overload_named
 from taso_py.backend.tensors import TORCH_DTYPES, TensorError
+from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue
 from taso_py.ir.types import DType, TensorType
@@ -24,6 +25,17 @@ from taso_py.ops.opaque import Opaque
 
 def to_device(program: Program, device: torch.device) -> Program:
     """The program on another device: weights, example inputs and what the graph makes itself."""
+    moved = _mapped(program, _rebuilding(device), lambda tensor: tensor.to(device))
+    return replace(moved, device=device)
+
+
+def graph_on(graph: Graph, device: torch.device) -> Graph:
+    """A graph as it would be on a device, which need not be here: what it makes itself, it makes there."""
+    return graph.map(_rebuilding(device))
+
+
+def _rebuilding(device: torch.device) -> Callable[[Node, tuple[Value, ...]], Node]:
+    """What makes a node again for a device, on inputs that are there."""
 
     def moved(value: AttributeValue) -> AttributeValue:
         if isinstance(value, str) and value.startswith("device:"):
@@ -37,7 +49,7 @@ def to_device(program: Program, device: torch.device) -> Program:
             op = replace(op, arguments=arguments, keywords=cast(Any, keywords))
         return make(op, inputs, node.token)
 
-    return replace(_mapped(program, rebuild, lambda tensor: tensor.to(device)), device=device)
+    return rebuild
 
 
 def retype(program: Program, dtype: DType = DType.F64) -> Program:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
+
+from taso_py.rules.verdict import Numerics
 
 MODEL_HELP = """MODEL is one of
   package.module:factory    a function without arguments that returns a module, or (module, example inputs)
@@ -38,3 +41,35 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", metavar="D", help="cast the model to bf16, fp16, fp32 or fp64 first")
     parser.add_argument("--seed", type=int, default=0, help="of weights, random inputs and the order of timing")
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how to search; ``--seed`` comes with the model."""
+    parser.add_argument(
+        "--search",
+        choices=("backtracking", "greedy", "saturation", "templates", "templates-measured"),
+        default="backtracking",
+        help="how rules are chosen (%(default)s); templates are hand-made fusions, applied wherever they match",
+    )
+    parser.add_argument(
+        "--alpha", type=float, default=1.05, help="keep graphs within this factor of the best (%(default)s)"
+    )
+    parser.add_argument("--budget", metavar="N", type=int, default=2000, help="graphs to build at most (%(default)s)")
+    parser.add_argument("--time-limit", metavar="S", type=float, default=60.0, help="seconds of search (%(default)s)")
+    parser.add_argument(
+        "--numerics",
+        metavar="CLASS",
+        choices=[numerics.name.lower().replace("_", "-") for numerics in Numerics],
+        help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
+    )
+    parser.add_argument(
+        "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database, or templates)"
+    )
+
+
+def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What these options say, as fields of :class:`taso_py.runtime.optimize.Options`."""
+    fields = {name: getattr(parsed, name) for name in ("search", "alpha", "budget", "time_limit", "seed")}
+    cap = parsed.numerics
+    numerics = None if cap is None else Numerics[cap.upper().replace("-", "_")]
+    return {**fields, "numerics": numerics, "progress": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from taso_py.ir.errors import TasoError
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
     parser = command(commands, "latencies", _latencies, "Look at, move or forget the measured latencies.")
-    parser.add_argument("action", choices=("list", "clear", "export", "import"))
+    parser.add_argument("action", choices=("list", "devices", "clear", "export", "import"))
     parser.add_argument(
         "file", metavar="FILE", type=Path, nargs="?", help="for export and import (default: stdout, stdin)"
     )
@@ -29,6 +30,11 @@ def _latencies(parsed: argparse.Namespace) -> int:
             for row in database.rows():
                 print(f"{row.latency.median_s * 1e6:12.2f} us  {row.kernel}  {row.signature}")
             print(f"{len(database.rows())} latencies in {database.path}", file=sys.stderr)
+        elif parsed.action == "devices":
+            counts = Counter(row.environment for row in database.rows())
+            for key, described in database.environments().items():
+                name = f"{described['device_name']}, torch {described['torch_version']}"
+                print(f"{key}  {counts[key]:6} latencies  {name}, {described['threads']} threads")
         elif parsed.action == "clear":
             print(f"{database.clear()} latencies forgotten")
         elif parsed.action == "export":

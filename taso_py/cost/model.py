@@ -80,6 +80,7 @@ class CostModel:
         tiles: tuple[Tile, ...] = TILES,
         formats: Iterable[Format] = Format,
         progress: bool = False,
+        environment: Environment | None = None,
     ) -> None:
         """Prepare a model.
 
@@ -90,12 +91,13 @@ class CostModel:
             tiles: the implementations to choose from.
             formats: the memory formats to choose from.
             progress: whether to show a bar.
+            environment: whose latencies are used, if not this process's; what is not known there takes for ever.
         """
         self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
         self._device = device
         self._database = database
-        self._environment = Environment.current(device)
-        self._measuring = Measuring(device)
+        self._environment = environment or Environment.current(device)
+        self._measuring = None if environment else Measuring(device)
         self._tiles, self._formats = tiles, frozenset(formats)
         self._progress = progress
         self._layouts = Layouts()
@@ -108,6 +110,11 @@ class CostModel:
         """How many latencies were measured, not found in the database."""
         self.disturbed = 0
         """How many of these are not kept for other runs: other programs held the processor."""
+
+    @property
+    def unknown(self) -> int:
+        """How many latencies there are not: the kernel fails, or was never measured in the environment."""
+        return sum(latency == math.inf for latency in self._latencies.values())
 
     def node_cost(self, node: Node) -> float:
         """Seconds that a node takes by itself; 0 for leaves and for what is computed when a module is built."""
@@ -165,7 +172,7 @@ class CostModel:
         alone = sum(self._alone(cover, Format.DENSE) for cover in covers)
         digest = hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
         together = self._lookup((f"{PLAIN_NAME}graph", f"{digest} of {len(running)} calls"), lambda: call, RUN_S)
-        if not together or not alone:
+        if not together or not alone or math.inf in (together, alone):
             return
         missing = max(0.0, together - alone)
         per_call = min(COLD_CALL_S, missing / max(1, len(covers)))
@@ -205,11 +212,10 @@ class CostModel:
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         """The latency of laying a value out in a memory format; none where both are the same."""
         channels, rows, columns = value.type.sizes[1:]
-        if channels == 1 or rows == columns == 1:
-            return 0.0
         key = f"convert:{format_.value}", self._layouts.signature([value], format_.other)
         alone = self._lookup(key, lambda: conversion(value, format_, self._device))
-        return self._added(alone, 2 * self.value_bytes(value))
+        is_moved = channels > 1 and max(rows, columns) > 1
+        return self._added(alone, 2 * self.value_bytes(value) if is_moved else 0)
 
     def _best(self, node: Node) -> float:
         """The latency of the best cover of a node alone; the formats are tried where they make a difference."""
@@ -242,6 +248,9 @@ class CostModel:
         known = self._latencies.get(key)
         if known is None:
             found = self._database.get(self._environment, *key)
+            if found is None and self._measuring is None:
+                self._latencies[key] = math.inf
+                return math.inf
             if found is None:
                 found, is_calm = self._measure(make, key, budget_s)
                 if found is None:
@@ -275,6 +284,7 @@ class CostModel:
         self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float
     ) -> tuple[Latency | None, bool]:
         """A measurement, and whether it may be kept; None for a kernel that fails, which is not used then."""
+        assert self._measuring is not None, "nothing is measured for a device that is not here"
         try:
             with torch.no_grad():
                 return self._measuring.measured(make(), budget_s)

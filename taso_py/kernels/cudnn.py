@@ -20,7 +20,7 @@ from taso_py.backend.plan import Bound
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.kernels.chain import Chain, chains
-from taso_py.kernels.probe import agrees, example
+from taso_py.kernels.probe import agrees, example, is_here
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Tile
 from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.elementwise import Gelu, Relu
@@ -60,7 +60,7 @@ def _cover(name: str, chain: Chain, bind: Callable[[Chain, Sequence[Tensor]], Bo
 
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:
     dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
-    return len(dtypes) == 1 and works(TORCH_DTYPES[dtypes.pop()], device)
+    return len(dtypes) == 1 and (not is_here(device) or works(TORCH_DTYPES[dtypes.pop()], device))
 
 
 def _packed(chain: Chain, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None, list[Any]]:

@@ -28,6 +28,11 @@ def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) ->
     )
 
 
+def is_here(device: torch.device) -> bool:
+    """Whether a device can be asked. Of others, only those kernels are chosen whose latencies were measured there."""
+    return device.type != "cuda" or torch.cuda.is_available()
+
+
 def example(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The same small numbers at each call."""
     generator = torch.Generator().manual_seed(0)

@@ -45,6 +45,7 @@ from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
 from taso_py.search import backtracking, greedy, saturation, templates
+from taso_py.search.follow import follow
 from taso_py.search.result import Limits, Progress, SearchResult
 from taso_py.search.trace import Trace, write_trace
 
@@ -176,6 +177,7 @@ def optimize_source(
     output: Path | None = None,
     program: Program | None = None,
     forms: Sequence[str] = (),
+    trace: Trace | None = None,
 ) -> Optimized:
     """Optimizes what MODEL names.
 
@@ -186,12 +188,13 @@ def optimize_source(
         output: the folder to save to, if any.
         program: the source as a program, if it was imported before.
         forms: in which forms to save the result beside ``model.pt2``; see :data:`taso_py.runtime.emit.FORMS`.
+        trace: what to do to the graph, if no search is to find that out.
     """
     check_forms(forms)
     if output is not None:
         check_writable(output)
     with torch.no_grad():
-        return _Job(source, options, rules).run(program or import_source(source), output, forms)
+        return _Job(source, options, rules, trace).run(program or import_source(source), output, forms)
 
 
 @dataclass
@@ -201,6 +204,7 @@ class _Job:
     source: Source
     options: Options
     rules: Sequence[Substitution]
+    trace: Trace | None
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
@@ -208,7 +212,7 @@ class _Job:
         with LatencyDatabase() as database:
             cost = self._cost(program, runtimes, database)
             found = self._search(program, cost)
-            with self._bar("time", 100) as bar:
+            with _bar(self.options, "time", 100) as bar:
 
                 def on_round(done: int, _total: int) -> None:
                     bar.update(done - bar.n)
@@ -244,17 +248,9 @@ class _Job:
     def _search(self, program: Program, cost: CostModel) -> SearchResult:
         cost.warm(program.graph)
         calibrate(cost, program)
-        with self._bar("search", self.options.budget) as bar:
-
-            def report(progress: Progress) -> None:
-                bar.update(progress.built - bar.n)
-                bar.set_postfix_str(f"best {progress.best_seconds / progress.original_seconds:.3f} of the original")
-
-            strategy = SEARCHES[self.options.search]
-            return strategy(program.graph, self.rules, cost, self.options.limits(), report)
-
-    def _bar(self, what: str, total: int) -> Any:
-        return tqdm(total=total, desc=what, leave=False, disable=not self.options.progress)
+        if self.trace is not None:
+            return follow(program.graph, self.trace, self.rules, cost, self.options.limits())
+        return search(program.graph, self.rules, cost, self.options)
 
     def _report(self, program: Program, found: SearchResult, judgement: Judgement, notes: Sequence[str]) -> Report:
         winner, speedup, rules = judgement.winner, judgement.speedup, judgement.rules_speedup
@@ -287,6 +283,21 @@ class _Job:
             seed=self.options.seed,
             notes=(*found.notes, *notes),
         )
+
+
+def search(graph: Graph, rules: Sequence[Substitution], cost: CostModel, options: Options) -> SearchResult:
+    """What the search that the options name finds, with a progress bar if they want one."""
+    with _bar(options, "search", options.budget) as bar:
+
+        def report(progress: Progress) -> None:
+            bar.update(progress.built - bar.n)
+            bar.set_postfix_str(f"best {progress.best_seconds / progress.original_seconds:.3f} of the original")
+
+        return SEARCHES[options.search](graph, rules, cost, options.limits(), report)
+
+
+def _bar(options: Options, what: str, total: int) -> Any:
+    return tqdm(total=total, desc=what, leave=False, disable=not options.progress)
 
 
 def calibrate(cost: CostModel, program: Program) -> None:

@@ -14,7 +14,7 @@ from taso_py.frontend import Program, import_module, import_program
 from taso_py.ir.errors import TasoError
 from taso_py.runtime.regions import check_regions
 from taso_py.runtime.source import Source
-from taso_py.search.trace import read_trace, replay_steps
+from taso_py.search.trace import Trace, read_trace, replay_steps
 
 
 class ReplayError(TasoError):
@@ -28,18 +28,26 @@ def import_source(source: Source) -> Program:
     return import_module(source.module, source.args, source.kwargs)
 
 
+def load_trace(path: Path) -> Trace:
+    """The trace that a file holds.
+
+    Raises:
+        TasoError: it cannot be read, or holds none.
+    """
+    try:
+        return read_trace(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReplayError(f"cannot read {path}: {error}") from error
+
+
 def replay_trace(path: Path, source: Source, seed: int = 0) -> int:
     """Replays a trace on the model it was made from; gives the number of steps.
 
     Raises:
         TasoError: the file cannot be read, the trace is of another model, or a step does not hold.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReplayError(f"cannot read {path}: {error}") from error
-    program = import_source(source)
-    matches = [match for match, _ in replay_steps(program.graph, read_trace(text))]
+    trace, program = load_trace(path), import_source(source)
+    matches = [match for match, _ in replay_steps(program.graph, trace)]
     wrong = [region for region in check_regions(matches, seed, program.device) if not region.passed]
     if wrong:
         raise ReplayError(f"the two sides of {wrong[0].rule} differ by {wrong[0].error:.1e} where it was applied")

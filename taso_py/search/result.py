@@ -27,6 +27,7 @@ class StopReason(enum.Enum):
     TIME = "the time is used up"
     STALLED = "nothing better came for long"
     INTERRUPTED = "interrupted"
+    FOLLOWED = "a trace was followed"
 
 
 _HALF = frozenset({DType.F16, DType.BF16})

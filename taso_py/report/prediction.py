@@ -1,0 +1,58 @@
+"""The report of a search for a device that is not here: its data, its JSON form, its summary.
+
+Invariant: it promises nothing: the summary says that nothing was timed, and how to have it timed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from taso_py.report.plain import plain
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a search found by latencies of another device."""
+
+    model: str
+    environment: Mapping[str, Any]
+    """Of that device."""
+    predicted_ms: tuple[float, float]
+    """Before and after, with the kernels and memory formats that suit each best."""
+    applied: tuple[str, ...]
+    """Rule identifiers in the order of application."""
+    candidates: int
+    """Distinct graphs that the search built."""
+    unknown: int
+    """How many latencies were asked for that nobody measured there; kernels that need them were left out."""
+    search_seconds: float
+    stop_reason: str
+    saved: str | None = None
+    """The file that the trace was written to."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The prediction as JSON-able data."""
+        return {name: plain(value) for name, value in asdict(self).items()}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The summary that the command line prints."""
+        before, after = self.predicted_ms
+        yield Text.assemble(("model      ", "dim"), self.model, ("  for ", "dim"), str(self.environment["device_name"]))
+        yield Text.assemble(
+            ("predicted  ", "dim"), f"{before:.3f} ms -> {after:.3f} ms", ("  nothing was timed", "dim")
+        )
+        rules = ", ".join(f"{rule} x{count}" for rule, count in Counter(self.applied).most_common(5))
+        yield Text.assemble(("rules      ", "dim"), f"{len(self.applied)} applied", f": {rules}" if rules else "")
+        yield Text.assemble(
+            ("search     ", "dim"),
+            f"{self.candidates} graphs in {self.search_seconds:.1f} s; {self.stop_reason}; "
+            f"{self.unknown} latencies unknown there, and not used",
+        )
+        if self.saved:
+            yield Text.assemble(("on it      ", "dim"), f"taso-py optimize MODEL --trace {self.saved}")

@@ -1,0 +1,114 @@
+"""Search for a device that is not here, by latencies that were measured there.
+
+Nothing is timed, so that nothing is promised: the answer is a trace, which ``taso-py optimize --trace`` judges on the
+device as it judges what a search found.
+
+Invariant: a graph that is predicted to be fast is made of kernels each of whose latencies was measured on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from taso_py.backend import Program
+from taso_py.backend.convert import graph_on
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.cost.model import CostModel
+from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
+from taso_py.report.prediction import Prediction
+from taso_py.rules.substitution import Substitution
+from taso_py.runtime.artifact import TRACE, check_writable, write_files
+from taso_py.runtime.optimize import Options, search
+from taso_py.runtime.regions import check_regions
+from taso_py.runtime.replay import ReplayError, import_source
+from taso_py.runtime.source import Source
+from taso_py.search.trace import replay_steps, write_trace
+
+
+class PredictionError(TasoError):
+    """A device that no latencies are known of, or not those that are needed."""
+
+
+def find_environment(database: LatencyDatabase, key: str) -> Environment:
+    """The environment whose key begins so.
+
+    Raises:
+        PredictionError: there is none, or several.
+    """
+    known = database.environments()
+    found = [name for name in known if name.startswith(key)]
+    if len(found) != 1:
+        problem = "several environments have keys" if found else "no environment has a key"
+        names = ", ".join(f"{name} ({known[name]['device_name']})" for name in found or known) or "none"
+        raise PredictionError(
+            f"{problem} that begins with {key!r}; there are: {names}; see 'taso-py latencies devices'"
+        )
+    return Environment.from_dict(known[found[0]])
+
+
+def predict(
+    source: Source, options: Options, rules: Sequence[Substitution], environment: str, output: Path | None = None
+) -> Prediction:
+    """Searches a model for a device that need not be here.
+
+    Args:
+        source: the model, on a device that is here.
+        options: how to search; of the others only ``progress`` has a meaning.
+        rules: what may be applied.
+        environment: what the key of the device's environment begins with, in the user's latency database.
+        output: the folder to write the trace to, if any.
+
+    Raises:
+        PredictionError: too little is known of the device.
+    """
+    if output is not None:
+        check_writable(output)
+    with torch.no_grad(), LatencyDatabase() as database:
+        there = find_environment(database, environment)
+        program = import_source(source)
+        graph, cost = _priced(program, there, database)
+        found = search(graph, rules, cost, options)
+        best = found.best
+        matches = (match for match, _ in replay_steps(graph, best.trace))
+        if wrong := [region for region in check_regions(matches, options.seed, program.device) if not region.passed]:
+            raise ReplayError(f"the two sides of {wrong[0].rule} differ by {wrong[0].error:.1e} where it was applied")
+    if output is not None:
+        write_files(output, {TRACE: write_trace(best.trace).encode()})
+    return Prediction(
+        model=source.name,
+        environment=there.as_dict(),
+        predicted_ms=(found.original.seconds * 1e3, best.seconds * 1e3),
+        applied=best.trace.applied,
+        candidates=found.built,
+        unknown=cost.unknown,
+        search_seconds=found.seconds,
+        stop_reason=found.stop_reason.value,
+        saved=None if output is None else str(output / TRACE),
+    )
+
+
+def _priced(program: Program, there: Environment, database: LatencyDatabase) -> tuple[Graph, CostModel]:
+    """A program's graph as it would be on a device, and what graphs cost there."""
+    device = torch.device(there.device, 0) if there.device == "cuda" else torch.device(there.device)
+    graph = graph_on(program.graph, device)
+    weight_bytes = stored_bytes(program.weights.values())
+    cost = CostModel(device, database, weight_bytes=weight_bytes, environment=there)
+    cost.calibrate(graph, _never)
+    unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]
+    if unknown or cost.graph_cost(graph) == math.inf:
+        raise PredictionError(
+            f"{len(unknown)} latencies of the model itself were never measured on {there.device_name}, the first of "
+            f"{unknown[0] if unknown else 'a conversion'}; optimize it there once and export the latencies"
+        )
+    return graph, cost
+
+
+def _never() -> None:
+    raise AssertionError("nothing runs on a device that is not here")

@@ -1,0 +1,45 @@
+"""Following a trace instead of searching: the graph that it leads to, as if a search had found it.
+
+Invariant: every step is of a rule that was given, which the trace's own text of it is not taken for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from taso_py.ir.graph import Graph
+from taso_py.rules.substitution import Substitution
+from taso_py.search.cost import Cost, static_bytes
+from taso_py.search.result import Limits, SearchResult, StopReason, make_candidate
+from taso_py.search.trace import Trace, TraceError, replay_steps
+
+
+def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost, limits: Limits) -> SearchResult:
+    """The graph that a trace leads to, beside the original.
+
+    Args:
+        graph: the original.
+        trace: what to do.
+        rules: where rules are taken from.
+        cost: says what graphs cost.
+        limits: what the result must keep to: growth and numerics.
+
+    Raises:
+        TraceError: the trace is of another graph, or has a step that cannot or must not be taken.
+    """
+    start = time.monotonic()
+    steps = tuple(replay_steps(graph, trace, rules))
+    refused = next((match for match, _ in steps if not limits.allows(match)), None)
+    if refused is not None:
+        raise TraceError(
+            f"the numerics class {refused.rule.numerics.name.lower()} of {refused.rule.id} is above the cap"
+        )
+    ends = [(graph, ()), (steps[-1][1], steps)] if steps else [(graph, ())]
+    original, *followed = (
+        make_candidate(graph, end, cost.graph_cost(end), static_bytes(cost, end), taken) for end, taken in ends
+    )
+    if followed and followed[0].static_bytes > limits.growth * original.static_bytes:
+        raise TraceError(f"the result would store more than {limits.growth} times the weights")
+    candidates = (*followed, original)
+    return SearchResult(original, candidates, StopReason.FOLLOWED, 0, len(steps), time.monotonic() - start)

@@ -27,6 +27,7 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.table import write_csv
 from experiments.worker import LATE, Measured, Worker
 from taso_py.cost.environment import Environment
+from taso_py.files import replace_file
 from taso_py.ir.errors import first_line
 
 mpl.use("agg")
@@ -117,9 +118,7 @@ def _measure(
     outcome.done[part] = {**circumstances, **found}
     path = part_path(settings, experiment.name, part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_suffix(".new")
-    whole.write_text(json.dumps(outcome.done[part], indent=1) + "\n", encoding="utf-8")
-    whole.replace(path)
+    replace_file(path, json.dumps(outcome.done[part], indent=1) + "\n")
 
 
 def _known(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:

@@ -12,7 +12,6 @@ Invariant: times are processor time of one thread, and memory is beyond what the
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from torch.nn.functional import gelu, softmax
 
 from experiments.drawing import STYLES
 from experiments.harness import Experiment, Row, Settings
-from experiments.subject import priced
+from experiments.subject import peak_mib, priced
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.sets import VOCABULARIES
@@ -110,7 +109,7 @@ def _searched(blocks: int, alike: bool, settings: Settings, rules: Sequence[Subs
     limits = Limits(seconds=SECONDS[settings.quick], seed=settings.seed, reuse=reuse)
     with priced(stack(blocks, alike, settings)) as model:
         graph, matcher = model.imported.graph, Matcher(rules)
-        before = _peak_mib()
+        before = peak_mib()
         search(graph, matcher, model.cost, limits)
         started = time.process_time()
         found = search(graph, matcher, model.cost, limits)
@@ -118,7 +117,7 @@ def _searched(blocks: int, alike: bool, settings: Settings, rules: Sequence[Subs
             "of": f"{blocks} blocks",
             "nodes": sum(not node.is_static for node in graph.nodes),
             "seconds": time.process_time() - started,
-            "mib": _peak_mib() - before,
+            "mib": peak_mib() - before,
             "made": found.built,
             "cost": found.best.seconds / found.original.seconds,
             "stop_reason": found.stop_reason.name.lower(),
@@ -143,15 +142,11 @@ def _generated(kind: str, key: str, settings: Settings) -> Sequence[Row]:
 
 
 def _enumerated(family: Family, settings: Settings) -> Row:
-    before, started = _peak_mib(), time.process_time()
+    before, started = peak_mib(), time.process_time()
     found = enumerate_terms(family, settings.seed)
     candidates = len(distinct(collect(found)))
     seconds = time.process_time() - started
-    return {"seconds": seconds, "mib": _peak_mib() - before, "made": sum(found.counts), "candidates": candidates}
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "mib": peak_mib() - before, "made": sum(found.counts), "candidates": candidates}
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:

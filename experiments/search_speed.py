@@ -13,7 +13,6 @@ Invariant: nothing is measured while a search is timed, or ``measured`` says how
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +23,7 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
-from experiments.subject import subject
+from experiments.subject import peak_mib, subject
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
 from taso_py.rules.database import read_database
@@ -100,7 +99,7 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
     with subject(name, settings) as model:
         graph, cost = model.imported.graph, model.cost
         matcher = Matcher(read_database(None))
-        before = _peak_mib()
+        before = peak_mib()
         _SEARCHES[kind](graph, matcher, cost, limits, _Clock())
         measured, clock = cost.measured, _Clock()
         found = _SEARCHES[kind](graph, matcher, cost, limits, clock)
@@ -110,15 +109,11 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
             expansions=found.expansions,
             ratio=found.best.seconds / found.original.seconds,
             near_seconds=clock.near(found.best.seconds),
-            mib=_peak_mib() - before,
+            mib=peak_mib() - before,
             stop_reason=found.stop_reason.name.lower(),
             measured=cost.measured - measured,
             nodes=sum(not node.is_static for node in graph.nodes),
         )
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _run_alone(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:

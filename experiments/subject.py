@@ -5,6 +5,7 @@ Invariant: everything about a subject is measured in this process, one thing aft
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -87,3 +88,8 @@ def timed(call: Callable[[], object], settings: Settings) -> Latency:
     """The latency of a module that runs alone, after a first run."""
     call()
     return measure(call, device=torch.device(settings.device), budget_s=SECONDS)
+
+
+def peak_mib() -> float:
+    """The most memory that this process has taken so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -17,7 +17,7 @@ PACKAGES = ("taso_py", "verify")
 ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/ir": ("", "networkx"),
     "taso_py/ops": ("ir", "networkx numpy"),
-    "taso_py/rules": ("ir ops", "numpy"),
+    "taso_py/rules": ("files ir ops", "numpy"),
     "taso_py/generate": ("ir ops rules executors", "numpy egglog"),
     "taso_py/search": ("ir ops rules", "networkx numpy tqdm"),
     "taso_py/kernels": ("ir ops backend", "torch"),
@@ -26,7 +26,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
     "taso_py/runtime": (
-        "ir ops rules search kernels cost backend frontend report",
+        "files ir ops rules search kernels cost backend frontend report",
         "torch numpy onnxruntime rich tqdm",
     ),
     "taso_py/fuzz": (
@@ -39,6 +39,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/cli.py": ("ir commands", ""),
     "taso_py/commands": ("executors ir ops rules generate search cost report runtime", "verify numpy rich tqdm"),
     "taso_py/executors.py": ("ir", "distributed"),
+    "taso_py/files.py": ("", ""),
     "verify": ("ir ops rules", "z3 numpy rich"),
     "verify/mutations.py": ("executors ir ops rules", "verify rich"),
     "verify/witness.py": ("ir ops rules", "verify torch numpy"),

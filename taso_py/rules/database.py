@@ -17,6 +17,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from taso_py.files import replace_file
 from taso_py.ir.errors import TasoError
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
@@ -155,10 +156,8 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         DatabaseError: it cannot be written.
     """
-    aside = path.with_name(f".{path.name}.new")
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        replace_file(path, text)
     except OSError as error:
         raise DatabaseError(f"cannot write {path}: {error.strerror}; choose another folder") from error
 

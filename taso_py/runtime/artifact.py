@@ -8,7 +8,6 @@ Invariant: a folder is replaced file by file, each at once, so that an interrupt
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program, build
 from taso_py.backend.program import Fixed
+from taso_py.files import replace_file
 from taso_py.frontend import import_program
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
@@ -179,7 +179,7 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            _replace(directory / name, data)
+            replace_file(directory / name, data)
     except OSError as error:
         raise ArtifactError(
             f"cannot write to {directory}: {error.strerror or error}; choose another --output"
@@ -238,16 +238,3 @@ def load(directory: str | os.PathLike[str]) -> Runner:
 def as_json(document: Any) -> bytes:
     """A document as the content of a file."""
     return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise

@@ -83,7 +83,7 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
     best = search(program.graph, read_database(), cost, Limits(budget=budget, seconds=SECONDS, seed=settings.seed)).best
     content = serialize(build(fold(replace(program, graph=best.graph))), source.args, source.kwargs)
     plan = choose(reimport(content).graph, cost).plan
-    result = poison(deserialize(content, dump(replace(plan, overwrites=True))))
+    result = poison(deserialize(content, dump(plan.eager())))
     cases = input_cases(source.args, source.kwargs, settings.seed)
     compared = compare(source.callable(), result, build(retype(program)), cases)
     regions = check_regions((match for match, _ in best.steps), settings.seed, program.device)

@@ -10,7 +10,6 @@ Invariant: what is measured runs alone, not in turns with others, as it would wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -40,7 +39,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         graph = model.program.graph
         choice = choose(graph, model.cost)
         plain = timed(model.call(NO_PLAN), settings)
-        chosen = timed(model.call(replace(choice.plan, overwrites=True)), settings)
+        chosen = timed(model.call(choice.plan.eager()), settings)
         model.cost.recalibrate(Context())
         alone = choose(graph, model.cost).seconds
     row = {

@@ -15,6 +15,7 @@ from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import keep_contract
+from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
 from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.lowering import Caller, lower, materialize
@@ -58,6 +59,8 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     own = {key: state[place] for key, place in places.items() if place in state}
     keep_contract(module, program, own, writer.size)
+    if plan.direct:
+        call_directly(module.graph)
     module.graph.set_codegen(_codegen(program.signature))
     module.graph.lint()
     module.recompile()
@@ -101,7 +104,9 @@ class _Writer:
         inputs = {node.op.key: node for node in graph.inputs if isinstance(node.op, Input)}
         for index, leaf in enumerate(self._program.signature.inputs):
             if not isinstance(leaf, Fixed):
-                self._values[inputs[leaf].value] = self.graph.placeholder(leaf)
+                node = inputs[leaf]
+                self._values[node.value] = self.graph.placeholder(leaf)
+                self._values[node.value].meta[TYPE] = node.types[0]
             else:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
         for key, node in inputs.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -97,6 +97,12 @@ class Plan:
     steps: Mapping[Node, Step] = field(default_factory=dict[Node, Step])
     overwrites: bool = False
     """Whether elementwise calls may write their result to operands that nobody reads any more."""
+    direct: bool = False
+    """Whether calls go through PyTorch's Python functions, quicker than the overloads that compilers trace."""
+
+    def eager(self) -> Plan:
+        """The same for modules that run as they are written, traced by no compiler."""
+        return replace(self, overwrites=True, direct=True)
 
     def step(self, node: Node) -> Step:
         """How a node that some step ends with is computed."""

@@ -9,10 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._ops import OpOverload
 
 _TRUSTED_NAMESPACES = ("aten", "prims")
+
+OVERLOAD = "overload"
+"""Where fx nodes that call a Python function say, in ``meta``, which overload it calls."""
+
+
+def target_of(node: fx.Node) -> Any:
+    """What an fx node calls: the overload, also where it is called through a Python function."""
+    return node.meta.get(OVERLOAD, node.target)
 
 
 def overload_named(name: str) -> OpOverload:

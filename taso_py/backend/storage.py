@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from taso_py.backend.schema import is_mutable, is_trusted, may_alias
+from taso_py.backend.schema import is_mutable, is_trusted, may_alias, target_of
 
 _ALLOCATING = frozenset(
     {
@@ -85,7 +85,7 @@ def allocates(node: fx.Node) -> bool:
         return False
     if KERNEL in node.meta:
         return True
-    target = node.target
+    target = target_of(node)
     if not isinstance(target, OpOverload) or not is_trusted(target) or is_mutable(target) or may_alias(target):
         return False
     name = target.overloadpacket.__name__
@@ -94,5 +94,5 @@ def allocates(node: fx.Node) -> bool:
 
 def _is_known(node: fx.Node) -> bool:
     """Whether a call returns nothing but its operands' storage or new storage."""
-    target = node.target
+    target = target_of(node)
     return target is operator.getitem or (isinstance(target, OpOverload) and is_trusted(target))

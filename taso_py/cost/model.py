@@ -36,7 +36,6 @@ from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
-from taso_py.kernels.aten import ATEN
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
@@ -48,8 +47,8 @@ BUDGET_S = 0.01
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
 RUN_S = 0.6
 """Time to measure a run of a whole graph for."""
-PLAIN_NAME = f"{ATEN.name}:"
-"""How the names of plain operators begin in the database."""
+PLAIN_NAME = "torch:"
+"""How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
 COLD_CALL_S = 2e-6
 """At most what a call takes longer in a model for reasons that have nothing to do with its operands."""
@@ -149,7 +148,7 @@ class CostModel:
     def choice(self, graph: Graph) -> Choice:
         """The kernels and memory formats that suit a graph best, and its latency with them."""
         found = choose(graph, self, formats=self._formats)
-        return replace(found, plan=replace(found.plan, overwrites=True))
+        return replace(found, plan=found.plan.eager())
 
     def plan(self, graph: Graph) -> Plan:
         """The kernels and memory formats that suit a graph best."""
@@ -265,9 +264,9 @@ class CostModel:
 
     def _key(self, cover: Cover, reads: Format) -> Key:
         """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
-        node = cover.root
+        node, name = cover.root, PLAIN_NAME if cover.binder is None else f"{cover.name}:"
         if len(cover.nodes) == 1 and self._layouts.is_view(node):
-            return f"{cover.name}:{node.op.name}", f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
+            return name + node.op.name, f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
         operands = cover.operands
         if len(cover.nodes) == 1 and node.op.commutative:
             # Which operand comes first is chance.
@@ -278,7 +277,7 @@ class CostModel:
             signature += "; " + self._layouts.signature(cover.statics[:1])
         if "weight" in signature:
             signature += f" of {self._ring >> 20} MiB"
-        return f"{cover.name}:{cover.text}", signature
+        return name + cover.text, signature
 
     def _measure(
         self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float

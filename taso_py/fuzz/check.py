@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import Plan, Program, build, fold, poison, retype
+from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
 from taso_py.backend.tensors import TensorError
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module, import_program
@@ -182,11 +182,11 @@ class _Check:
 
     def _planned(self, program: Program) -> tuple[str, ...]:
         """The program with random kernels and memory formats against plain calls; the names of the kernels."""
-        plain, overwriting = build(program), build(program, Plan(overwrites=True))
+        plain, overwriting = build(program), build(program, NO_PLAN.eager())
         before, after = map(self._outputs, (plain, poison(overwriting)))
         self._expect("overwritten", "" if same(before, after) else "results differ")
         folded = fold(program, GROWTH)
-        plan = replace(choose(folded.graph, self._cost).plan, overwrites=True)
+        plan = choose(folded.graph, self._cost).plan.eager()
         results = self._outputs(poison(build(folded, plan)))
         if self.case.is_smooth:
             self._near_the_truth(program, plain, results)

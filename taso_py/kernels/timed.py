@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from taso_py.backend.direct import call_directly
 from taso_py.backend.lowering import Caller, lower
+from taso_py.backend.overwrite import TYPE
 from taso_py.backend.plan import Bound, Format, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
@@ -80,7 +82,10 @@ def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) 
     """The plain ATen calls of a node, as a function of those operands that are no constants."""
 
     def written(call: Caller, placeholders: Sequence[Any]) -> Any:
-        return tuple(lower(call, node, placeholders, device))
+        results = lower(call, node, placeholders, device)
+        for value, result in zip(node.outputs, results, strict=True):
+            result.meta[TYPE] = value.type
+        return results
 
     return _module(written, operands)
 
@@ -94,6 +99,7 @@ def _module(write: Callable[[Caller, Sequence[Any]], Any], operands: Sequence[Te
         return graph.call_function(overload, arguments, keywords)
 
     graph.output(write(resolving(call, at_example), placeholders))
+    call_directly(graph)
     return fx.GraphModule(torch.nn.Module(), graph).forward
 
 

@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
-from taso_py.backend import Plan, Program, build
+from taso_py.backend import Plan, Program, build, fold
 from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
@@ -301,8 +301,12 @@ def _bar(options: Options, what: str, total: int) -> Any:
 
 
 def calibrate(cost: CostModel, program: Program) -> None:
-    """Lets a cost model learn from a run of the unchanged graph what being in this model adds to latencies."""
-    module = build(program)
+    """Lets a cost model learn from a run of the unchanged graph what being in this model adds to latencies.
+
+    What depends on weights only is computed before, as in every candidate.
+    """
+    program = fold(program)
+    module = build(program, Plan(direct=True))
     args, kwargs = pytree.tree_unflatten(_arguments(program), program.signature.in_spec)
     cost.calibrate(program.graph, lambda: module(*args, **kwargs))
 

@@ -25,6 +25,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from taso_py.backend.guard import check_fixed, check_tensor
+from taso_py.backend.schema import target_of
 from taso_py.cost.clock import gc_paused
 
 WARM_UP = 3
@@ -95,7 +96,8 @@ def _places(graph: fx.Graph) -> list[Place]:
         if node.op in ("placeholder", "get_attr", "output") or node.target in (check_tensor, check_fixed):
             continue
         digest = node.meta.get("digest")
-        call = str(node.target) if isinstance(node.target, OpOverload) else getattr(node.target, "__name__", "call")
+        target = target_of(node)
+        call = str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", "call")
         if found and found[-1].part.digest == digest:
             before = found[-1]
             found[-1] = Place(Part(digest, (*before.part.calls, call)), before.first, node)

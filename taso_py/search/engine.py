@@ -15,6 +15,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
+from taso_py.search.finalists import finalists
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
 from taso_py.search.skeleton import Skeleton
 from taso_py.search.space import Appraised, Space
@@ -129,9 +130,10 @@ class Engine(ABC):
 
     def _result(self, stop: StopReason) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
+        best = finalists(best, self._cost, self.limits.results)
         return SearchResult(
             self._candidate(self.original),
-            tuple(map(self._candidate, best[: self.limits.results])),
+            tuple(map(self._candidate, best)),
             stop,
             self._expansions,
             self._built,

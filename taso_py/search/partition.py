@@ -19,6 +19,7 @@ from taso_py.rules.apply import instantiate
 from taso_py.rules.match import Match, Matcher
 from taso_py.search.cost import Appraisal, Cost, static_bytes
 from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.finalists import NodeCost, distinct, finalists
 from taso_py.search.region import Region, correspondence, cut
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
 from taso_py.search.rewire import rewire
@@ -53,6 +54,11 @@ class _Kind:
         candidates = self.found.candidates if self.found else ()
         best = next((c for c in candidates if banned.isdisjoint(c.trace.applied)), None)
         return best if best is not None and best.steps else None
+
+    def others(self, cost: NodeCost, count: int) -> Sequence[Candidate]:
+        """Candidates that differ from the cheapest, and from each other."""
+        found = distinct(self.found.candidates, cost, 1 + count)[1:] if self.found else ()
+        return [candidate for candidate in found if candidate.steps]
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +202,17 @@ class Partition:
                 used = {rule for candidate in chosen.values() for rule in candidate.trace.applied}
                 more = [banned | {rule} for rule in sorted(used) if banned | {rule} not in waiting]
                 waiting += more[: WHOLES - len(waiting)]
+        self._vary(before, kinds)
         return self._reduced(before, kinds) if best[0] is before else best
+
+    def _vary(self, before: Candidate, kinds: Sequence[_Kind]) -> None:
+        """Keeps wholes that are put together of other candidates than the best of each kind."""
+        count = self._limits.results - 1
+        others = {kind: kind.others(self._cost, count) for kind in kinds}
+        for rank in range(count):
+            chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items() if found}
+            if chosen:
+                self._keep(self._compose(before, kinds, chosen)[0])
 
     def _reduced(self, before: Candidate, kinds: Sequence[_Kind]) -> tuple[Candidate, frozenset[Value]]:
         """The whole in which kinds that gain little for what they store stay as they were, until it may be stored."""
@@ -232,10 +248,11 @@ class Partition:
 
     def _result(self) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.steps)))
+        best = finalists(best, self._cost, self._limits.results)
         order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET, StopReason.STALLED)
         return SearchResult(
             self._original,
-            tuple(best[: self._limits.results]),
+            tuple(best),
             next((stop for stop in order if stop in self._stops), StopReason.EXHAUSTED),
             self._expansions,
             self._built,

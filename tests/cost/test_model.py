@@ -66,10 +66,10 @@ def test_views_are_measured_once_whatever_they_show(measured: list[object]) -> N
         CostModel(CPU, database).warm(graph)
         kernels = [(row.kernel, row.signature) for row in database.rows()]
     assert kernels == [
-        ("aten:permute", "view of rank 2 as 2"),
-        ("aten:reshape", "view of rank 2 as 1"),
-        ("aten:reshape{shape=[24]}", "f32[4,6]:1x4"),
-        ("aten:slice", "view of rank 2 as 2"),
+        ("torch:permute", "view of rank 2 as 2"),
+        ("torch:reshape", "view of rank 2 as 1"),
+        ("torch:reshape{shape=[24]}", "f32[4,6]:1x4"),
+        ("torch:slice", "view of rank 2 as 2"),
     ]
     assert len(measured) == 4
 
@@ -129,7 +129,7 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
         cost = CostModel(CPU, database)
         assert math.isfinite(cost.graph_cost(graph))
         assert cost.plan(graph).steps == {}
-        assert {row.kernel.partition(":")[0] for row in database.rows()} == {"aten"}
+        assert {row.kernel.partition(":")[0] for row in database.rows()} == {"torch"}
     assert "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used" in caplog.text
 
 

@@ -66,6 +66,32 @@ def test_the_interval_narrows_and_covers_the_truth() -> None:
     assert covered >= 35
 
 
+def test_short_turns_begin_with_calls_that_are_not_timed() -> None:
+    """A contestant is slow in its first calls after another one ran."""
+
+    class Displacing(Machine):
+        def bind(self, fn: Callable[[], object]) -> Timer:
+            timer = super().bind(fn)
+
+            def displaced(repeats: int) -> float:
+                is_first = not self.order or self.order[-1] != fn()
+                cold = min(repeats, 5) * 0.004 if is_first else 0.0
+                self.time += cold
+                return timer(repeats) + cold
+
+            return displaced
+
+    pair = runners(original=0.0011, a=0.0010).values()
+    race_of_short = confirm(*pair, device="cpu", rounds=20, seconds=1e9, clock=Displacing(min_sample_s=0.01))
+    assert max(map(max, race_of_short.times.values())) < 0.0024
+    assert race_of_short.ratio("winner").median == pytest.approx(1.1, rel=0.03)
+    # A call that is as long as a turn is timed as it comes.
+    pair = runners(original=0.11, a=0.10).values()
+    machine = Displacing(min_sample_s=0.01)
+    confirm(*pair, device="cpu", rounds=20, seconds=1e9, clock=machine)
+    assert machine.order[-40:].count(0.10) == 20
+
+
 def test_a_tie_is_never_clear() -> None:
     result = race(runners(original=0.01, twin=0.01), device="cpu", rounds=25, seconds=1e9, clock=Machine())
     assert result.stop is StopReason.ROUNDS

@@ -68,6 +68,11 @@ class Measuring:
         self._probe = probe or Probe()
         self._patience_s = PATIENCE_S
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing disturbs measurements now."""
+        return self._device.type != "cpu" or self._probe.is_calm()
+
     def measured(self, call: Callable[[], object], budget_s: float) -> tuple[Latency, bool]:
         """The latency of a call, and whether it can be believed.
 
@@ -83,7 +88,7 @@ class Measuring:
         poor: list[Latency] = []
         for attempt in count(1):
             latency = measure(call, device=self._device, budget_s=budget_s)
-            is_calm = self._device.type != "cpu" or self._probe.is_calm()
+            is_calm = self.is_calm
             is_long = SAMPLES * latency.median_s > MOST_S
             is_good = is_calm and (is_long or latency.samples >= SAMPLES) and _spread(latency) <= DOUBT
             (good if is_good else poor).append(latency)

@@ -6,8 +6,8 @@ the search; it is not the verdict.
 
 Called again and again alone, an operator finds its operands in the nearest cache and its code in the pipeline; in a
 model it does not, and the plain sum is 0.7 to 0.9 of the truth. What is missing is proportional to the bytes of the
-activations that calls read and write, next to a little per call. So one run of the model itself, plainly computed,
-calibrates the sum (:meth:`CostModel.calibrate`), and candidates are priced alike.
+activations that calls read and write, next to something per call (:mod:`taso_py.cost.calibration`). So one run of the
+model itself, plainly computed, calibrates the sum (:meth:`CostModel.calibrate`), and candidates are priced alike.
 
 Invariant: the latency of a node is the same throughout the life of a model, so that a search is deterministic.
 """
@@ -27,6 +27,7 @@ from tqdm import tqdm
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
+from taso_py.cost.calibration import Part, cold_call_seconds
 from taso_py.cost.choice import IMAGE_OPERATORS, Choice, Rim, allowed, choose, is_running
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
@@ -50,8 +51,6 @@ RUN_S = 0.6
 PLAIN_NAME = "torch:"
 """How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
-COLD_CALL_S = 2e-6
-"""At most what a call takes longer in a model for reasons that have nothing to do with its operands."""
 
 _log = logging.getLogger(__name__)
 
@@ -158,26 +157,38 @@ class CostModel:
         """The memory that a value takes."""
         return math.prod(value.type.sizes) * TORCH_DTYPES[value.type.dtype].itemsize
 
-    def calibrate(self, graph: Graph, call: Callable[[], object]) -> None:
+    def calibrate(self, graph: Graph, call: Callable[[], object], inside: Callable[[], Mapping[Node, float]]) -> None:
         """Learns what being in a model adds, from a run of one.
 
         Args:
             graph: what is run; each node by its plain operator.
             call: runs it.
+            inside: says how many seconds nodes take in a run, of the graph or of one that differs in static nodes only.
         """
         running = [node for node in graph.nodes if not _is_free(node)]
         covers = [self.covers(node)[0] for node in running]
         self.recalibrate(Context())
         alone = sum(self._alone(cover, Format.DENSE) for cover in covers)
         digest = hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
-        together = self._lookup((f"{PLAIN_NAME}graph", f"{digest} of {len(running)} calls"), lambda: call, RUN_S)
+        run = f"{digest} of {len(running)} calls"
+        together = self._lookup((f"{PLAIN_NAME}graph", run), lambda: call, RUN_S)
         if not together or not alone or math.inf in (together, alone):
             return
         missing = max(0.0, together - alone)
-        per_call = min(COLD_CALL_S, missing / max(1, len(covers)))
+        cold = self._remembered((f"{PLAIN_NAME}cold call", run), lambda: self._cold_call(inside()))
+        per_call = min(cold, missing / max(1, len(covers)))
         moved = sum(self._activation_bytes(cover) for cover in covers)
         per_byte = (missing - per_call * len(covers)) / moved if moved else 0.0
         self.recalibrate(Context(min(1.0, together / alone), per_call, per_byte))
+
+    def _cold_call(self, inside: Mapping[Node, float]) -> float:
+        plain = {node: self.covers(node)[0] for node in inside if not _is_free(node)}
+        return cold_call_seconds(
+            [
+                Part(self._alone(cover, Format.DENSE), inside[node], self._activation_bytes(cover))
+                for node, cover in plain.items()
+            ]
+        )
 
     def recalibrate(self, context: Context) -> None:
         """Prices everything anew for a context."""
@@ -261,6 +272,18 @@ class CostModel:
                     self._database.put(self._environment, *key, found)
             known = self._latencies[key] = found.median_s
         return known
+
+    def _remembered(self, key: Key, find: Callable[[], float]) -> float:
+        """Seconds that are found once and kept, unless the machine is not calm."""
+        found = self._database.get(self._environment, *key)
+        if found is not None:
+            return found.median_s
+        if self._measuring is None:
+            return 0.0
+        seconds = find()
+        if self._measuring.is_calm:
+            self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
+        return seconds
 
     def _key(self, cover: Cover, reads: Format) -> Key:
         """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""

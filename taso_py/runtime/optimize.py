@@ -28,6 +28,7 @@ from taso_py.cost.environment import Environment, resolve_device
 from taso_py.cost.model import CostModel
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN, TILES
 from taso_py.report.optimization import Report, Speedup
@@ -39,6 +40,7 @@ from taso_py.runtime.artifact import check_writable, save
 from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.huggingface import adapt
+from taso_py.runtime.profile_run import time_parts
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
@@ -51,6 +53,8 @@ from taso_py.search.trace import Trace, write_trace
 
 FINALISTS = 3
 """How many of the search's best graphs are timed end to end, per runtime."""
+INSIDE_S = 0.6
+"""How long the parts of a run are timed to calibrate latencies by."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
 SEARCHES = {
@@ -305,10 +309,17 @@ def calibrate(cost: CostModel, program: Program) -> None:
 
     What depends on weights only is computed before, as in every candidate.
     """
-    program = fold(program)
-    module = build(program, Plan(direct=True))
+    folded = fold(program)
+    module = build(folded, Plan(direct=True))
     args, kwargs = pytree.tree_unflatten(_arguments(program), program.signature.in_spec)
-    cost.calibrate(program.graph, lambda: module(*args, **kwargs))
+
+    def inside() -> Mapping[Node, float]:
+        nodes = {node.digest: node for node in folded.graph.nodes}
+        (run,) = time_parts([module], args, kwargs, program.device, INSIDE_S)
+        times = zip(run.parts, run.times, strict=True)
+        return {nodes[part.digest]: spread.median for part, spread in times if part.digest in nodes}
+
+    cost.calibrate(program.graph, lambda: module(*args, **kwargs), inside)
 
 
 def _disturbances(cost: CostModel) -> list[str]:

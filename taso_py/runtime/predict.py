@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -100,7 +101,7 @@ def _priced(program: Program, there: Environment, database: LatencyDatabase) -> 
     graph = graph_on(program.graph, device)
     weight_bytes = stored_bytes(program.weights.values())
     cost = CostModel(device, database, weight_bytes=weight_bytes, environment=there)
-    cost.calibrate(graph, _never)
+    cost.calibrate(graph, _never, _never)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]
     if unknown or cost.graph_cost(graph) == math.inf:
         raise PredictionError(
@@ -110,5 +111,5 @@ def _priced(program: Program, there: Environment, database: LatencyDatabase) -> 
     return graph, cost
 
 
-def _never() -> None:
+def _never() -> NoReturn:
     raise AssertionError("nothing runs on a device that is not here")

@@ -109,11 +109,22 @@ def test_a_calibrated_model_prices_the_graph_that_was_run_as_it_ran(
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database, tiles=PLAIN)
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
-        cost.calibrate(GRAPH, run)
+        cost.calibrate(GRAPH, run, dict)
         assert math.isclose(cost.graph_cost(GRAPH), together)
         # What moves more has a larger share of what being in a model adds: a sum reads two operands.
         times = {node.op.name: cost.node_cost(node) for node in GRAPH.nodes}
         assert (times["relu"] < times["add"]) == (together > 4e-3)
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database, tiles=PLAIN)
+        cost.calibrate(GRAPH, run, lambda: dict.fromkeys(GRAPH.nodes, 0.0025))
+        assert math.isclose(cost.graph_cost(GRAPH), together)
+        # Where every call takes longer by the same, so does each that is priced.
+        times = {node.op.name: cost.node_cost(node) for node in GRAPH.nodes}
+        assert math.isclose(times["relu"], times["add"])
+        # What was found is remembered.
+        again = CostModel(CPU, database, tiles=PLAIN)
+        again.calibrate(GRAPH, run, lambda: pytest.fail("it is known"))
+        assert again.context == cost.context
 
 
 def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -108,7 +108,7 @@ def test_kernels_that_were_not_measured_there_are_not_chosen(
 
 
 def test_too_little_is_known(factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _import(tmp_path, GPU, without="aten:tanh")
+    _import(tmp_path, GPU, without="torch:tanh")
     key = _key(capsys)
     assert main(["predict", factory, "--environment", key]) == 2
     assert "1 latencies of the model itself were never measured on A GPU elsewhere" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def _report(failures: Sequence[Failure], folder: Path | None) -> None:
         sys.stdout.flush()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"failure_{failure.seed}.py").write_text(str(failure), encoding="utf-8")
+            (folder / f"failure_{failure.batch}_{failure.seed}.py").write_text(str(failure), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -45,9 +45,12 @@ class Failure:
     reason: str
     text: str
     seed: int
+    """Of the check."""
+    batch: int
+    """The seed of the batch that it was met in."""
 
     def __str__(self) -> str:
-        return f"# {self.reason}\n# check seed {self.seed}\n{self.text}"
+        return f"# {self.reason}\n# check seed {self.seed}, batch {self.batch}\n{self.text}"
 
 
 @dataclass
@@ -101,7 +104,7 @@ def run_batch(number: int, count: int) -> Tally:
         try:
             outcome = checker.check(case, chance)
         except DiscrepancyError as error:
-            last[:] = [(Failure(str(error), case.text, chance), case)]
+            last[:] = [(Failure(str(error), case.text, chance, number), case)]
             raise
         if not last:
             tally.tried += 1
@@ -121,20 +124,22 @@ def run_batch(number: int, count: int) -> Tally:
     except Exception as error:  # what makes models is at fault; other batches are none the worse
         tally.tried += 1
         where = indent(format_exc(), "# ")
-        tally.failures.append(Failure(f"no model was made: {type(error).__name__}: {error}", where, number))
+        tally.failures.append(Failure(f"no model was made: {type(error).__name__}: {error}", where, 0, number))
     return tally
 
 
 def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
     """A failure without the lines that it does not need: what hypothesis draws hangs together, and some of it stays."""
-    lines = case.text.splitlines(keepends=True)
+    lines, first = case.text.splitlines(keepends=True), failure.reason
     for place in reversed(range(len(lines))):
+        if lines[place].lstrip().startswith("return"):
+            continue  # without results it fails for that
         shorter = replace(case, text="".join(lines[:place] + lines[place + 1 :]))
         try:
             checker.check(shorter, failure.seed)
         except DiscrepancyError as error:
             del lines[place]
-            failure = Failure(str(error), shorter.text, failure.seed)
+            failure = replace(failure, reason=f"{error}; first: {first}", text=shorter.text)
         except Exception:  # what is left is no model
             continue
     return failure
@@ -158,4 +163,4 @@ def _apply(function: Callable[[int, int], Tally], batch: tuple[int, int]) -> Tal
 
 def _died(batch: tuple[int, int]) -> Tally:
     number, count = batch
-    return Tally(tried=count, failures=[Failure("processes died in the batch of this seed", "", number)])
+    return Tally(tried=count, failures=[Failure("processes died in this batch", "", 0, number)])

@@ -145,7 +145,7 @@ def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: py
             tally.add(found)
     assert tally.tried == 7 * BATCH
     (failure,) = tally.failures
-    assert failure.seed == BATCH
+    assert failure.batch == BATCH
 
 
 def test_a_batch_without_models_is_a_failure_and_ends_no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:

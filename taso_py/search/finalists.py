@@ -18,8 +18,8 @@ from taso_py.ir.node import Node
 from taso_py.ir.operator import Operator
 from taso_py.ir.types import TensorType
 
-DOUBT = 0.1
-"""By what share a cost may be wrong: what good predictions differ from what is measured."""
+DOUBT = 0.05
+"""By what share a cost may be wrong: usual predictions differ from what is measured by as much."""
 
 
 class Found(Protocol):
@@ -60,7 +60,7 @@ def finalists(found: Iterable[AnyFound], cost: NodeCost, count: int) -> list[Any
 def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequence[AnyFound] = ()) -> list[AnyFound]:
     """The graphs that may most likely be the fastest after all, most likely first.
 
-    A graph may gain on another at most the share :data:`DOUBT` of what they do not share.
+    One may gain on another the share :data:`DOUBT` of what either has and the other has not.
 
     Args:
         found: some graphs, the cheapest first.

@@ -167,7 +167,9 @@ class Laws:
             return [_call("reciprocal", argument)]
         scale, outside, rest = content(argument, lambda _: True)
         factors = [self._inverse(factor) for factor in outside]
-        if rest != constant(1):
+        if (exponent := _logistic(rest)) is not None:
+            factors.append(Call("sigmoid", (exponent,)))
+        elif rest != constant(1):
             factors.append(Call("reciprocal", (rest,)))
         return [Term(1 / scale, (), (), tuple(factors))]
 
@@ -179,6 +181,26 @@ class Laws:
             factor = magnitude if term.coefficient > 0 else self._inverse(magnitude)
             product = self.multiply(product, Term(Fraction(1), (), (), (factor,)))
         return [product]
+
+
+def _logistic(sum_: Sum) -> Sum | None:
+    """The sum ``a`` where the given one is ``1 + exp(-a)``, whose reciprocal is ``sigmoid(a)``."""
+    powers = [term for term in sum_ if term.factors]
+    others = tuple(term for term in sum_ if not term.factors)
+    if others != constant(1) or len(powers) != 1 or powers[0] != product_of(*powers[0].factors)[0]:
+        return None
+    exponent: list[Term] = []
+    for factor in powers[0].factors:
+        match factor:
+            case Call("exp", (argument,)):
+                exponent += [term._replace(coefficient=-term.coefficient) for term in argument]
+            case Call("reciprocal", ((Term(_, (), (), (Call("exp", (argument,)) as power,)) as one,),)) if (
+                one == product_of(power)[0]
+            ):
+                exponent += argument
+            case _:
+                return None
+    return close(exponent)
 
 
 def _root(sum_: Sum) -> Fraction | None:

@@ -1,8 +1,9 @@
 """Fingerprints: two terms with the same fingerprint compute the same on sample integers, and most likely always.
 
-Samples are small integers, one in three mostly negative: a maximum over nine values of mixed sign is almost never
-negative, so that ``relu(max_pool(x)) = max_pool(x)`` would look true. The fingerprint is a random linear form of all
-elements of all samples, modulo 2**64 (Freivalds 1977); the shape is part of it.
+Samples are small integers, one in three mostly of one sign: a maximum over nine values of mixed sign is almost never
+negative, so that ``relu(max_pool(x)) = max_pool(x)`` would look true. Each variable has a sign of its own there, or
+products would be positive: ``relu(max_pool(conv(x, w))) = max_pool(conv(x, w))``. The fingerprint is a random linear
+form of all elements of all samples, modulo 2**64 (Freivalds 1977); the shape is part of it.
 
 Invariant: fingerprints are a function of values, shape and seed.
 """
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from taso_py.ops.evaluate import Floats
 
 SAMPLES = 6
+_MOSTLY, _MOSTLY_NEGATIVE = 0.93, 0.6
+"""In a sample that is mostly of one sign, how much of it is, and how often the sign is minus."""
 Keys = NDArray[np.uint64]
 USELESS = np.uint64(0)
 """The fingerprint of what is zero everywhere, or too large to be exact."""
@@ -29,11 +32,13 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 
 def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) -> Floats:
-    """Values of a variable, of shape ``(count, *shape)``: nonzero integers, every third sample biased negative."""
+    """Values of a variable, of shape ``(count, *shape)``: nonzero integers, every third sample mostly of one sign."""
     random = generator(seed, f"{name}{shape}")
     values = random.integers(1, 8, (count, *shape))
     negative = random.random((count, *shape)) < 0.5
-    negative[1::3] = random.random(negative[1::3].shape) < 0.85
+    for sample in range(1, count, 3):
+        share = _MOSTLY if random.random() < _MOSTLY_NEGATIVE else 1 - _MOSTLY
+        negative[sample] = random.random(shape) < share
     return np.where(negative, -values, values).astype(np.float64)
 
 

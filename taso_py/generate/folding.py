@@ -31,6 +31,8 @@ from taso_py.ops.movement import Reshape
 from taso_py.ops.normalization import BatchNorm
 
 SAMPLES = 6
+_APART = 16
+"""More than there are variables."""
 TABLED = 3
 """Operators of a term in the table."""
 DEPTH = 3
@@ -47,7 +49,11 @@ def fold(folding: Folding, seed: int) -> Iterator[Candidate]:
         inputs = {name: make(Input(name, TensorType(DType.FLOAT, shape))).value for name, shape in variables.items()}
         affine = make(folding.affine, [inputs[name] for name in ("x1", "w1", "b1") if name in inputs]).value
         source = make(after, [affine, *(inputs[name] for name in inputs if name.startswith("p"))]).value
-        values = {name: samples(seed, name, shape, SAMPLES) for name, shape in variables.items()}
+        # No two variables have an element in common: their difference is divided by.
+        values = {
+            name: samples(seed, name, shape, SAMPLES) * _APART + place
+            for place, (name, shape) in enumerate(variables.items())
+        }
         weights = _weights(folding, source, values)
         if weights is None:
             continue

@@ -3,6 +3,8 @@
 A pair whose sides share a subterm is mostly an instance of one with a variable in its place, which says more, and may
 be of a shape that the family has no variables of. It is tried on samples; where it holds, it takes the pair's place.
 
+A variable that both sides read more than once makes an instance too, and such pairs are most of all.
+
 Invariant: of pairs of a large family that differ in names of variables or in subterms of both sides, one comes.
 """
 
@@ -42,7 +44,10 @@ def pairs(found: Enumeration) -> Iterator[Pair]:
     distinct = _Distinct(found.terms)
     for first, *others in found.classes.values():
         for member in others:
-            yield from distinct.take(first, member) if found.terms.family.is_large else [Pair(first, member)]
+            if found.terms.family.is_large:
+                yield from distinct.take(first, member)
+            elif not distinct.repeats(first, member):
+                yield Pair(first, member)
 
 
 @dataclass
@@ -60,6 +65,8 @@ class _Distinct:
     def take(self, left: int, right: int) -> Iterator[Pair]:
         """The pair, or the one that takes its place, if it is new."""
         for cut in self._cuts(left, right):
+            if not cut and self.repeats(left, right):
+                return
             key = self._key(left, right, cut)
             is_new = key not in self._seen
             if is_new:
@@ -68,6 +75,13 @@ class _Distinct:
                 if is_new:
                     yield Pair(left, right, cut)
                 return
+
+    def repeats(self, left: int, right: int) -> bool:
+        """Whether a variable is read more than once on both sides: such a pair is not wanted as it stands.
+
+        It is an instance of one with distinct variables, or a coincidence of no use.
+        """
+        return bool(self.terms.rows[left].repeats & self.terms.rows[right].repeats)
 
     def _cuts(self, left: int, right: int) -> Iterator[frozenset[int]]:
         """What variables might stand for: what both sides share, ever less of it; what one side only seems to read."""

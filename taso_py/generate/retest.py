@@ -26,7 +26,7 @@ from taso_py.ops.evaluate import evaluate as evaluate_operator
 from taso_py.ops.movement import Slice
 from taso_py.rules.substitution import Substitution, attribute_symbols, key, rebuild
 
-TRIALS = 5
+TRIALS = 3
 _ATTEMPTS = 60
 _LARGEST = 1200
 """Instances with more elements in a tensor are not tried."""
@@ -110,12 +110,21 @@ def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
 
 def generic_instance(rule: Substitution, seed: int) -> Substitution | None:
     """The rule at sizes that are pairwise distinct as far as its types allow; None if none was found."""
+    found = _generic(rule, seed)
+    return None if found is None else found.of(rule)
+
+
+def has_generic_instance(rule: Substitution, seed: int) -> bool:
+    """Whether :func:`generic_instance` finds one."""
+    return _generic(rule, seed) is not None
+
+
+def _generic(rule: Substitution, seed: int) -> Instance | None:
     draws = _Draws(rule, generator(seed, f"generic {rule.id}"))
-    for _ in range(_ATTEMPTS):
-        instance = _instance(rule, draws.next(range(2, 61), is_distinct=True), _GENERIC_GROUP, None)
-        if instance is not None:
-            return instance.of(rule)
-    return None
+    tried = (
+        _instance(rule, draws.next(range(2, 61), is_distinct=True), _GENERIC_GROUP, None) for _ in range(_ATTEMPTS)
+    )
+    return next((instance for instance in tried if instance is not None), None)
 
 
 @dataclass(frozen=True)
@@ -192,13 +201,18 @@ def _instance(
             value = evaluate(condition.value, plain)
             if value < 0 or (condition.is_equality and value > 0):
                 return None
+        elements = [_elements(node.types[0], plain, prod(group)) for node in rule.source.nodes]
+        if min(elements) == 0 or (most_elements is not None and max(elements) > most_elements):
+            return None
         types = _types(rule, sizes, group)
     except (TasoError, ValueError, ZeroDivisionError):
         return None
-    elements = [prod(types[node].sizes) for node in rule.source.nodes]
-    if min(elements) == 0 or (most_elements is not None and max(elements) > most_elements):
-        return None
     return Instance(sizes, group, types)
+
+
+def _elements(type_: TensorType, sizes: Mapping[str, int], group: int) -> int:
+    """How many elements there are; 0 if a size is not positive."""
+    return prod(group if isinstance(axis, Group) else max(0, evaluate(axis, sizes)) for axis in type_.shape)
 
 
 def _retype(type_: TensorType, sizes: Mapping[str, Dim], group: tuple[int, ...]) -> TensorType:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from taso_py.generate.generalize import Generality, Number, lift, numbers, starts
-from taso_py.generate.retest import Trial, examine, generic_instance, retest
+from taso_py.generate.retest import Trial, examine, has_generic_instance, retest
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome, Prover
+
+TRIALS = 2
+"""Random instances before a proof: the candidate has passed more, and most wrong generalities fail the first."""
 
 
 class Refusal(enum.Enum):
@@ -44,7 +47,7 @@ class Settler:
             for rule in lift(source, target, generality):
                 refusal = Refusal.FALSE
                 trial, self.reason = examine(rule, self.seed)
-                if trial is Trial.PASSED and generic_instance(rule, self.seed) is not None:
+                if trial is Trial.PASSED and has_generic_instance(rule, self.seed):
                     return rule
         return refusal
 
@@ -103,7 +106,7 @@ class Settler:
                     return known
                 continue
             self._tried[rule.id] = None
-            if retest(rule, self.seed) is Trial.PASSED and generic_instance(rule, self.seed) is not None:
+            if retest(rule, self.seed, TRIALS) is Trial.PASSED and has_generic_instance(rule, self.seed):
                 verdict = self.prove(rule)
                 if verdict.outcome is Outcome.PROVED and verdict.numerics is not None:
                     self._tried[rule.id] = replace(rule, numerics=verdict.numerics)

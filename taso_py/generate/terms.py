@@ -44,6 +44,8 @@ class Term:
     """The variables that occur, as a set of bits."""
     leaves: int
     """How often variables occur."""
+    repeats: int
+    """The variables, not numbers, that are read more than once when every use is written out, as a set of bits."""
     role: str
 
     @property
@@ -69,6 +71,8 @@ class Terms:
         """What the variables are: inputs, or constants."""
         self.ranges: list[tuple[int, int]] = []
         """First and last-but-one number of the variables of each shape."""
+        self._inputs = 0
+        """The variables that are no numbers, as a set of bits."""
         self._values: dict[TensorType, list[Floats]] = {}
         self._place: list[int] = []
         self._inferred: dict[tuple[int, tuple[TensorType, ...]], tuple[TensorOperator, TensorType] | None] = {}
@@ -84,8 +88,10 @@ class Terms:
         if variables.number is not None:
             leaf = Constant(variables.number, DType.FLOAT)
             values = np.repeat(evaluate(leaf, [], [], Domain.EXACT)[None], len(values), axis=0)
+        else:
+            self._inputs |= 1 << len(self.rows)
         self.leaves.append(leaf)
-        self.append(Term(VARIABLE, (), type_, (), 1 << len(self.rows), 1, variables.role), values)
+        self.append(Term(VARIABLE, (), type_, (), 1 << len(self.rows), 1, 0, variables.role), values)
 
     def append(self, term: Term, values: Floats) -> int:
         """Adds a term with its values of shape ``(samples, *shape)``; returns its number."""
@@ -107,12 +113,14 @@ class Terms:
         if found is None:
             raise ShapeError(f"{self.production(production).op.text} does not accept its operands")
         instances = sorted({i for part in parts for i in part.instances})
-        variables = 0
+        variables = repeats = 0
         for part in parts:
+            repeats |= part.repeats | (variables & part.variables & self._inputs)
             variables |= part.variables
+        instances.append(len(self.rows))
         role = self.production(production).yields or (DATA if any(part.role == DATA for part in parts) else WEIGHT)
         leaves = sum(part.leaves for part in parts)
-        return Term(production, tuple(operands), found[1], (*instances, len(self.rows)), variables, leaves, role)
+        return Term(production, tuple(operands), found[1], tuple(instances), variables, leaves, repeats, role)
 
     def production(self, number: int) -> Production:
         """A production of the family."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
@@ -70,13 +71,17 @@ class _Cost:
         reads: set[Node] = set()
         flops: dict[Node, int] = {}
         for node in nodes:
-            is_variable = isinstance(node.op, Input)
             if node.op.key in data if isinstance(node.op, Input) else any(v.node in reads for v in node.inputs):
                 reads.add(node)
-            flops[node] = 0 if is_variable else work(node).flops or 0
+            flops[node] = _flops(node)
         return cls(
             _work(Graph((), tuple(side))), sum(flops.values()), sum(flops[node] for node in nodes if node in reads)
         )
+
+
+@lru_cache(maxsize=1 << 15)
+def _flops(node: Node) -> int:
+    return 0 if isinstance(node.op, Input) else work(node).flops or 0
 
 
 def _names(graph: Graph) -> set[str]:

@@ -48,7 +48,7 @@ def _forms(scalar: Scalar) -> list[Value]:
         case Apply(function, argument) if function in DEFINED:
             return [make(DEFINED[function](), [form]).value for form in _forms(argument)]
         case Plus():
-            return _orders(_operands(scalar, Plus), Add())
+            return _orders([_forms(operand) for operand in _operands(scalar, Plus)], Add())
         case Times():
             return _products(_operands(scalar, Times))
         case _:
@@ -60,13 +60,32 @@ def _constant(value: float) -> Value:
 
 
 def _products(factors: Sequence[Scalar]) -> list[Value]:
-    """Every way to multiply all factors, or to divide by a constant in the end."""
-    found = _orders(factors, Mul())
+    """Every way to multiply all factors, or to divide by a constant: the product of the others, or one of them."""
+    forms = [_forms(factor) for factor in factors]
+    found = _orders(forms, Mul())
     for place, factor in enumerate(factors):
-        if isinstance(factor, Apply) and isinstance(factor.argument, Irrational) and len(factors) > 1:
-            rest = _products([*factors[:place], *factors[place + 1 :]])
-            found += [make(Div(), [form, *_forms(factor.argument)]).value for form in rest]
-    return found
+        divisors, rest = _divisors(factor), [*forms[:place], *forms[place + 1 :]]
+        if not rest:
+            continue
+        found += _quotients(_orders(rest, Mul()), divisors)
+        for one, other in enumerate(rest if len(rest) > 1 else ()):
+            found += _orders([*rest[:one], _quotients(other, divisors), *rest[one + 1 :]], Mul())
+    return list(dict.fromkeys(found))
+
+
+def _divisors(factor: Scalar) -> list[Value]:
+    """What may be divided by instead of multiplying by a factor: a constant that it is one over."""
+    match factor:
+        case Apply("reciprocal", Irrational() as divisor):
+            return _forms(divisor)
+        case Number(value) if abs(value.numerator) == 1 < value.denominator:
+            return [_constant(float(1 / value))]
+        case _:
+            return []
+
+
+def _quotients(forms: Sequence[Value], divisors: Sequence[Value]) -> list[Value]:
+    return [make(Div(), [form, divisor]).value for form in forms for divisor in divisors]
 
 
 def _operands(scalar: Scalar, kind: type[Plus | Times]) -> list[Scalar]:
@@ -76,9 +95,8 @@ def _operands(scalar: Scalar, kind: type[Plus | Times]) -> list[Scalar]:
     return [scalar]
 
 
-def _orders(operands: Sequence[Scalar], op: Add | Mul) -> list[Value]:
-    """Every way to combine all operands two at a time."""
-    forms = [_forms(operand) for operand in operands]
+def _orders(forms: Sequence[Sequence[Value]], op: Add | Mul) -> list[Value]:
+    """Every way to combine all operands two at a time, each in one of its forms."""
     found = itertools.chain.from_iterable(
         _trees(choice, lambda a, b: make(op, [a, b]).value) for choice in itertools.product(*forms)
     )

@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -56,7 +56,8 @@ class Domain(enum.Enum):
     EXACT = "exact"
     """Integers carried in float64, with the true relu and maximum. Every other function, and every constant that is no
     integer, is an arbitrary but fixed map to small integers: what holds here for generic values is an identity of
-    polynomials, relu and maximum, whatever those functions are."""
+    polynomials, relu and maximum, whatever those functions are. Of reciprocals more is kept, their signs; and one over
+    an integer is the same number as a constant and as a quotient."""
     REAL = "real"
     """Floating-point numbers in double precision."""
 
@@ -259,15 +260,19 @@ class _Compiler:
             return lambda x: np.maximum(x, 0.0)
         if self._domain is Domain.REAL:
             return real_function(name)
-        first, second = COMPOSED.get(name, (name, None))
-        return lambda x: _arbitrary(first, x) if second is None else _arbitrary(second, _arbitrary(first, x))
+        if name in COMPOSED:
+            return partial(COMPOSED[name], _arbitrary)
+        return partial(_arbitrary, name)
 
     def _constant(self, scalar: Scalar) -> float:
         if isinstance(scalar, Number):
             if self._domain is Domain.REAL:
                 return float(scalar.value)
-            if scalar.value.denominator == 1:
+            numerator, denominator = scalar.value.as_integer_ratio()
+            if denominator == 1:
                 return float(scalar.value)
+            if abs(numerator) == 1:
+                return numerator * float(_arbitrary_reciprocal(np.array([float(denominator)]))[0])
             return _arbitrary_constant(str(scalar.value))
         if isinstance(scalar, Irrational):
             return IRRATIONALS[scalar.name] if self._domain is Domain.REAL else _arbitrary_constant(scalar.name)
@@ -283,9 +288,24 @@ def _arbitrary_constant(name: str) -> float:
 
 
 def _arbitrary(name: str, x: Floats) -> Floats:
-    """A fixed map of integers to ``-4 .. 4`` without 0, different for every name (mixing: splitmix64, Steele 2014)."""
+    """A fixed map of integers to ``-4 .. 4`` without 0, different for every name; for reciprocals one of their kind."""
+    if name == "reciprocal":
+        return _arbitrary_reciprocal(x)
+    small = _mixed(name, x, 8) - 4.0
+    return np.where(np.isfinite(x), np.where(small >= 0, small + 1, small), np.nan)
+
+
+def _arbitrary_reciprocal(x: Floats) -> Floats:
+    """A fixed map of integers to ``-74 .. -11`` and ``11 .. 74`` that keeps signs.
+
+    Numbers that formulas are written with are smaller: none is the image of another's reciprocal.
+    """
+    return np.where(np.isfinite(x), np.copysign(_mixed("reciprocal", np.abs(x), 64) + 11.0, x), np.nan)
+
+
+def _mixed(name: str, x: Floats, count: int) -> Floats:
+    """A fixed map of integers to ``0 .. count - 1``, different for every name (splitmix64, Steele 2014)."""
     mixed = x.astype(np.int64).view(np.uint64) + np.uint64(_seed(name))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    small = ((mixed >> np.uint64(40)) & np.uint64(7)).astype(np.float64) - 4.0
-    return np.where(np.isfinite(x), np.where(small >= 0, small + 1, small), np.nan)
+    return ((mixed >> np.uint64(40)) % np.uint64(count)).astype(np.float64)

@@ -39,8 +39,11 @@ _FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "erf": lambda x: np.asarray(_erf(x), dtype=np.float64),
 }
 
-COMPOSED: Mapping[str, tuple[str, str]] = {"rsqrt": ("sqrt", "reciprocal")}
-"""Functions that are two others, one after the other."""
+COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Floats]] = {
+    "rsqrt": lambda apply, x: apply("reciprocal", apply("sqrt", x)),
+    "sigmoid": lambda apply, x: apply("reciprocal", 1 + apply("exp", -x)),
+}
+"""Functions that are written with others, which are applied by name."""
 
 _ROUNDING: Mapping[DType, type[np.generic]] = {
     DType.F16: np.float16,

@@ -9,6 +9,7 @@ import numpy as np
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.fingerprint import USELESS, Hasher, samples
+from taso_py.generate.retest import Trial, retest
 from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.vocabulary import DATA, Family, Half, Production, Variables
 from taso_py.ir.errors import ShapeError
@@ -17,6 +18,7 @@ from taso_py.ir.operator import Input
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.elementwise import Add, Relu, Sub
 from taso_py.ops.movement import Concat
+from taso_py.rules.text import read_rules
 
 TINY = Family(
     "tiny",
@@ -111,8 +113,17 @@ def test_fingerprints_tell_shapes_and_values_apart() -> None:
     assert hasher.keys(np.stack([values * 0, values * np.nan])).tolist() == [USELESS, USELESS]
 
 
-def test_every_third_sample_is_mostly_negative() -> None:
-    values = samples(0, "x", (1000,))
-    assert (values[1] < 0).mean() > 0.8
-    assert 0.4 < (values[0] < 0).mean() < 0.6
-    assert not (values == 0).any()
+def test_every_third_sample_is_mostly_of_one_sign_that_is_the_variable_s_own() -> None:
+    negative = np.array([(samples(0, f"x{number}", (500,)) < 0).mean(axis=-1) for number in range(40)])
+    mostly = np.maximum(negative, 1 - negative)
+    assert (mostly[:, 1::3] > 0.85).all()
+    assert (mostly[:, 0::3] < 0.6).all()
+    assert {*(negative[:, 1] > 0.5)} == {*(negative[:, 4] > 0.5)} == {True, False}
+
+
+def test_a_relu_after_padded_convolution_and_pool_is_seen() -> None:
+    text = """rule a: float[A,B,C,D], b: float[E,B,1,1]
+      source relu(max_pool2d(conv2d(a, b){padding=[1,1]}){kernel=[3,3], stride=[1,1], padding=[1,1]})
+      target max_pool2d(conv2d(a, b){padding=[1,1]}){kernel=[3,3], stride=[1,1], padding=[1,1]}"""
+    (rule,) = read_rules(text)
+    assert any(retest(rule, seed) is Trial.FALSE for seed in range(20))

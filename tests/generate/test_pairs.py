@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from taso_py.generate.candidates import Candidate, collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
-from taso_py.generate.pairs import pairs
+from taso_py.generate.pairs import Pair, pairs
+from taso_py.generate.terms import Terms
 from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables
 from taso_py.ops.contraction import Matmul
 from taso_py.ops.elementwise import Add, Mul, Relu
@@ -24,13 +27,33 @@ def test_what_both_sides_share_is_a_variable() -> None:
     assert not any("relu(concat" in key and "relu(relu(concat" in key for key in keys)
 
 
-def test_what_is_true_of_the_shared_term_alone_keeps_it() -> None:
-    family = Family(
-        "small", (Variables("x", (4,), DATA, 1),), (Production(Relu(), "d"), Production(Mul(), "dd")), 2, equal=9
-    )
+def _pairs(*productions: Production, operators: int, equal: int | None) -> tuple[Terms, list[Pair]]:
+    family = Family("small", (Variables("x", (4,), DATA, 2),), productions, operators, equal=equal)
     found = enumerate_terms(family, 0)
-    squares = [number for number, row in enumerate(found.terms.rows) if row.production == 1 and row.size == 1]
-    assert [pair.cut for pair in pairs(found) if pair.left in squares] == [frozenset()], "a square is not negative"
+    return found.terms, [*pairs(found)]
+
+
+def test_what_is_true_of_the_shared_term_alone_keeps_it() -> None:
+    terms, found = _pairs(Production(Relu(), "d"), Production(Mul(), "dd"), operators=3, equal=9)
+    products = {
+        number
+        for number, row in enumerate(terms.rows)
+        if row.production == 1 and [terms.rows[operand].production for operand in row.operands] == [0, 0]
+    }
+    found = [pair for pair in found if pair.right in products and terms.rows[pair.left].production == 0]
+    assert found
+    shared = [{*terms.rows[pair.left].instances} & {*terms.rows[pair.right].instances} for pair in found]
+    assert all(shared), "relu(a * relu(b)) = relu(a) * relu(b)"
+    assert {pair.cut for pair in found} == {frozenset()}, "relu(b) is not negative, another factor may be"
+
+
+@pytest.mark.parametrize("equal", [None, 9])
+def test_what_both_sides_read_repeatedly_does_not_come(equal: int | None) -> None:
+    terms, found = _pairs(Production(Relu(), "d"), Production(Mul(), "dd"), operators=2, equal=equal)
+    (square,) = (n for n, row in enumerate(terms.rows) if row.production == 1 and row.operands == (0, 0))
+    assert terms.rows[square].repeats == 1
+    assert found
+    assert not any(square in terms.rows[pair.right].operands for pair in found)
 
 
 def test_what_a_side_forgets_is_a_variable() -> None:

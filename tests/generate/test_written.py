@@ -10,6 +10,7 @@ import pytest
 from taso_py.generate.candidates import Candidate, collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.generalize import lift, numbers, starts
+from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.settle import Settler
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, MASK, STATISTIC, Family, Production, Variables, Written
 from taso_py.generate.written import written
@@ -69,7 +70,20 @@ def test_the_forms_of_the_exact_gelu_that_libraries_write_are_proved(argument: s
         root = parse_graph(f"graph(x: float[4]) {{ t = add({one}, erf({argument})) return {form} }}").outputs
         (statement,) = _statements(found.pop(root))
         assert statement.endswith("target gelu(a)")
-    assert len(found) == 6
+    assert len(found) == 15
+
+
+@pytest.mark.parametrize("form", ["div(mul(x, t), TWO)", "mul(div(x, TWO), t)", "mul(x, div(t, TWO))"])
+def test_a_half_may_be_divided_by_two(form: str) -> None:
+    found = {candidate.left: candidate for candidate in written(Written("gelu by erf", Gelu()))}
+    one = "constant{value=1.0, dtype=float}"
+    text = "graph(x: float[4]) { t = add(ONE, erf(div(x, ROOT))) return FORM }"
+    text = text.replace("FORM", form).replace("ONE", one).replace("ROOT", one.replace("1.0", repr(math.sqrt(2))))
+    (root,) = parse_graph(text.replace("TWO", one.replace("1.0", "2.0"))).outputs
+    (statement,) = _statements(found[root,])
+    assert statement.endswith("target gelu(a)")
+    third = parse_graph(text.replace("TWO", one.replace("1.0", "3.0"))).outputs
+    assert not Settler(prove, 0).settle(third, found[root,].right, found[root,].data)
 
 
 def test_another_root_is_another_function() -> None:
@@ -132,6 +146,30 @@ def test_what_is_broadcast_stays_so() -> None:
               for rule in lift(candidate.left, candidate.right, start)]  # fmt: skip
     assert lifted
     assert all("1" in str(rule.variables[1].types[0]) or "1" in str(rule.variables[0].types[0]) for rule in lifted)
+
+
+def _family(name: str) -> Family:
+    return next(family for family in FUSE if isinstance(family, Family) and family.name == name)
+
+
+def test_functions_that_are_written_with_an_exponential_are_found() -> None:
+    found = [
+        _statements(candidate) for candidate in distinct(collect(enumerate_terms(_family("logistic functions"), 0)))
+    ]
+    one, below = "constant{value=1.0, dtype=float}", "exp(mul(constant{value=-1.0, dtype=float}, a))"
+    assert [f"a: float[..A] source div(a, add({one}, {below})) target silu(a)"] in found
+    assert [f"a: float[..A] source t0 = {one}; div(t0, add(t0, {below})) target sigmoid(a)"] in found
+    assert [f"a: float[..A] source t0 = {one}; mul(div(t0, add(t0, {below})), a) target silu(a)"] in found
+    assert len(found) == 3
+
+
+def test_scores_that_are_divided_are_attention_to_divided_queries() -> None:
+    found = [_statements(candidate) for candidate in distinct(collect(enumerate_terms(_family("attention"), 0)))]
+    divided = [statement for statements in found for statement in statements if "div(" in statement]
+    assert [statement.partition("source ")[2] for statement in divided] == [
+        "matmul(softmax(div(matmul(a, permute(b){order=[-1,-2]}), constant{value=F, dtype=float})), c) "
+        "target attention(div(a, constant{value=F, dtype=float}), b, c){scale=1.0}"
+    ]
 
 
 def test_operands_of_two_roles_are_found_in_both_orders_of_types() -> None:

@@ -159,11 +159,34 @@ def test_the_exact_domain_has_the_true_relu_and_maximum() -> None:
 
 def test_other_functions_are_small_integers_that_differ_by_name() -> None:
     x = np.arange(-50, 50)
-    images = {op.name: _exact(op, x) for op in (Sigmoid(), Tanh(), Exp(), Erf(), Sqrt())}
+    images = {op.name: _exact(op, x) for op in (Tanh(), Exp(), Erf(), Sqrt())}
     for image in images.values():
         assert set(np.unique(image)) == {-4, -3, -2, -1, 1, 2, 3, 4}
     assert len({image.tobytes() for image in images.values()}) == len(images)
-    np.testing.assert_array_equal(_exact(Sigmoid(), x), images["sigmoid"])
+    np.testing.assert_array_equal(_exact(Tanh(), x), images["tanh"])
+
+
+def test_a_sigmoid_is_what_it_is_written_with_in_the_exact_domain() -> None:
+    x = np.arange(-50, 50)
+    beneath = 1 + _exact(Exp(), -x)
+    quotient = evaluate(Div(), [np.ones_like(beneath), beneath], [TensorType(DType.F64, x.shape)] * 2, Domain.EXACT)
+    np.testing.assert_array_equal(_exact(Sigmoid(), x), quotient)
+
+
+def test_a_half_is_one_over_two_in_the_exact_domain() -> None:
+    scalar = TensorType(DType.F64, ())
+    for power in (2.0, 8.0, 64.0):
+        part = evaluate(Constant(1 / power, DType.F64), [], [], Domain.EXACT)
+        quotient = evaluate(Div(), [np.ones(()), np.full((), power)], [scalar] * 2, Domain.EXACT)
+        assert part == quotient > 9
+        assert evaluate(Constant(-1 / power, DType.F64), [], [], Domain.EXACT) == -quotient
+
+
+def test_reciprocals_keep_signs_in_the_exact_domain() -> None:
+    x = np.array([-7.0, -1.0, 1.0, 7.0])
+    quotients = evaluate(Div(), [np.ones_like(x), x], [TensorType(DType.F64, x.shape)] * 2, Domain.EXACT)
+    np.testing.assert_array_equal(np.sign(quotients), np.sign(x))
+    np.testing.assert_array_equal(quotients, -quotients[::-1])
 
 
 def test_an_inverse_root_is_one_over_the_root_in_the_exact_domain() -> None:

@@ -43,6 +43,34 @@ def gelu(x: Tensor) -> Tensor:
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+class Attention(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(size, size) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+
+
+class Mixer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.up, self.gate = Attention(6), nn.Linear(6, 5), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.attention(x)
+        return silu(self.up(mixed)) + halved_gelu(self.gate(mixed))
+
+
+def halved_gelu(x: Tensor) -> Tensor:
+    return x / 2 * (1 + torch.erf(x / math.sqrt(2)))
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -61,3 +89,12 @@ def test_what_is_written_out_becomes_fused_operators() -> None:
     result = search(graph, rules, FakeCost())
     found = [node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs]
     assert sorted(found) == ["add", "gelu", "layer_norm", "linear", "linear", "rms_norm"]
+
+
+def test_quotients_are_recognised_as_well() -> None:
+    graph = import_module(Mixer().eval(), (torch.randn(2, 3, 6),)).graph
+    assert {"softmax", "exp", "erf", "div"} <= {node.op.name for node in graph.nodes}
+    rules = [rule for name in ("fuse", "scalars") for rule in read_database(FOLDER / f"{name}.rules")]
+    result = search(graph, rules, FakeCost())
+    found = [node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs]
+    assert sorted(found) == ["add", "attention", "div", "gelu", *["linear"] * 5, "silu"]

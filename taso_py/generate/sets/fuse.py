@@ -6,6 +6,7 @@ from taso_py.generate.vocabulary import (
     CONSTANT,
     DATA,
     FUSED,
+    GIVEN,
     MASK,
     STATISTIC,
     WEIGHT,
@@ -17,7 +18,7 @@ from taso_py.generate.vocabulary import (
 )
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Matmul
-from taso_py.ops.elementwise import Add, Div, Exp, Gelu, Mul, Rsqrt, Silu, Sqrt, Sub
+from taso_py.ops.elementwise import Add, Div, Exp, Gelu, Mul, Rsqrt, Sigmoid, Silu, Sqrt, Sub
 from taso_py.ops.movement import Permute
 from taso_py.ops.normalization import Attention, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.reduction import Mean, Sum
@@ -30,6 +31,8 @@ def _fused(roles: str, *ops: TensorOperator) -> tuple[Production, ...]:
 _ROWS = Variables("x", (3, 4), DATA, 1)
 _EPSILON = Variables("e", (), CONSTANT, 1, 0.25)
 _SCALE = Variables("c", (), CONSTANT, 1, 0.25)
+_DIVIDED = "q"
+"""The role of queries that are divided by a number: a scale is a number of the rule, and cannot be one over another."""
 _SCORES = (
     Production(Matmul(), "dd", STATISTIC),
     Production(Mul(), "sc", STATISTIC),
@@ -51,6 +54,15 @@ def _normalizations(name: str, *productions: Production) -> Family:
     return Family(name, (_ROWS, _EPSILON), (*own, *productions), operators=7)
 
 
+def _divided(roles: str) -> tuple[Production, ...]:
+    """Scores that are divided by a number, and attention to queries that are."""
+    return (
+        Production(Div(), "sc", STATISTIC),
+        Production(Div(), GIVEN + CONSTANT, _DIVIDED),
+        *_fused(_DIVIDED + roles, Attention(1.0)),
+    )
+
+
 def _heads(*lead: int) -> tuple[Variables, ...]:
     shapes = {"q": (4, 5), "k": (6, 5), "v": (6, 7)}
     return tuple(Variables(letter, (*lead, *shape), DATA, 1) for letter, shape in shapes.items())
@@ -62,6 +74,7 @@ def _masked(*mask: int) -> Family:
         *(*_SCORES, *apply("dc", Mul())),
         Production(Add(), "sm", STATISTIC),
         *_fused("gggm", Attention(0.25), Attention(1.0)),
+        *_divided("ggm"),
     )
     name = f"attention with a mask {'x'.join(map(str, mask))}"
     return Family(name, (*_heads(2, 3), Variables("m", mask, MASK, 1), _SCALE), productions, operators=6, every=True)
@@ -71,6 +84,24 @@ FUSE = (
     Written("silu", Silu()),
     Written("gelu", Gelu("tanh")),
     Written("gelu by erf", Gelu()),
+    Family(
+        "logistic functions",
+        (
+            Variables("x", (4,), DATA, 1),
+            Variables("u", (), CONSTANT, 1, 1.0),
+            Variables("n", (), MASK, 1, -1.0),
+        ),
+        (
+            Production(Mul(), "dm", STATISTIC),
+            Production(Exp(), "s", STATISTIC),
+            Production(Add(), "sc", STATISTIC),
+            Production(Div(), "cs", STATISTIC),
+            *apply("ds", Mul(), Div()),
+            *_fused("g", Sigmoid(), Silu()),
+        ),
+        operators=5,
+        every=True,
+    ),
     _normalizations("normalizations", *apply("ds", Mul()), Production(Rsqrt(), "s", STATISTIC)),
     _normalizations("normalizations by division", *apply("ds", Div()), Production(Sqrt(), "s", STATISTIC)),
     Family(
@@ -95,7 +126,7 @@ FUSE = (
     Family(
         "attention",
         (*_heads(), _SCALE),
-        (*_SCORES, *apply("dc", Mul()), *_fused("ggg", Attention(0.25), Attention(1.0))),
+        (*_SCORES, *apply("dc", Mul()), *_fused("ggg", Attention(0.25), Attention(1.0)), *_divided("gg")),
         operators=5,
         every=True,
     ),

@@ -19,7 +19,9 @@ pytest.importorskip("egglog")
 FOLDER = Path(substitutions.__file__).parent
 QUICK = ("scalars",)
 """What takes seconds to generate; the rest takes minutes."""
-GENERATED = [pytest.param(names, marks=[] if names == QUICK else [pytest.mark.slow]) for names in SHIPPED]
+_SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
+"""Minutes of work, on a machine that may have other work to do; the limit is there for what hangs."""
+GENERATED = [pytest.param(names, marks=[] if names == QUICK else _SLOW) for names in SHIPPED]
 
 
 def _command(out: Path, *options: str) -> list[str]:

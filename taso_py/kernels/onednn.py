@@ -37,7 +37,8 @@ _CPU = torch.device("cpu")
 
 def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node):
-        if isinstance(chain.product.op, Conv2d) and _takes(chain, device, convolution_works):
+        op = chain.product.op
+        if isinstance(op, Conv2d) and _is_packed_right(op, chain) and _takes(chain, device, convolution_works):
             yield _cover("onednn.conv", chain, _CONV_FORMATS, _bind_conv)
 
 
@@ -61,6 +62,16 @@ def _cover(
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype], bool]) -> bool:
     dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
     return device.type == "cpu" and len(dtypes) == 1 and works(TORCH_DTYPES[dtypes.pop()]) and _is_fusible(chain)
+
+
+def _is_packed_right(op: Conv2d, chain: Chain) -> bool:
+    """Whether the packed convolution computes what it should.
+
+    Of images of one channel it does not (PyTorch 2.13) where it steps down by one and across by more, and one column
+    comes out: of 31,213 random convolutions of one channel in 206, all of them such. An open width may come to that.
+    """
+    channels = chain.product.inputs[0].type.sizes[1]
+    return channels != 1 or op.stride[0] != 1 or op.stride[1] == 1
 
 
 def _is_fusible(chain: Chain) -> bool:

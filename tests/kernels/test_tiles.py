@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -112,6 +113,34 @@ def test_every_cover_computes_what_plain_operators_do(dtype: str, device: torch.
             _check(cover, inputs, graph, weights)
             checked += 1
     assert checked > 0 or dtype != "f32"
+
+
+def _random_convolution(chance: random.Random) -> Graph | None:
+    """A small convolution, mostly of one channel or one column; None if the image is smaller than the kernel."""
+    groups = chance.choice((1, 1, 2))
+    channels, outputs = (groups * chance.choice((1, 1, 3, 8)) for _ in range(2))
+    kernel, stride = ([chance.randint(1, 4), chance.randint(1, 4)] for _ in range(2))
+    padding, image = ([chance.randint(least, least + 3) for _ in range(2)] for least in (0, 1))
+    if any(size + 2 * pad < window for size, pad, window in zip(image, padding, kernel, strict=True)):
+        return None
+    return parse_graph(
+        f'graph(x: f32[2,{channels},{image[0]},{image[1]}]) {{ w = weight{{key="w", '
+        f"type=f32[{outputs},{channels // groups},{kernel[0]},{kernel[1]}]}} "
+        f"return conv2d(x, w){{stride={stride}, padding={padding}, groups={groups}}} }}"
+    )
+
+
+def test_packed_convolutions_of_all_kinds_are_right() -> None:
+    """PyTorch 2.13 packs some wrong: one channel, one column of results, steps of one down and more across."""
+    chance, checked = random.Random(0), 0
+    for _ in range(800):
+        graph = _random_convolution(chance)
+        for cover in _fused(graph, CPU) if graph is not None else ():
+            assert graph is not None
+            inputs, weights = _tensors(graph, CPU)
+            _check(cover, inputs, graph, weights)
+            checked += 1
+    assert checked > 200
 
 
 def test_the_plain_cover_comes_first_and_is_all_there_is_on_unknown_devices() -> None:

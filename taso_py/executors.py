@@ -240,7 +240,8 @@ def _local(jobs: int) -> Generator[Pool]:
         context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(jobs, context, _obey, (os.getpid(),))
         with _interrupts_held_back():
-            executor.submit(int)  # the first task starts the processes
+            for _ in range(jobs):
+                executor.submit(int)  # starts a process, since none is idle yet
         return executor
 
     others = set(multiprocessing.active_children())

@@ -171,7 +171,7 @@ def test_verify_proves_and_refutes(model: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
-    many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(400))
+    many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(2000))
     (model / "many.rules").write_text("\n".join(many))
     command = [sys.executable, "-m", "taso_py.cli", "verify", str(model / "many.rules"), "--jobs", "2"]
     with subprocess.Popen(
@@ -179,7 +179,7 @@ def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
     ) as process:
         assert process.stderr is not None
         shown = read = ""
-        while re.search(r" [1-9]\d*/400", shown) is None and (read := process.stderr.read(1)):
+        while re.search(r" [1-9]\d*/2000", shown) is None and (read := process.stderr.read(1)):
             shown += read
         assert read, shown
         os.killpg(process.pid, signal.SIGINT)

@@ -122,10 +122,10 @@ class Pool:
             del sent[0]
             yield from values
 
-    def close(self) -> None:
-        """Gives the executor up."""
+    def close(self, *, wait: bool = False) -> None:
+        """Gives the executor up, having waited for it to end where that is asked for."""
         if self._executor is not None:
-            self._executor.shutdown(wait=False)
+            self._executor.shutdown(wait=wait)
             self._executor = None
 
     def _send(self, function: Callable[[T], V], items: Sequence[T]) -> _Sent[T, V]:
@@ -249,9 +249,10 @@ def _local(jobs: int) -> Generator[Pool]:
     try:
         yield pool
     finally:
-        pool.close()
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
+        # Ended by its own thread while Python ends, an executor is sometimes woken up when it is closed already.
+        pool.close(wait=True)
 
 
 @contextmanager

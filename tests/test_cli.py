@@ -186,7 +186,7 @@ def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
         out, err = process.communicate()
     assert process.returncode == 130
     assert out == ""
-    assert "Traceback" not in err
+    assert "Traceback" not in err, err
     assert err.splitlines()[-1].startswith("taso-py: interrupted")
 
 

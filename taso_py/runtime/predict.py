@@ -27,10 +27,9 @@ from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import TRACE, check_writable, write_files
 from taso_py.runtime.optimize import Options, search
-from taso_py.runtime.regions import check_regions
-from taso_py.runtime.replay import ReplayError, import_source
+from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.source import Source
-from taso_py.search.trace import replay_steps, write_trace
+from taso_py.search.trace import write_trace
 
 
 class PredictionError(TasoError):
@@ -77,9 +76,7 @@ def predict(
         graph, cost = _priced(program, there, database)
         found = search(graph, rules, cost, options)
         best = found.best
-        matches = (match for match, _ in replay_steps(graph, best.trace))
-        if wrong := [region for region in check_regions(matches, options.seed, program.device) if not region.passed]:
-            raise ReplayError(f"the two sides of {wrong[0].rule} differ by {wrong[0].error:.1e} where it was applied")
+        check_steps(graph, best.trace, options.seed, program.device)
     if output is not None:
         write_files(output, {TRACE: write_trace(best.trace).encode()})
     return Prediction(

@@ -42,6 +42,9 @@ class RegionError:
         """Whether the sides agree up to rounding."""
         return self.error <= TOLERANCE
 
+    def __str__(self) -> str:
+        return f"the two sides of {self.rule} differ by {self.error:.1e} where it was applied"
+
 
 def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> list[RegionError]:
     """The deviation at every match; matches with the same operators and types are run once."""

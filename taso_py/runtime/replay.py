@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch.export import ExportedProgram
 
 from taso_py.frontend import Program, import_module, import_program
 from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
 from taso_py.runtime.regions import check_regions
 from taso_py.runtime.source import Source
 from taso_py.search.trace import Trace, read_trace, replay_steps
@@ -47,8 +49,17 @@ def replay_trace(path: Path, source: Source, seed: int = 0) -> int:
         TasoError: the file cannot be read, the trace is of another model, or a step does not hold.
     """
     trace, program = load_trace(path), import_source(source)
-    matches = [match for match, _ in replay_steps(program.graph, trace)]
-    wrong = [region for region in check_regions(matches, seed, program.device) if not region.passed]
-    if wrong:
-        raise ReplayError(f"the two sides of {wrong[0].rule} differ by {wrong[0].error:.1e} where it was applied")
-    return len(matches)
+    check_steps(program.graph, trace, seed, program.device)
+    return len(trace.steps)
+
+
+def check_steps(graph: Graph, trace: Trace, seed: int, device: torch.device) -> None:
+    """Derives a trace's result again from its graph, both sides of each rule compared where it was applied.
+
+    Raises:
+        TasoError: the trace is of another graph, or a step does not hold.
+    """
+    matches = [match for match, _ in replay_steps(graph, trace)]
+    wrong = next((region for region in check_regions(matches, seed, device) if not region.passed), None)
+    if wrong is not None:
+        raise ReplayError(str(wrong))

@@ -232,7 +232,7 @@ def _interval(ratio: Ratio) -> str:
 
 def _why(comparison: Comparison, regions: Sequence[RegionError]) -> str:
     if regions:
-        return f"the two sides of {regions[0].rule} differ by {regions[0].error:.1e} where it was applied"
+        return str(regions[0])
     worst = comparison.worst
     if worst is None:
         return "it has no outputs"

@@ -220,7 +220,7 @@ class CostModel:
         return known[formats[0]]
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
-        """The latency of laying a value out in a memory format; none where both are the same."""
+        """The latency of laying a value out in a memory format; where both are the same order, nothing is moved."""
         channels, rows, columns = value.type.sizes[1:]
         key = f"convert:{format_.value}", self._layouts.signature([value], format_.other)
         alone = self._lookup(key, lambda: conversion(value, format_, self._device))
@@ -258,9 +258,6 @@ class CostModel:
         known = self._latencies.get(key)
         if known is None:
             found = self._database.get(self._environment, *key)
-            if found is None and self._measuring is None:
-                self._latencies[key] = math.inf
-                return math.inf
             if found is None:
                 found, is_calm = self._measure(make, key, budget_s)
                 if found is None:
@@ -305,8 +302,9 @@ class CostModel:
     def _measure(
         self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float
     ) -> tuple[Latency | None, bool]:
-        """A measurement, and whether it may be kept; None for a kernel that fails, which is not used then."""
-        assert self._measuring is not None, "nothing is measured for a device that is not here"
+        """A measurement, and whether it may be kept; None for a kernel that fails, or whose device is not here."""
+        if self._measuring is None:
+            return None, False
         try:
             with torch.no_grad():
                 return self._measuring.measured(make(), budget_s)

@@ -10,12 +10,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
@@ -307,19 +308,26 @@ def _bar(options: Options, what: str, total: int) -> Any:
 def calibrate(cost: CostModel, program: Program) -> None:
     """Lets a cost model learn from a run of the unchanged graph what being in this model adds to latencies.
 
-    What depends on weights only is computed before, as in every candidate.
+    What depends on weights only is computed before, as in every candidate. Nothing is built where all is known.
     """
-    folded = fold(program)
-    module = build(folded, Plan(direct=True))
     args, kwargs = pytree.tree_unflatten(_arguments(program), program.signature.in_spec)
 
+    @cache
+    def folded() -> tuple[Graph, fx.GraphModule]:
+        found = fold(program)
+        return found.graph, build(found, Plan(direct=True))
+
+    def run() -> object:
+        return folded()[1](*args, **kwargs)
+
     def inside() -> Mapping[Node, float]:
-        nodes = {node.digest: node for node in folded.graph.nodes}
-        (run,) = time_parts([module], args, kwargs, program.device, INSIDE_S)
-        times = zip(run.parts, run.times, strict=True)
+        graph, module = folded()
+        nodes = {node.digest: node for node in graph.nodes}
+        (timed,) = time_parts([module], args, kwargs, program.device, INSIDE_S)
+        times = zip(timed.parts, timed.times, strict=True)
         return {nodes[part.digest]: spread.median for part, spread in times if part.digest in nodes}
 
-    cost.calibrate(program.graph, lambda: module(*args, **kwargs), inside)
+    cost.calibrate(program.graph, run, inside)
 
 
 def _disturbances(cost: CostModel) -> list[str]:

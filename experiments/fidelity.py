@@ -17,7 +17,6 @@ from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import subject, timed
 from taso_py.backend.plan import NO_PLAN
-from taso_py.cost.choice import choose
 from taso_py.cost.model import Context
 
 QUICK = ("squeezenet1_1", "nasrnn", "distilbert")
@@ -37,11 +36,11 @@ def _worst_first(rows: Sequence[Row]) -> Sequence[Row]:
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with subject(name, settings) as model:
         graph = model.program.graph
-        choice = choose(graph, model.cost)
+        choice = model.cost.choice(graph)
         plain = timed(model.call(NO_PLAN), settings)
-        chosen = timed(model.call(choice.plan.eager()), settings)
+        chosen = timed(model.call(choice.plan), settings)
         model.cost.recalibrate(Context())
-        alone = choose(graph, model.cost).seconds
+        alone = model.cost.choice(graph).seconds
     row = {
         "model": name,
         "plain_ms": plain.median_s * 1e3,

@@ -25,11 +25,11 @@ from taso_py.ir.types import TensorType
 
 aten = torch.ops.aten
 
-_SAME_NAME = (
-    *("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt", "mm", "bmm", "matmul", "conv2d"),
-    *("batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax", "cat", "permute", "reshape", "constant_pad_nd"),
-)
 _ELEMENTWISE = ("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt")
+_SAME_NAME = (
+    *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
+    *("cat", "permute", "reshape", "constant_pad_nd"),
+)
 _BINARY = ("add", "sub", "mul", "div")
 
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from taso_py.generate.sets.common import POOLS, SPATIAL
-from taso_py.generate.vocabulary import DATA, GIVEN, WEIGHT, Family, Production, Variables, apply, halves
+from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Production, Variables, apply, halves
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Relu
 from taso_py.ops.movement import Concat, Enlarge
 from taso_py.ops.normalization import BatchNorm
 
 _IMAGES = Variables("x", (3, 4, 2, 5), DATA, 2)
-_STATISTICS = Variables("v", (4,), WEIGHT, 4)
+# Each operand of a normalisation is a role of its own: with any of four vectors in each place there would be 256 ways
+# to normalise, of which rules tell nothing more.
+_STATISTICS = tuple(Variables(letter, (4,), letter, 1) for letter in "uvsb")
 
 CONV = (
     Family(
@@ -47,14 +49,14 @@ CONV = (
     ),
     Family(
         "normalised images",
-        (_IMAGES, _STATISTICS, Variables("k", (4, 4, 3, 3), WEIGHT, 1)),
+        (_IMAGES, *_STATISTICS, Variables("k", (4, 4, 3, 3), WEIGHT, 1)),
         (
-            *apply("dd", Add(), Concat(-3)),
+            *apply("dd", Add(), Concat(-3), Concat(-4)),
             *apply("d", Relu()),
             *apply("dw", SPATIAL),
-            Production(BatchNorm(0.25), "d" + 4 * GIVEN),
+            Production(BatchNorm(0.25), "duvsb"),
             *POOLS,
-            *halves(-3),
+            *halves(-3, -2),
         ),
         operators=3,
         equal=2,

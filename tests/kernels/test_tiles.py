@@ -15,15 +15,19 @@ from taso_py.backend.plan import MEMORY_FORMATS, Format
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
-from taso_py.ir.operator import Weight
-from taso_py.ir.types import TensorType
+from taso_py.ir.node import make
+from taso_py.ir.operator import Input, Weight
+from taso_py.ir.size import Dim, Open, open_size
+from taso_py.ir.types import DType, TensorType
 from taso_py.kernels import onednn
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover
+from taso_py.ops.contraction import Conv2d
 from taso_py.ops.table import parse_graph
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DEVICES = [CPU, pytest.param(CUDA, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+WIDTH = open_size(Open("x.3", 4, 1, None))
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 CONV = """graph(x: {t}[2,8,9,7], z: {t}[2,{o},5,4]) {{
@@ -119,21 +123,23 @@ def _random_convolution(chance: random.Random) -> Graph | None:
     """A small convolution, mostly of one channel or one column; None if the image is smaller than the kernel."""
     groups = chance.choice((1, 1, 2))
     channels, outputs = (groups * chance.choice((1, 1, 3, 8)) for _ in range(2))
-    kernel, stride = ([chance.randint(1, 4), chance.randint(1, 4)] for _ in range(2))
+    kernel, stride = ([chance.choice((1, 1, 2, 3, 4)) for _ in range(2)] for _ in range(2))
     padding, image = ([chance.randint(least, least + 3) for _ in range(2)] for least in (0, 1))
-    if any(size + 2 * pad < window for size, pad, window in zip(image, padding, kernel, strict=True)):
+    dilation = [chance.choice((1, 1, 2, 3)) for _ in range(2)]
+    windows = [apart * (size - 1) + 1 for apart, size in zip(dilation, kernel, strict=True)]
+    if any(size + 2 * pad < window for size, pad, window in zip(image, padding, windows, strict=True)):
         return None
     return parse_graph(
         f'graph(x: f32[2,{channels},{image[0]},{image[1]}]) {{ w = weight{{key="w", '
         f"type=f32[{outputs},{channels // groups},{kernel[0]},{kernel[1]}]}} "
-        f"return conv2d(x, w){{stride={stride}, padding={padding}, groups={groups}}} }}"
+        f"return conv2d(x, w){{stride={stride}, padding={padding}, dilation={dilation}, groups={groups}}} }}"
     )
 
 
 def test_packed_convolutions_of_all_kinds_are_right() -> None:
     """PyTorch 2.13 packs some wrong: one channel, one column of results, steps of one down and more across."""
     chance, checked = random.Random(0), 0
-    for _ in range(800):
+    for _ in range(1200):
         graph = _random_convolution(chance)
         for cover in _fused(graph, CPU) if graph is not None else ():
             assert graph is not None
@@ -141,6 +147,26 @@ def test_packed_convolutions_of_all_kinds_are_right() -> None:
             _check(cover, inputs, graph, weights)
             checked += 1
     assert checked > 200
+
+
+@pytest.mark.parametrize(
+    ("width", "op", "is_packed"),
+    [
+        (1, Conv2d((2, 2), (1, 1), (2, 2)), False),  # reads columns -1 and 1 of an image that has column 0
+        (1, Conv2d((2, 2), (1, 1), (2, 1)), True),
+        (1, Conv2d((2, 2), (1, 0), (2, 2)), True),
+        (2, Conv2d((2, 2), (1, 1), (2, 2)), True),
+        (WIDTH, Conv2d((2, 2), (1, 1), (2, 2)), False),  # it may be 1
+        (WIDTH, Conv2d((2, 2), (1, 0), (2, 2)), True),
+        (WIDTH, Conv2d((2, 1), (1, 1), (2, 2)), True),
+    ],
+)
+def test_convolutions_that_would_end_the_process_are_not_packed(width: Dim, op: Conv2d, is_packed: bool) -> None:
+    """PyTorch 2.13 crashes where no column of a dilated filter ever meets a column of the image."""
+    x = make(Input("x", TensorType(DType.F32, (2, 8, 7, width)))).value
+    weight = make(Weight("w", TensorType(DType.F32, (8, 8, 1, 1)))).value
+    names = [cover.name for cover in covers(make(op, [x, weight]), CPU)]
+    assert ("onednn.conv" in names) == is_packed
 
 
 def test_the_plain_cover_comes_first_and_is_all_there_is_on_unknown_devices() -> None:

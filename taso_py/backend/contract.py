@@ -67,11 +67,22 @@ def keep_contract(
             if not lies_alike or any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared):
                 leaves[place] = copied(module.graph, leaves[place], tensor, shape, strides, written)
             elif list(tensor.stride()) != example:
-                # The strides of axes of size 1 place no element, but callers can see them.
-                arguments = (leaves[place], [written(size) for size in shape], [written(step) for step in strides])
-                leaves[place] = module.graph.call_function(aten.as_strided.default, arguments)
+                arguments = (leaves[place], [written(step) for step in strides])
+                leaves[place] = module.graph.call_function(restrided, arguments)
     end.args = (leaves,)
     module.recompile()
+
+
+def restrided(value: Tensor, strides: Sequence[int]) -> Tensor:
+    """A value with the given strides of axes of size one, which place no element, but callers can see them.
+
+    The other strides may follow those of the module's arguments, and stay as they are. An exported program would have
+    them as they are now, and be wrong for other arguments; so there the value is as it comes.
+    """
+    if torch.compiler.is_exporting():
+        return value
+    sizes, steps = value.shape, zip(value.shape, strides, value.stride(), strict=True)
+    return value.as_strided(sizes, [wanted if size == 1 else found for size, wanted, found in steps])
 
 
 def _places(shape: Sequence[int], strides: Sequence[Dim]) -> list[tuple[int, Dim]]:

@@ -60,6 +60,18 @@ def test_strides_are_restored_after_a_rewrite() -> None:
     assert torch.equal(found, (X + 1).t())
 
 
+def test_results_are_right_for_arguments_with_other_strides() -> None:
+    """A view's strides follow those of the argument; only those of axes of size one are restored."""
+    apart = torch.arange(6.0).view(2, 1, 3)[..., ::2]
+    model = Model(lambda s, x: x[-1].unsqueeze(1))
+    module = build(import_module(model, (apart,)))
+    assert module(apart).stride() == model(apart).stride()
+    exported = torch.export.export(module, (apart,), strict=False).module()
+    for x in (apart, apart.contiguous(), apart.mT.contiguous().mT, torch.cat([apart, apart])[2:]):
+        assert torch.equal(module(x), model(x))
+        assert torch.equal(exported(x), model(x))
+
+
 def test_sharing_is_broken_after_a_rewrite() -> None:
     """A rewrite that proves an output equal to an input may not hand out the input."""
     program = import_module(Model(lambda s, x: x * 1.0), (X,))

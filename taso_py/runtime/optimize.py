@@ -53,7 +53,7 @@ from taso_py.search.result import Limits, Progress, SearchResult
 from taso_py.search.trace import Trace, write_trace
 
 FINALISTS = 3
-"""How many of the search's best graphs are timed end to end, per runtime."""
+"""How many of the search's best graphs are timed end to end beside the original, per runtime."""
 INSIDE_S = 0.6
 """How long the parts of a run are timed to calibrate latencies by."""
 GROWTH_LIMIT = 1.25

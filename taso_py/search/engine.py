@@ -130,7 +130,7 @@ class Engine(ABC):
 
     def _result(self, stop: StopReason) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
-        best = finalists(best, self._cost, self.limits.results)
+        best = finalists(best, self.original, self._cost, self.limits.results)
         return SearchResult(
             self._candidate(self.original),
             tuple(map(self._candidate, best)),

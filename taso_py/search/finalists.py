@@ -4,7 +4,7 @@ Latencies guide a search, and some are wrong. What two graphs have in common is 
 decides between them, and may turn it round. So among graphs of nearly the same cost those are worth timing that differ
 most from the others.
 
-Invariant: the cheapest graph is always kept.
+Invariant: the cheapest graph is always kept, and so is the original.
 """
 
 from __future__ import annotations
@@ -49,12 +49,21 @@ _Work: TypeAlias = tuple[Operator, tuple[tuple[TensorType, bool], ...]]
 """An operator with the types of its operands, and which of them are static: what its latency depends on."""
 
 
-def finalists(found: Iterable[AnyFound], cost: NodeCost, count: int) -> list[AnyFound]:
-    """The graphs to keep, cheapest first: half of them as they are the cheapest, the others by :func:`distinct`."""
+def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> list[AnyFound]:
+    """The graphs to keep, cheapest first: a quarter of them as they are the cheapest, the others by :func:`distinct`.
+
+    Args:
+        found: some graphs.
+        original: what they were made from; if it is among them, it is kept and does not count.
+        cost: says what nodes cost.
+        count: how many to keep.
+    """
     ordered = sorted(found, key=lambda one: one.seconds)
-    cheap = ordered[: max(1, count // 2)]
-    kept = [*cheap, *distinct(ordered[len(cheap) :], cost, count - len(cheap), cheap)]
-    return sorted(kept, key=lambda one: one.seconds)
+    given = [one for one in ordered if one is original]
+    others = [one for one in ordered if one is not original]
+    cheap = others[: max(1, count // 4)]
+    kept = [*cheap, *distinct(others[len(cheap) :], cost, count - len(cheap), [*cheap, *given])]
+    return sorted([*kept, *given], key=lambda one: one.seconds)
 
 
 def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequence[AnyFound] = ()) -> list[AnyFound]:

@@ -248,7 +248,7 @@ class Partition:
 
     def _result(self) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.steps)))
-        best = finalists(best, self._cost, self._limits.results)
+        best = finalists(best, self._original, self._cost, self._limits.results)
         order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET, StopReason.STALLED)
         return SearchResult(
             self._original,

@@ -51,7 +51,7 @@ class Limits:
     numerics: Numerics | None = None
     """The cap on the rules' numerics class. Without one all are allowed, in half precision all up to ZERO_TERMS."""
     results: int = 5
-    """How many graphs are returned at most."""
+    """How many graphs are returned at most, the original not counted."""
     reuse: bool = True
     """Whether regions that are the same but for their weights are searched once, not one by one."""
     seed: int = 0
@@ -99,7 +99,7 @@ class SearchResult:
 
     original: Candidate
     candidates: tuple[Candidate, ...]
-    """The best graphs, best first; the original is among them unless others crowd it out."""
+    """The best graphs, best first, the original among them."""
     stop_reason: StopReason
     expansions: int
     """How many graphs were matched against the rules."""

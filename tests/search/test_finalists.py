@@ -54,8 +54,16 @@ def test_the_same_work_in_another_order_is_no_other_graph() -> None:
     assert names(distinct([BEST, again, OTHER], OneEach(), 2)) == ["best", "other"]
 
 
-def test_half_are_the_cheapest_and_all_are_in_order() -> None:
-    assert names(finalists([SLOW, OTHER, ALIKE, BEST], OneEach(), 3)) == ["best", "alike", "other"]
-    assert names(finalists([SLOW, OTHER, ALIKE, BEST], OneEach(), 2)) == ["best", "other"]
-    assert names(finalists([SLOW, OTHER, BEST], OneEach(), 1)) == ["best"]
-    assert finalists([], OneEach(), 3) == []
+def test_the_cheapest_comes_first_and_then_what_differs() -> None:
+    original = found("original", "gelu(x)", 7.0)
+    every = [SLOW, OTHER, ALIKE, BEST]
+    assert names(finalists(every, original, OneEach(), 3)) == ["best", "alike", "other"]
+    assert names(finalists(every, original, OneEach(), 2)) == ["best", "other"]
+    assert names(finalists([SLOW, OTHER, BEST], original, OneEach(), 1)) == ["best"]
+    assert finalists([], original, OneEach(), 3) == []
+
+
+def test_the_original_is_kept_beside_them_if_it_was_found() -> None:
+    assert names(finalists([SLOW, OTHER, ALIKE, BEST], SLOW, OneEach(), 2)) == ["best", "other", "slow"]
+    assert names(finalists([OTHER, BEST], BEST, OneEach(), 1)) == ["best", "other"]
+    assert names(finalists([BEST], BEST, OneEach(), 1)) == ["best"]

@@ -96,6 +96,15 @@ def test_arguments_of_other_sizes_lie_in_memory_as_the_example_does() -> None:
     assert [args[0].shape[1] for _, (args, _) in cases] == [1, 7]
 
 
+def test_arguments_of_other_sizes_are_expanded_where_the_example_is() -> None:
+    example = torch.randn(2, 1, 4).expand(2, 3, 4)
+    opened = torch.export.export(nn.ReLU(), (example,), dynamic_shapes=({1: Dim("rows"), 2: Dim("columns")},))
+    cases = resized_cases(import_program(opened), [], 0)
+    made = [args[0] for _, (args, _) in cases]
+    assert all(x.stride(1) == 0 for x in made if x.shape[1] > 1)
+    assert (2, 7, 9) in [tuple(x.shape) for x in made]
+
+
 def test_a_captured_graph_cannot_be_resized() -> None:
     with pytest.raises(RuntimeUnavailableError, match="sizes are open"):
         prepare(nn.Linear(2, 2), "cudagraph", (torch.ones(1, 2),), {}, resizable=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from taso_py.ir.errors import InvariantError
@@ -143,7 +143,7 @@ def _interned_node(
     node = Node()
     node.op, node.inputs, node.token = op, operands, token
     node.types = op.infer([value.type for value in operands], STRICT) if types is None else types
-    node.is_static = _is_static(op, operands)
+    node.is_static = is_static(op, (value.node.is_static for value in operands))
     # Threads may race here: setdefault keeps one winner.
     return _interned.setdefault(key, node)
 
@@ -157,9 +157,10 @@ def _digest(op: Operator, inputs: tuple[Value, ...], token: int | None) -> str:
     return hashlib.blake2b(f"{op.text}#{token}{operands}".encode(), digest_size=16).hexdigest()
 
 
-def _is_static(op: Operator, inputs: tuple[Value, ...]) -> bool:
+def is_static(op: Operator, operands: Iterable[bool]) -> bool:
+    """Whether what an operator computes depends on weights and constants only, given whether its operands do."""
     if isinstance(op, Input) or not op.pure:
         return False
     if isinstance(op, Weight):
         return not op.mutable
-    return isinstance(op, Constant) or (all(node.is_static for node, _ in inputs) and not op.is_open)
+    return isinstance(op, Constant) or (all(operands) and not op.is_open)

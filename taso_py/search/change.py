@@ -35,7 +35,8 @@ class Change:
         created = set(created_nodes(before, step.replaced)) | inheritance.fresh
         readers = {image(user) for old in step.replaced for user in before.users[old.node] if old in user.inputs}
         remaining = {old.node for old in step.replaced}
-        self.changed = self._alive(created | readers | remaining | _merged_readers(step, created, index))
+        turned = {now for node, now in step.images.items() if node.is_static != now.is_static}
+        self.changed = self._alive(created | readers | remaining | turned | _merged_readers(step, created, index))
         """A match that is new contains one of these."""
         lost = {image(operand) for node in dead for operand, _ in node.inputs}
         won = {operand for node in created for operand, _ in node.inputs}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
+from taso_py.ir.node import Node, Value, is_static
 from taso_py.ir.operator import Input
 from taso_py.ops.movement import Concat, Slice
 from taso_py.search.rewire import readers
@@ -41,7 +41,8 @@ class Skeletons:
         """The outline of a graph."""
         forms: dict[Node, int] = {}
         for node in graph.nodes:
-            forms[node] = self._form(node, [(forms[operand], output) for operand, output in node.inputs])
+            operands = [(forms[operand], output) for operand, output in node.inputs]
+            forms[node] = self._form(node, operands, node.is_static)
         return Outline(_skeleton(graph, lambda value: (forms[value.node], value.output)), forms)
 
     def after(
@@ -56,6 +57,7 @@ class Skeletons:
             first: the place of the first replaced value in the graph's order, or any before it.
         """
         new: dict[Node, int] = {}
+        turned: dict[Node, bool] = {}
 
         def standing(value: Value) -> tuple[int, int]:
             known = form(value.node)
@@ -67,21 +69,26 @@ class Skeletons:
                 return standing(now)
             return (changed[value.node], value.output) if value.node in changed else standing(value)
 
+        def depends_on_weights(value: Value) -> bool:
+            now = replaced.get(value)
+            return turned.get(value.node, value.node.is_static) if now is None else now.node.is_static
+
         for node in _created(replaced, form):
-            new[node] = self._form(node, [standing(value) for value in node.inputs])
+            new[node] = self._form(node, [standing(value) for value in node.inputs], node.is_static)
         changed: dict[Node, int] = {}
         affected = {node for node, _ in replaced}
         for node in readers(graph, affected, first):
-            number = self._form(node, [moved(value) for value in node.inputs])
+            turned[node] = is_static(node.op, map(depends_on_weights, node.inputs))
+            number = self._form(node, [moved(value) for value in node.inputs], turned[node])
             if number != form(node):
                 changed[node] = number
                 affected.add(node)
         return Outline(_skeleton(graph, moved), {**new, **changed})
 
-    def _form(self, node: Node, operands: list[tuple[int, int]]) -> int:
+    def _form(self, node: Node, operands: list[tuple[int, int]], depends_on_weights: bool) -> int:
         """The number of a node's form, from the forms of its operands."""
         key: Hashable
-        if node.is_static:
+        if depends_on_weights:
             key = node.types
         elif isinstance(node.op, Slice):
             key = "slice", node.op.axis, node.op.step, node.types, operands[0]

@@ -117,7 +117,7 @@ class Space:
                 carried.append(option)
                 continue
             match = change.carried(option.match(before.sites))
-            if match is None:
+            if match is None or _gains_nothing(match):
                 continue
             self._pause()
             estimate = option.difference
@@ -137,8 +137,7 @@ class Space:
         options: list[Option] = []
         for match in matches:
             self._pause()
-            # What depends on weights only is computed once, at build time: rewriting it gains nothing.
-            if self._allows(match) and not all(node.is_static for node, _ in match.outputs):
+            if self._allows(match) and not _gains_nothing(match):
                 evaluated = self._evaluated(match, index)
                 if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_symmetric):
                     keys.add(evaluated[0])
@@ -149,3 +148,8 @@ class Space:
         """What a match does, and what that is estimated to change; None if it cannot be applied."""
         replaced = replacements(match, index)
         return None if replaced is None else (frozenset(replaced.items()), difference(self._cost, index, replaced))
+
+
+def _gains_nothing(match: Match) -> bool:
+    """Whether what a match computes depends on weights only, and so is computed once, at build time."""
+    return all(node.is_static for node, _ in match.outputs)

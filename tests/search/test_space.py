@@ -95,6 +95,40 @@ def test_what_is_computed_at_build_time_is_not_rewritten() -> None:
     assert option.match(state.sites).values["a"].node is graph.inputs[0]
 
 
+@pytest.mark.parametrize(
+    ("rule", "body"),
+    [
+        (
+            """rule a: float[A,C], b: float[B,C], c: float[C,D]
+              source matmul(a, c), matmul(b, c)
+              target t = matmul(concat(a, b){axis=-2}, c);
+                slice(t){axis=-2, start=0, stop=A}, slice(t){axis=-2, start=A, stop=A+B}""",
+            "return matmul(x, w), sigmoid(relu(relu(matmul(w, w))))",
+        ),
+        (
+            """rule a: float[A,C], b: float[B,C]
+              source slice(concat(a, b){axis=-2}){axis=-2, start=0, stop=A}
+              target a""",
+            "return sigmoid(relu(relu(slice(concat(w, x){axis=-2}){axis=-2, start=0, stop=16})))",
+        ),
+    ],
+)
+def test_what_a_step_makes_depend_on_inputs_is_rewritten_from_then_on_and_the_other_way_round(
+    rule: str, body: str
+) -> None:
+    rules = [*read_rules(rule), *read("idempotent")]
+    both = Space(Matcher(rules), COST, lambda match: True, lambda: None)
+    head = 'graph(x: f32[1,16]) { w = weight{key="w", type=f32[16,16]}'
+    state = both.with_options(both.start(parse_graph(f"{head} {body} }}")))
+    step = both.step(state, next(option for option in state.options if option.rule is rules[0]))
+    assert step is not None
+    after = both.finish(both.appraise(step))
+    was, is_now = ({option.rule for option in s.options} >= {rules[1]} for s in (state, after))
+    assert was != is_now
+    assert after.seconds == pytest.approx(COST.graph_cost(after.graph))
+    expect_as_from_scratch(both, Matcher(rules), after)
+
+
 def test_weights_count_once_as_what_is_read_at_run_time() -> None:
     graph = parse_graph(
         """graph(x: f32[1,16]) {

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from taso_py.frontend import Program, import_module, import_program
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
-from taso_py.runtime.regions import check_regions
+from taso_py.runtime.regions import RegionError, check_regions
 from taso_py.runtime.source import Source
 from taso_py.search.trace import Trace, read_trace, replay_steps
 
@@ -59,7 +59,16 @@ def check_steps(graph: Graph, trace: Trace, seed: int, device: torch.device) -> 
     Raises:
         TasoError: the trace is of another graph, or a step does not hold.
     """
-    matches = [match for match, _ in replay_steps(graph, trace)]
-    wrong = next((region for region in check_regions(matches, seed, device) if not region.passed), None)
+    wrong = first_wrong(graph, trace, seed, device)
     if wrong is not None:
         raise ReplayError(str(wrong))
+
+
+def first_wrong(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | None:
+    """The first region of a trace's steps in which the two sides of the rule differ, if there is one.
+
+    Raises:
+        TasoError: the trace is of another graph, or has a step that cannot be taken.
+    """
+    matches = [match for match, _ in replay_steps(graph, trace)]
+    return next((region for region in check_regions(matches, seed, device) if not region.passed), None)

@@ -23,13 +23,13 @@ from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
 from taso_py.runtime.compare import Arguments, Comparison, compare, input_cases
-from taso_py.runtime.regions import RegionError, check_regions
+from taso_py.runtime.regions import RegionError
+from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.runtimes import CHOOSES_KERNELS, COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
 from taso_py.search.result import Candidate, SearchResult
-from taso_py.search.trace import replay_steps
 
 ORIGINAL = "original"
 COMPILED_FINALISTS = 1
@@ -141,9 +141,8 @@ class Trial:
     def _judge(self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> Judgement | None:
         """The finalist as winner, or None, with a note, if it is not acceptable."""
         content, plan, comparison = self._compare(finalist)
-        matches = (match for match, _ in replay_steps(self.program.graph, finalist.candidate.trace))
-        wrong = [region for region in check_regions(matches, self.seed, self.program.device) if not region.passed]
-        if wrong or not comparison.passed:
+        wrong = first_wrong(self.program.graph, finalist.candidate.trace, self.seed, self.program.device)
+        if wrong is not None or not comparison.passed:
             self._note(f"refused {finalist.name}: {_why(comparison, wrong)}")
             return None
         final = self._confirm(finalists[ORIGINAL], finalist)
@@ -161,7 +160,7 @@ class Trial:
     def _original_wins(self, original: Finalist, first: Race) -> Judgement:
         content, plan, comparison = self._compare(original)
         if not comparison.passed:
-            raise TrialError(f"the unchanged graph disagrees with the model, please report it: {_why(comparison, [])}")
+            raise TrialError(f"the unchanged graph disagrees with the model, please report it: {_why(comparison)}")
         self._note("nothing was surely faster than the original, which is kept as it is")
         times = median(first.times[ORIGINAL])
         return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
@@ -230,9 +229,9 @@ def _interval(ratio: Ratio) -> str:
     return f"{ratio.median:.3f}x, {ratio.low:.3f} to {ratio.high:.3f}"
 
 
-def _why(comparison: Comparison, regions: Sequence[RegionError]) -> str:
-    if regions:
-        return str(regions[0])
+def _why(comparison: Comparison, wrong: RegionError | None = None) -> str:
+    if wrong is not None:
+        return str(wrong)
     worst = comparison.worst
     if worst is None:
         return "it has no outputs"

@@ -144,14 +144,15 @@ class _Check:
         kernels: tuple[str, ...] = ()
         is_open = bool(self.program.open)
         for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):
-            check._expect("as imported", difference(module, build(self.program), check.args, is_open=is_open))
-            check._laid_out_otherwise(module)
+            built = build(self.program)
+            check._expect("as imported", difference(module, built, check.args, is_open=is_open))
+            check._laid_out_otherwise(module, built)
             if rules:
                 check._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
             kernels = check._planned(program)
         return Outcome("", rules, kernels, tuple(size.name for size in program.open), len(cases))
 
-    def _laid_out_otherwise(self, module: nn.Module) -> None:
+    def _laid_out_otherwise(self, module: nn.Module, built: nn.Module) -> None:
         """The built program on arguments whose elements lie in another order than those of the example inputs."""
         if _WRITES.search(self.case.text):  # what it writes to may be a view or a copy, which depends on the layout
             return
@@ -160,7 +161,7 @@ class _Check:
             expected = self._outputs(module, args)
         except RuntimeError:  # a view that there is none of then
             return
-        found = self._outputs(build(self.program), args)
+        found = self._outputs(built, args)
         self._expect("laid out otherwise", "" if all(map(_nearly, expected, found)) else "results differ")
 
     def _rewritten(self, matcher: Matcher) -> State:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -77,14 +77,14 @@ def _is_packed_right(op: Conv2d, chain: Chain) -> bool:
     x, weight = (value.type for value in chain.product.inputs[:2])
     if x.dims[1] == 1 and op.stride[0] == 1 and op.stride[1] != 1:
         return False
-    return op.dilation[1] == 1 or not _may_miss_columns(op, x.dims[3], weight.dims[3])
+    return op.dilation[1] == 1 or not _may_miss_columns(op, x.dims[3], weight.sizes[3])
 
 
-def _may_miss_columns(op: Conv2d, width: Dim, kernel: Dim) -> bool:
+def _may_miss_columns(op: Conv2d, width: Dim, kernel: int) -> bool:
     """Whether a convolution reads nothing but padding along its rows, at this width or, if that is open, at any."""
-    values = (op.stride[1], op.padding[1], op.dilation[1], kernel)
-    stride, padding, dilation, columns = (value for value in values if isinstance(value, int))
-    span = dilation * (columns - 1)
+    # A model's convolution with attributes that are open is an opaque operator.
+    stride, padding, dilation = cast(tuple[int, int, int], (op.stride[1], op.padding[1], op.dilation[1]))
+    span = dilation * (kernel - 1)
 
     def misses(size: int) -> bool:
         starts = range(-padding, size + padding - span, stride)

@@ -108,10 +108,10 @@ def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Ten
     """A tensor of elements of another, any of them as often as it comes, laid out alike: a valid index stays one."""
     if list(example.shape) == shape:
         return example
-    repeats = [step == 0 and size > 1 for step, size in zip(example.stride(), example.shape, strict=True)]
-    whole, shape = shape, [1 if repeated else size for repeated, size in zip(repeats, shape, strict=True)]
-    count = torch.Size(shape).numel()
+    axes = zip(shape, example.stride(), example.shape, strict=True)
+    compact = [1 if step == 0 and before > 1 else size for size, step, before in axes]
+    count = torch.Size(compact).numel()
     places = torch.randint(0, max(1, example.numel()), (count,), generator=generator).to(example.device)
     order = sorted(range(len(shape)), key=lambda axis: (-example.stride(axis), -example.shape[axis]))
-    dense = example.detach().reshape(-1)[places].reshape([shape[axis] for axis in order])
-    return dense.permute([order.index(axis) for axis in range(len(shape))]).expand(whole)
+    dense = example.detach().reshape(-1)[places].reshape([compact[axis] for axis in order])
+    return dense.permute([order.index(axis) for axis in range(len(shape))]).expand(shape)

@@ -75,7 +75,7 @@ def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequ
         found: some graphs, the cheapest first.
         cost: says what nodes cost.
         count: how many to choose.
-        beside: graphs that are chosen already, the cheapest first; the cheapest of ``found`` is taken for none.
+        beside: graphs that are chosen already; if there are none, the cheapest of ``found`` is the first choice.
     """
     if not found:
         return []

@@ -57,7 +57,7 @@ class Skeletons:
             first: the place of the first replaced value in the graph's order, or any before it.
         """
         new: dict[Node, int] = {}
-        turned: dict[Node, bool] = {}
+        static: dict[Node, bool] = {}
 
         def standing(value: Value) -> tuple[int, int]:
             known = form(value.node)
@@ -71,15 +71,15 @@ class Skeletons:
 
         def depends_on_weights(value: Value) -> bool:
             now = replaced.get(value)
-            return turned.get(value.node, value.node.is_static) if now is None else now.node.is_static
+            return static.get(value.node, value.node.is_static) if now is None else now.node.is_static
 
         for node in _created(replaced, form):
             new[node] = self._form(node, [standing(value) for value in node.inputs], node.is_static)
         changed: dict[Node, int] = {}
         affected = {node for node, _ in replaced}
         for node in readers(graph, affected, first):
-            turned[node] = is_static(node.op, map(depends_on_weights, node.inputs))
-            number = self._form(node, [moved(value) for value in node.inputs], turned[node])
+            static[node] = is_static(node.op, map(depends_on_weights, node.inputs))
+            number = self._form(node, [moved(value) for value in node.inputs], static[node])
             if number != form(node):
                 changed[node] = number
                 affected.add(node)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from taso_py.ir.node import Node, Value
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.pattern import Bindings, Entrance, Pattern, Slot
+from taso_py.rules.pattern import Bindings, Entrance, Pattern, PatternOperator, Slot
 
 _Agenda: TypeAlias = list[tuple[Slot, Value]]
 """What still has to be bound to what."""
@@ -40,6 +40,7 @@ class _Embedding:
 
     def __init__(self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]]) -> None:
         self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
+        self._roots = {slot.index for slot in pattern.outputs}
 
     def extended(self, bound: Bindings, agenda: _Agenda, plan: Sequence[Entrance]) -> Iterator[Bindings]:
         """Binds what is on the agenda and all below it, then goes on at the entrances of the plan."""
@@ -69,14 +70,32 @@ class _Embedding:
             yield from self.extended(bound.copy(), [(Slot(False, entrance.index, 0), Value(node, 0))], rest)
 
     def _candidates(self, bound: Bindings, entrance: Entrance) -> Iterable[Node]:
-        """The nodes that may be bound at an entrance."""
+        """The nodes that may be bound at an entrance: most of what cannot be is told here, before anything is bound."""
         kind, place = entrance.kind, self._index.place
         nodes = [node for node in _reached(self._index, bound, entrance) if type(node.op) is kind]
+        operator = self._operators[entrance.index]
+        if not operator.swappable:
+            nodes = [node for node in nodes if _may_read(node, operator, bound)]
+        if entrance.index in self._roots:
+            taken = [bound.nodes[root] for root in self._roots]
+            nodes = [node for node in nodes if node not in taken]
         for operator in self._before.get(entrance.index, ()):
             earlier = bound.nodes[operator]
             if earlier is not None:
                 nodes = [node for node in nodes if place[node] >= place[earlier]]
         return nodes
+
+
+def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
+    """Whether the operands of a node are those of an operator, as far as these are bound."""
+    for slot, value in zip(operator.operands, node.inputs, strict=False):
+        if slot.is_variable:
+            known = bound.values[slot.index]
+            if known is not None and known != value:
+                return False
+        elif bound.nodes[slot.index] not in (None, value.node):
+            return False
+    return True
 
 
 def _reached(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable[Node]:

@@ -1,6 +1,7 @@
 """What a step changed, as seen from the graph after it.
 
-Invariant: a match that the change spares can be applied as before and changes as much.
+Invariant: a match that the change spares can be applied as before and changes as much (in memory up to weights that are
+read by nodes outside the match which die with it).
 """
 
 from __future__ import annotations
@@ -67,15 +68,25 @@ class Change:
     def _locate(self, step: Step, inheritance: Inheritance, weights: set[Node]) -> None:
         """Says where all this is by sites."""
         before, now = step.before.sites.number, self.sites.number
-        gone = {before[old.node] for old in step.replaced} | inheritance.merged
-        self._matched = gone.union([before[node] for node in inheritance.dead], [now[node] for node in self.touched])
+        replaced = {before[old.node] for old in step.replaced}
+        self._gone = replaced.union([before[node] for node in inheritance.dead])
+        """Sites of which no match is left that contains them."""
+        self._matched = self._gone.union(inheritance.merged, [now[node] for node in self.touched])
         """Sites whose matches are to be looked at again."""
-        self._read = gone.union([now[node] for node in weights])
+        self._read = replaced | inheritance.merged
         """Sites of which matches are to be looked at again that read them."""
+        self._kept = {now[node]: self._keepers(node) for node in weights}
+        """The sites of touched weights; matches that read one and contain all its keepers are to be looked at again."""
         sites = (frozenset([now.get(node, -1) for node, _ in values]) for values in self._operands)
         self._together = {places for places in sites if -1 not in places}
         """Sites of which matches are to be looked at again that read them all."""
         self._any = frozenset[int]().union(*self._together)
+
+    def _keepers(self, weight: Node) -> frozenset[int]:
+        """The sites of the nodes that read a weight at run time before and after: as long as one does, it is stored."""
+        before, now = self._step.before, self.sites.number
+        old = {before.sites.number[user] for user in before.index.users.get(weight, ()) if not user.is_static}
+        return frozenset([now[user] for user in self.index.users[weight] if not user.is_static]) & old
 
     @property
     def zone(self) -> frozenset[int]:
@@ -87,36 +98,26 @@ class Change:
 
     def spares(self, option: Option) -> bool:
         """Whether an option of the state before is surely one still, with the same difference."""
-        if not (self._matched.isdisjoint(option.nodes) and self._read.isdisjoint(option.operands)):
+        nodes, operands = option.nodes, option.operands
+        if not (self._matched.isdisjoint(nodes) and self._read.isdisjoint(operands)):
             return False
-        operands = option.operands
+        if any(self._kept[site].issubset(nodes) for site in operands if site in self._kept):
+            return False
         return self._any.isdisjoint(operands) or not any(sites.issubset(operands) for sites in self._together)
 
+    def destroys(self, option: Option) -> bool:
+        """Whether something is gone that an option of the state before is matched to."""
+        return not self._gone.isdisjoint(option.nodes)
+
     def carried(self, match: Match) -> Match | None:
-        """A match in the graph before, carried over; None if the step destroyed it."""
+        """A match in the graph before that the step does not destroy, carried over; None if its outputs became one."""
         step = self._step
         nodes = tuple([step.image(node) for node in match.nodes])
-        for node in nodes:
-            if node not in self._place:
-                return None
-        for old in step.replaced:
-            if old.node in match.nodes:
-                return None
         values = {name: step.value(value) for name, value in match.values.items()}
         outputs = tuple([Value(step.image(node), output) for node, output in match.outputs])
         if len(set(outputs)) < len(set(match.outputs)):
             return None
         return replace(match, nodes=nodes, values=values, outputs=outputs)
-
-    def may_change_difference(self, match: Match) -> bool:
-        """Whether what the match would create may exist now, or what it would remove or store may be needed now."""
-        if not self.touched.isdisjoint(match.nodes):
-            return True
-        values = match.values.values()
-        for operands in self._operands:
-            if operands.issubset(values):
-                return True
-        return any(node.is_static and node in self.touched for node, _ in values)
 
 
 def _merged_readers(step: Step, created: set[Node], index: GraphIndex) -> set[Node]:

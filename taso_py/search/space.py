@@ -116,17 +116,17 @@ class Space:
             if change.spares(option):
                 carried.append(option)
                 continue
+            if change.destroys(option):
+                continue
             match = change.carried(option.match(before.sites))
             if match is None or _gains_nothing(match):
                 continue
             self._pause()
-            estimate = option.difference
-            if change.may_change_difference(match):
-                evaluated = self._evaluated(match, change.index)
-                if evaluated is None:
-                    continue
-                key, estimate = evaluated
-                keys.add(key)
+            evaluated = self._evaluated(match, change.index)
+            if evaluated is None:
+                continue
+            key, estimate = evaluated
+            keys.add(key)
             if not change.changed.isdisjoint(match.nodes):
                 known.add(self._matcher.identity(match, change.index))
             carried.append(Option(match, change.sites, estimate, option))

@@ -2,8 +2,9 @@
 
 Each model has a process of its own, so that nothing is warm from the one before. There all ways to run it are made, and
 then timed in turns: as it is; by the best kernels without any substitution; by hand-made templates; by ours in eager
-mode; by Inductor, by default and with freezing; and by ours with Inductor behind it. *Auto* is whichever of ours was
-the faster one in the races that the optimizer held before, so the table's own race had no part in choosing it.
+mode; by Inductor, by default, with freezing and with max-autotune; and by ours with Inductor behind it. *Auto* is
+whichever of ours was the faster one in the races that the optimizer held before, so the table's own race had no part in
+choosing it.
 
 Invariant: all ratios of a row are paired, from one race; losses are shown like gains.
 """
@@ -141,7 +142,14 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     done = [row for row in rows if row["model"] != MEAN]
     figure.set_size_inches(9, 0.62 * len(done) + 1)
     axes = figure.subplots()
-    marks = {KERNELS: "|", TEMPLATES: "x", "inductor": "<", "inductor-freezing": ">", GRAPH: "1"}
+    marks = {
+        KERNELS: "|",
+        TEMPLATES: "x",
+        "inductor": "<",
+        "inductor-freezing": ">",
+        "inductor-max-autotune": "^",
+        GRAPH: "1",
+    }
     marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
     ways = [way for way in marks if any(way in row for row in done)]
     for number, way in enumerate(ways):
@@ -165,9 +173,10 @@ EXPERIMENT = Experiment(
     "end_to_end",
     "How much faster do models get, and by what?",
     "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
-    "kernels without substitutions, hand-made templates, ours, Inductor by default and with freezing, ours with "
-    "Inductor behind it, and on a GPU CUDA graphs; `auto/best_other` compares what the optimizer chooses with the "
-    "best of the original and the compilers, `ours/kernels` is what substitutions add to kernels",
+    "kernels without substitutions, hand-made templates, ours, Inductor by default, with freezing, and with "
+    "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs; `auto/best_other` compares "
+    "what the optimizer chooses with the best of the original and the compilers, `ours/kernels` is what substitutions "
+    "add to kernels",
     lambda settings: settings.choose(QUICK, FULL),
     _measure,
     _plot,

@@ -1,7 +1,8 @@
 """The runtimes a module can be prepared for: eager, CUDA graphs, Inductor.
 
-Inductor comes in two forms: as ``torch.compile`` has it by default, and with ``freezing``, which folds weights and
-picks packed kernels for them. Which is faster depends on the model.
+Inductor comes in three forms: as ``torch.compile`` has it by default, with ``freezing``, which folds weights and picks
+packed kernels for them, and with ``max_autotune`` besides, which measures kernels. Which is fastest depends on the
+model.
 
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs; if it
 is prepared as resizable, for all that the module takes.
@@ -19,8 +20,9 @@ from torch.utils import _pytree as pytree
 from taso_py.ir.errors import TasoError, first_line
 
 Runner: TypeAlias = Callable[..., Any]
+_Preparation: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Runner]
 
-COMPILED = ("inductor", "inductor-freezing")
+COMPILED = ("inductor", "inductor-freezing", "inductor-max-autotune")
 """The runtimes that compile, which takes a while."""
 RUNTIMES = ("eager", "cudagraph", *COMPILED)
 """The names of the runtimes."""
@@ -33,7 +35,7 @@ class RuntimeUnavailableError(TasoError):
 
 
 def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
-    """The runtimes that a choice stands for; ``auto`` is all that the device has, ``inductor`` both its forms.
+    """The runtimes that a choice stands for; ``auto`` is all that the device has, ``inductor`` all its forms.
 
     Raises:
         RuntimeUnavailableError: the device does not have the one asked for.
@@ -84,15 +86,32 @@ def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any
     return torch.compile(module, backend="inductor", dynamic=_dynamic(resizable))
 
 
-def _inductor_freezing(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any], resizable: bool) -> Runner:
-    compiled = torch.compile(module, backend="inductor", dynamic=_dynamic(resizable), options={"freezing": True})
+def _frozen(settings: Mapping[str, bool]) -> _Preparation:
+    """What prepares a module with Inductor, weights frozen."""
+    options = {"freezing": True, **settings}
 
-    def frozen(*args: Any, **kwargs: Any) -> Any:
-        # Weights are frozen only where no gradients can be asked for.
-        with torch.no_grad():
-            return compiled(*args, **kwargs)
+    def prepared(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        from torch._inductor import config as inductor  # imported here: it takes as long as PyTorch itself
 
-    return frozen
+        # The options keep what is compiled apart from what other forms have compiled of the same module.
+        compiled = torch.compile(module, backend="inductor", dynamic=_dynamic(resizable), options={**options})
+
+        def compiling(*args: Any, **kwargs: Any) -> Any:
+            # Tracing asks the configuration whether weights are frozen, before the options are looked at: as an option
+            # alone the setting is without effect.
+            with inductor.patch(options):
+                return running(*args, **kwargs)
+
+        def running(*args: Any, **kwargs: Any) -> Any:
+            # Weights are frozen only where no gradients can be asked for.
+            with torch.no_grad():
+                return compiled(*args, **kwargs)
+
+        compiling(*args, **kwargs)
+        # Other sizes are compiled when they come.
+        return compiling if resizable else running
+
+    return prepared
 
 
 def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
@@ -123,9 +142,10 @@ def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     return replay
 
 
-_PREPARE: Mapping[str, Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Runner]] = {
+_PREPARE: Mapping[str, _Preparation] = {
     "eager": _eager,
     "inductor": _inductor,
-    "inductor-freezing": _inductor_freezing,
+    "inductor-freezing": _frozen({}),
+    "inductor-max-autotune": _frozen({"max_autotune": True}),
     "cudagraph": _cudagraph,
 }

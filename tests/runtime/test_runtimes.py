@@ -1,17 +1,27 @@
 """Runtimes: which ones a device has, and that a prepared module computes the same."""
 
+import shutil
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare, runtimes_to_try
+from taso_py.runtime.runtimes import COMPILED, RuntimeUnavailableError, prepare, runtimes_to_try
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
+def compiles(test: Callable[[], None]) -> Callable[[], None]:
+    """Marks a test that compiles with weights frozen, for which PyTorch uses much that it calls deprecated."""
+    quiet = pytest.mark.filterwarnings("ignore")(test)
+    return pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")(quiet)
+
+
 def test_auto_stands_for_what_the_device_has() -> None:
-    assert runtimes_to_try("auto", CPU) == ("eager", "inductor", "inductor-freezing")
-    assert runtimes_to_try("auto", CUDA) == ("eager", "cudagraph", "inductor", "inductor-freezing")
-    assert runtimes_to_try("inductor", CPU) == ("inductor", "inductor-freezing")
+    forms = ("inductor", "inductor-freezing", "inductor-max-autotune")
+    assert runtimes_to_try("auto", CPU) == ("eager", *forms)
+    assert runtimes_to_try("auto", CUDA) == ("eager", "cudagraph", *forms)
+    assert runtimes_to_try("inductor", CPU) == forms
     assert runtimes_to_try("eager", CPU) == ("eager",)
     with pytest.raises(RuntimeUnavailableError, match="need a GPU"):
         runtimes_to_try("cudagraph", CPU)
@@ -29,6 +39,27 @@ def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(RuntimeUnavailableError, match=r"inductor cannot run this module: no C\+\+ compiler$"):
         prepare(torch.nn.Linear(3, 4), "inductor", (torch.ones(2, 3),), {})
+
+
+@compiles
+def test_frozen_weights_stay_as_they_were() -> None:
+    module, x = torch.nn.Linear(3, 4), torch.ones(2, 3)
+    prepared = {runtime: prepare(module, runtime, (x,), {}) for runtime in COMPILED}
+    before = module(x)
+    with torch.no_grad():
+        module.weight.add_(1)
+    frozen = [runtime for runtime, runner in prepared.items() if torch.allclose(runner(x), before)]
+    assert frozen == ["inductor-freezing", "inductor-max-autotune"]
+
+
+@compiles
+def test_weights_are_frozen_for_sizes_that_come_later_too() -> None:
+    module = torch.nn.Linear(3, 4)
+    runner = prepare(module, "inductor-freezing", (torch.ones(2, 3),), {}, resizable=True)
+    first = runner(torch.ones(5, 3))
+    with torch.no_grad():
+        module.weight.add_(1)
+    assert torch.allclose(runner(torch.ones(5, 3)), first)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

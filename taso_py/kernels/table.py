@@ -10,10 +10,11 @@ import torch
 from taso_py.ir.node import Node
 from taso_py.kernels.aten import ATEN
 from taso_py.kernels.cudnn import CUDNN
+from taso_py.kernels.mkl import MKL
 from taso_py.kernels.onednn import ONEDNN
 from taso_py.kernels.tile import Cover, Tile
 
-TILES: tuple[Tile, ...] = (ATEN, *ONEDNN, *CUDNN)
+TILES: tuple[Tile, ...] = (ATEN, *ONEDNN, MKL, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
 """What a compiler behind the module can trace, which chooses kernels of its own."""

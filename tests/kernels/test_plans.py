@@ -91,7 +91,7 @@ def test_every_tile_and_format_is_met() -> None:
         plan = _plan(program, seed)
         met.update((step.kernel.name if step.kernel else "aten", step.reads) for step in plan.steps.values())
         _check(program, plan, args)
-    assert {name for name, _ in met} >= {"aten", "onednn.conv", "onednn.linear"}
+    assert {name for name, _ in met} >= {"aten", "onednn.conv", "onednn.linear", "mkl.linear"}
     assert {format_ for _, format_ in met} == set(Format)
 
 

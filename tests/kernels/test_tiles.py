@@ -19,15 +19,15 @@ from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, Open, open_size
 from taso_py.ir.types import DType, TensorType
-from taso_py.kernels import onednn
+from taso_py.kernels import mkl, onednn
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover
-from taso_py.ops.contraction import Conv2d
+from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.table import parse_graph
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DEVICES = [CPU, pytest.param(CUDA, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
-WIDTH = open_size(Open("x.3", 4, 1, None))
+WIDTH, ROWS = open_size(Open("x.3", 4, 1, None)), open_size(Open("x.0", 3, 1, None))
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 CONV = """graph(x: {t}[2,8,9,7], z: {t}[2,{o},5,4]) {{
@@ -213,6 +213,27 @@ def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch: pytest.M
     monkeypatch.undo()
     onednn.linear_works.cache_clear()
     assert onednn.linear_works(torch.float32)
+
+
+def test_a_linear_layer_that_would_read_the_weight_as_it_was_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpacked(x: Tensor, packed: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+        return torch.nn.functional.linear(x, weight, bias)
+
+    monkeypatch.setattr(torch.ops.mkl._mkl_linear, "default", unpacked)
+    mkl.linear_works.cache_clear()
+    assert not mkl.linear_works()
+    monkeypatch.undo()
+    mkl.linear_works.cache_clear()
+    assert mkl.linear_works()
+
+
+@pytest.mark.parametrize(("rows", "is_packed"), [(3, True), (ROWS, False)])
+def test_a_linear_layer_is_packed_for_one_number_of_rows(rows: Dim, is_packed: bool) -> None:
+    x = make(Input("x", TensorType(DType.F32, (rows, 8)))).value
+    weight = make(Weight("w", TensorType(DType.F32, (6, 8)))).value
+    names = [cover.name for cover in covers(make(Linear(), [x, weight]), CPU)]
+    assert ("mkl.linear" in names) == is_packed
+    assert "onednn.linear" in names
 
 
 def test_an_operator_that_does_not_exist_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""The tile of MKL on the CPU: linear layers in single precision with packed weights.
+
+PyTorch registers it for its own compiler, without a promise that its schema stays (namespace ``mkl``, see
+aten/src/ATen/native/mkldnn/Linear.cpp); so it is probed once, and is not used where a small example fails or differs
+from the plain operator. It fuses nothing, but on processors that oneDNN has no better kernel for it is the faster one.
+
+Invariant: a weight is packed for a number of rows, and never used with another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from taso_py.backend.plan import Bound
+from taso_py.ir.node import Node
+from taso_py.ir.types import DType
+from taso_py.kernels.chain import Chain, chains
+from taso_py.kernels.probe import agrees, example
+from taso_py.kernels.tile import DENSE, Cover, Tile
+from taso_py.ops.contraction import Linear, Matmul
+
+_CPU = torch.device("cpu")
+
+
+def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
+    if not isinstance(node.op, Linear | Matmul) or device.type != "cpu":
+        return
+    for chain in chains(node):
+        values = (*chain.operands, *chain.statics)
+        if all(value.type.dtype is DType.F32 and value.type.is_concrete for value in values) and linear_works():
+            yield _cover(chain)
+
+
+def _cover(chain: Chain) -> Cover:
+    def binder(statics: Sequence[Tensor]) -> Bound:
+        weight, bias = chain.parameters(statics)
+        weight = weight.t() if isinstance(chain.product.op, Matmul) else weight
+        return _bound(weight.contiguous(), bias, math.prod(chain.product.inputs[0].type.sizes[:-1]))
+
+    return Cover("mkl.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, binder, chain.text)
+
+
+def _bound(weight: Tensor, bias: Tensor | None, rows: int) -> Bound:
+    """A linear layer for so many rows."""
+    call: Any = torch.ops.mkl._mkl_linear.default
+    packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)
+    # The weight as it was is asked for its shape, and read for other numbers of rows only. It is not kept: if ever it
+    # were read after all, every result would be NaN.
+    shape = weight.new_full((1, 1), math.nan).expand(weight.shape)
+
+    def mkl_linear(x: Tensor) -> Tensor:
+        return call(x, packed, shape, bias, rows)
+
+    return mkl_linear
+
+
+@cache
+def linear_works() -> bool:
+    """Whether the layer computes a small example right, with a bias and without, and reads no unpacked weight."""
+    x, weight, bias = (example(shape, torch.float32, _CPU) for shape in ((3, 5), (4, 5), (4,)))
+    return agrees(
+        lambda: [_bound(weight, bias, 3)(x), _bound(weight, None, 3)(x.reshape(1, 3, 5))],
+        [functional.linear(x, weight, bias), functional.linear(x, weight).reshape(1, 3, 4)],
+    )
+
+
+MKL = Tile("mkl.linear", _covers)
+"""The tile of MKL."""

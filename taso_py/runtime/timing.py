@@ -32,6 +32,8 @@ SAMPLE_S = 10e-3
 CONFIDENCE = 0.95
 MIN_ROUNDS = 6
 """Fewer give no interval at 95 %."""
+CONFIRMING_ROUNDS = 10
+"""How many a confirming race has at least, however slow the model: one that is disturbed does not decide then."""
 SURE = 0.999
 """The coverage that dropping a contestant asks for: more than a report, as the question is put after every round."""
 HOPELESS = 1.5
@@ -114,6 +116,7 @@ def race(
     clock: Clock | None = None,
     seed: int = 0,
     until_clear: bool = True,
+    least: int = 1,
     on_round: Progress | None = None,
 ) -> Race:
     """Time contestants in interleaved rounds; an interrupt from the keyboard ends the race with what is known.
@@ -122,11 +125,12 @@ def race(
         contestants: what to call, by name, the baseline first.
         device: where they run; ignored if a clock is given.
         rounds: how many rounds there are at most.
-        seconds: after how much time, warm-up included, no round begins any more; one always does.
+        seconds: after how much time, warm-up included, no round begins any more but for the least number.
         clock: the clock of the device if not given.
         seed: of the order within the rounds.
         until_clear: drop contestants that are clearly slower than the best, though never the baseline, and end the race
             when only the best is left. Otherwise all run to the end, whatever they show.
+        least: how many rounds there are however long they take.
         on_round: told about progress.
     """
     if not contestants or rounds < 1:
@@ -134,7 +138,7 @@ def race(
     clock = clock or clock_for(device)
     course = _Course(clock, contestants, random.Random(seed))
     try:
-        stop = course.run(rounds, clock.now() + seconds, until_clear, on_round)
+        stop = course.run(range(least, rounds), clock.now() + seconds, until_clear, on_round)
     except KeyboardInterrupt:
         stop = StopReason.INTERRUPTED
     return Race(course.times(), stop)
@@ -163,6 +167,7 @@ def confirm(
         clock=clock,
         seed=seed,
         until_clear=False,
+        least=min(rounds, CONFIRMING_ROUNDS),
         on_round=on_round,
     )
 
@@ -183,16 +188,16 @@ class _Course:
         """Seconds by contestant and round."""
         return {name: tuple(found[name] for found in self._rounds if name in found) for name in self._timers}
 
-    def run(self, rounds: int, deadline: float, until_clear: bool, on_round: Progress | None) -> StopReason:
-        """Warm up and run rounds; the arguments are those of `race`."""
+    def run(self, rounds: range, deadline: float, until_clear: bool, on_round: Progress | None) -> StopReason:
+        """Warm up and run rounds; the arguments are those of `race`, the least and the greatest number in one."""
         for name, timer in self._timers.items():
             self._repeats[name] = calibrate(self._clock, timer, deadline=deadline, sample_s=SAMPLE_S)
-        for done in range(rounds):
-            if done > 0 and self._clock.now() >= deadline:
+        for done in range(rounds.stop):
+            if done >= rounds.start and self._clock.now() >= deadline:
                 return StopReason.TIME
             self._run_round()
             if on_round:
-                on_round(done + 1, rounds)
+                on_round(done + 1, rounds.stop)
             if until_clear and self._drop_slower():
                 return StopReason.CLEAR
         return StopReason.ROUNDS

@@ -175,6 +175,14 @@ def test_confirm_does_not_stop_when_it_likes_what_it_sees() -> None:
     assert seen == [(done, 20) for done in range(1, 21)]
 
 
+def test_a_slow_model_is_confirmed_by_enough_rounds_though_they_take_longer() -> None:
+    pair = runners(original=3.0, a=2.0).values()
+    result = confirm(*pair, device="cpu", seconds=5.0, clock=Machine())
+    assert (result.stop, result.rounds) == (StopReason.TIME, 10)
+    assert result.ratio("winner").faster
+    assert confirm(*pair, device="cpu", rounds=4, seconds=5.0, clock=Machine()).rounds == 4
+
+
 def test_an_interrupt_returns_the_whole_rounds() -> None:
     calls = 0
 

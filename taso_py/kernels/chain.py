@@ -9,6 +9,7 @@ graph to say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -51,6 +52,11 @@ class Chain:
         return (self.product.inputs[0], *((self.other,) if self.other else ()))
 
     @property
+    def rows(self) -> int:
+        """To how many vectors a linear layer is applied."""
+        return math.prod(self.product.inputs[0].type.sizes[:-1])
+
+    @property
     def text(self) -> str:
         """What a kernel's latency depends on: not on a normalisation, which becomes weight and bias."""
         has_bias = self.norm is not None or len(self.product.inputs) == 3
@@ -58,13 +64,15 @@ class Chain:
         return " ".join([self.product.op.text, *epilogue, *([self.activation.op.text] if self.activation else ())])
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias with the normalisation folded into them, in the precision of the weight.
+        """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.
 
         A normalised product is ``(x * w + b - mean) * s + beta`` with ``s = gamma / sqrt(variance + eps)``, so that the
         weight becomes ``w * s`` and the bias ``(b - mean) * s + beta``; computed in double precision.
         """
         count = len(self.product.inputs) - 1
         weight, bias = statics[0], statics[1] if count == 2 else None
+        if isinstance(self.product.op, Matmul):
+            weight = weight.t()
         if self.norm is None:
             return weight, bias
         gamma, beta, mean, variance = (tensor.double() for tensor in statics[count:])

@@ -2,7 +2,7 @@
 
 PyTorch registers it for its own compiler, without a promise that its schema stays (namespace ``mkl``, see
 aten/src/ATen/native/mkldnn/Linear.cpp); so it is probed once, and is not used where a small example fails or differs
-from the plain operator. It fuses nothing, but on processors that oneDNN has no better kernel for it is the faster one.
+from the plain operator. It fuses nothing, but for some processors and shapes its product is faster than oneDNN's.
 
 Invariant: a weight is packed for a number of rows, and never used with another.
 """
@@ -41,8 +41,7 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
 def _cover(chain: Chain) -> Cover:
     def binder(statics: Sequence[Tensor]) -> Bound:
         weight, bias = chain.parameters(statics)
-        weight = weight.t() if isinstance(chain.product.op, Matmul) else weight
-        return _bound(weight.contiguous(), bias, math.prod(chain.product.inputs[0].type.sizes[:-1]))
+        return _bound(weight.contiguous(), bias, chain.rows)
 
     return Cover("mkl.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, binder, chain.text)
 

@@ -9,7 +9,6 @@ Invariant: results of rank 4 are channels last, whatever the format of the opera
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, cast
@@ -137,10 +136,7 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
 
 def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     weight, bias = chain.parameters(statics)
-    if isinstance(chain.product.op, Matmul):
-        weight = weight.t()
-    rows = chain.product.inputs[0].type.sizes
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), math.prod(rows[:-1]))
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), chain.rows)
     name, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._linear_pointwise.default

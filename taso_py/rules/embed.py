@@ -40,7 +40,7 @@ class _Embedding:
 
     def __init__(self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]]) -> None:
         self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
-        self._roots = {slot.index for slot in pattern.outputs}
+        self._roots = pattern.roots
 
     def extended(self, bound: Bindings, agenda: _Agenda, plan: Sequence[Entrance]) -> Iterator[Bindings]:
         """Binds what is on the agenda and all below it, then goes on at the entrances of the plan."""
@@ -111,4 +111,4 @@ def _reached(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable
 
 
 def _outputs_distinct(pattern: Pattern, bound: Bindings) -> bool:
-    return len({bound.nodes[slot.index] for slot in pattern.outputs}) == len({slot.index for slot in pattern.outputs})
+    return len({bound.nodes[root] for root in pattern.roots}) == len(pattern.roots)

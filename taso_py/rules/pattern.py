@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -82,6 +83,11 @@ class Pattern:
     """For each operator at which matching may begin, where it goes on."""
     sizes: tuple[str, ...]
     """The names that a match must bind."""
+
+    @cached_property
+    def roots(self) -> frozenset[int]:
+        """The operators that give the outputs; a match has a node for each."""
+        return frozenset([slot.index for slot in self.outputs])
 
 
 MARK = "?"

@@ -130,7 +130,7 @@ def race(
         seed: of the order within the rounds.
         until_clear: drop contestants that are clearly slower than the best, though never the baseline, and end the race
             when only the best is left. Otherwise all run to the end, whatever they show.
-        least: how many rounds there are however long they take.
+        least: how many rounds there are however long they take, if that many are allowed.
         on_round: told about progress.
     """
     if not contestants or rounds < 1:
@@ -138,7 +138,7 @@ def race(
     clock = clock or clock_for(device)
     course = _Course(clock, contestants, random.Random(seed))
     try:
-        stop = course.run(range(least, rounds), clock.now() + seconds, until_clear, on_round)
+        stop = course.run(least, rounds, clock.now() + seconds, until_clear, on_round)
     except KeyboardInterrupt:
         stop = StopReason.INTERRUPTED
     return Race(course.times(), stop)
@@ -167,7 +167,7 @@ def confirm(
         clock=clock,
         seed=seed,
         until_clear=False,
-        least=min(rounds, CONFIRMING_ROUNDS),
+        least=CONFIRMING_ROUNDS,
         on_round=on_round,
     )
 
@@ -188,16 +188,16 @@ class _Course:
         """Seconds by contestant and round."""
         return {name: tuple(found[name] for found in self._rounds if name in found) for name in self._timers}
 
-    def run(self, rounds: range, deadline: float, until_clear: bool, on_round: Progress | None) -> StopReason:
-        """Warm up and run rounds; the arguments are those of `race`, the least and the greatest number in one."""
+    def run(self, least: int, rounds: int, deadline: float, until_clear: bool, on_round: Progress | None) -> StopReason:
+        """Warm up and run rounds; the arguments are those of `race`."""
         for name, timer in self._timers.items():
             self._repeats[name] = calibrate(self._clock, timer, deadline=deadline, sample_s=SAMPLE_S)
-        for done in range(rounds.stop):
-            if done >= rounds.start and self._clock.now() >= deadline:
+        for done in range(rounds):
+            if done >= least and self._clock.now() >= deadline:
                 return StopReason.TIME
             self._run_round()
             if on_round:
-                on_round(done + 1, rounds.stop)
+                on_round(done + 1, rounds)
             if until_clear and self._drop_slower():
                 return StopReason.CLEAR
         return StopReason.ROUNDS

@@ -142,14 +142,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     done = [row for row in rows if row["model"] != MEAN]
     figure.set_size_inches(9, 0.62 * len(done) + 1)
     axes = figure.subplots()
-    marks = {
-        KERNELS: "|",
-        TEMPLATES: "x",
-        "inductor": "<",
-        "inductor-freezing": ">",
-        "inductor-max-autotune": "^",
-        GRAPH: "1",
-    }
+    marks = {KERNELS: "|", TEMPLATES: "x", **dict(zip(COMPILED, "<>^", strict=True)), GRAPH: "1"}
     marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
     ways = [way for way in marks if any(way in row for row in done)]
     for number, way in enumerate(ways):

@@ -1,6 +1,7 @@
 """Measuring: decisions with an invented clock, and the real clocks' mechanics without looking at their figures."""
 
 import gc
+import inspect
 import math
 import random
 from collections.abc import Callable
@@ -135,6 +136,15 @@ def test_the_cpu_clock_calls_as_often_as_asked_with_collection_paused() -> None:
     assert CpuClock().bind(lambda: seen.append(gc.isenabled()))(7) > 0
     assert seen == [False] * 7
     assert gc.isenabled()
+
+
+def test_the_cpu_clock_takes_samples_at_many_depths_of_the_stack() -> None:
+    depths: list[int] = []
+    timer = CpuClock().bind(lambda: depths.append(len(inspect.stack(0))))
+    for _ in range(50):
+        timer(2)
+    assert len(set(depths)) > 20
+    assert depths[::2] == depths[1::2], "a sample is at one depth"
 
 
 def test_collection_stays_off_where_it_was_off_and_comes_back_after_an_error() -> None:

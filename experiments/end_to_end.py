@@ -25,7 +25,7 @@ from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
 from taso_py.runtime.optimize import Optimized, Options, optimize_source, read_rules
-from taso_py.runtime.runtimes import COMPILED, RuntimeUnavailableError, prepare
+from taso_py.runtime.runtimes import COMPILERS, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
 from taso_py.runtime.timing import Race, race
 
@@ -39,7 +39,7 @@ KERNELS, TEMPLATES, EAGER, INDUCTOR, REPLAYED = "kernels", "templates", "ours", 
 OURS = (EAGER, INDUCTOR, REPLAYED)
 GRAPH = "cudagraph"
 """The runtime that only a GPU has."""
-OTHERS = (ORIGINAL, *COMPILED, GRAPH)
+OTHERS = (ORIGINAL, *COMPILERS, GRAPH)
 """What the result is compared with."""
 MEAN = "geometric mean"
 """What the last row is called."""
@@ -80,7 +80,7 @@ def _made(source: Source, settings: Settings) -> _Made:
     results = {way: optimize_source(source, chosen, read_rules(chosen)) for way, chosen in asked.items()}
     runners: dict[str, Callable[..., Any]] = {ORIGINAL: source.callable(), KERNELS: _kernels(source)}
     runners |= {way: result.module for way, result in results.items()}
-    for runtime in (*COMPILED, GRAPH) if settings.device == "cuda" else COMPILED:
+    for runtime in (*COMPILERS, GRAPH) if settings.device == "cuda" else COMPILERS:
         try:
             runners[runtime] = prepare(source.callable(), runtime, source.args, source.kwargs)
         except RuntimeUnavailableError:
@@ -126,7 +126,7 @@ def _facts(results: Mapping[str, Optimized]) -> Row:
 
 def _summary(rows: Sequence[Row]) -> Row:
     """The geometric means, and how many models gain surely."""
-    names = (KERNELS, TEMPLATES, *OURS, *COMPILED, GRAPH, "auto/best_other", "ours/kernels", "ours/templates")
+    names = (KERNELS, TEMPLATES, *OURS, *COMPILERS, GRAPH, "auto/best_other", "ours/kernels", "ours/templates")
     means = {name: _mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
     gained = sum(row["auto/best_other_low"] > 1 for row in rows)
     lost = sum(row["auto/best_other_high"] < 1 for row in rows)
@@ -142,7 +142,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     done = [row for row in rows if row["model"] != MEAN]
     figure.set_size_inches(9, 0.62 * len(done) + 1)
     axes = figure.subplots()
-    marks = {KERNELS: "|", TEMPLATES: "x", **dict(zip(COMPILED, "<>^", strict=True)), GRAPH: "1"}
+    marks = {KERNELS: "|", TEMPLATES: "x", **dict(zip(COMPILERS, "<>^", strict=True)), GRAPH: "1"}
     marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
     ways = [way for way in marks if any(way in row for row in done)]
     for number, way in enumerate(ways):

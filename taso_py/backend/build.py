@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
-from torch import fx
+from torch import Tensor, fx, nn
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import keep_contract
@@ -25,7 +25,7 @@ from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.backend.weights import assemble
+from taso_py.backend.weights import assemble, attach
 from taso_py.backend.writes import is_write, may_show_writes
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
@@ -49,13 +49,15 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
         of a graph node has that node's digest in ``meta["digest"]``.
     """
     root, places = assemble(program.graph, program.weights, program.parameters)
-    writer = _Writer(program, plan, places)
+    writer = _Writer(program, plan, root, places)
     if program.conditions is not None:
         root.add_module(CONDITIONS, program.conditions)
     writer.write(program.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
+    for place in writer.packed:
+        module.register_buffer(place, module.get_buffer(place), persistent=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     own = {key: state[place] for key, place in places.items() if place in state}
     keep_contract(module, program, own, writer.size)
@@ -70,12 +72,14 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
 class _Writer:
     """Writes the calls of a graph into an fx graph with flat arguments and results."""
 
-    def __init__(self, program: Program, plan: Plan, places: Mapping[str, str]) -> None:
+    def __init__(self, program: Program, plan: Plan, root: nn.Module, places: Mapping[str, str]) -> None:
         self.graph = fx.Graph()
         self._program = program
         self._plan = plan
         self._inside = {node for step in plan.steps.values() if step.kernel for node in step.kernel.nodes[:-1]}
-        self._places = places
+        self._root, self._places = root, places
+        self.packed: list[str] = []
+        """The places of packed weights, which are not part of the module's state."""
         self._values: dict[Value, fx.Node] = {}
         self._gives: dict[Value, Format] = {}
         self._converted: dict[Value, fx.Node] = {}
@@ -142,11 +146,23 @@ class _Writer:
         """The call of a kernel that gives the outputs of a node."""
         program = self._program
         bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics])
-        result = self._call(node, bound, *(self._read(value, reads) for value in kernel.operands))
+        operands = [self._read(value, reads) for value in kernel.operands]
+        if self._plan.traced:
+            result = self._call(node, bound.target, *operands, *map(self._packed, bound.rest))
+        else:
+            result = self._call(node, bound.function, *operands)
         result.meta[KERNEL] = kernel.name
         if len(node.types) == 1:
             return [result]
         return [self._call(node, operator.getitem, result, index) for index in range(len(node.types))]
+
+    def _packed(self, argument: object) -> object:
+        """An argument of a kernel as it is written into the graph: tensors become buffers of the module."""
+        if not isinstance(argument, Tensor):
+            return argument
+        # A compiler lays out an expanded constant at each call.
+        self.packed.append(attach(self._root, argument if argument.is_mkldnn else argument.contiguous()))
+        return self.graph.get_attr(self.packed[-1])
 
     def _read(self, value: Value, format_: Format) -> fx.Node | None:
         """What stands for an operand, laid out as its reader wants it; None for a constant."""

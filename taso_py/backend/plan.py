@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -40,10 +40,29 @@ class Format(enum.Enum):
 
 MEMORY_FORMATS = {Format.DENSE: torch.contiguous_format, Format.CHANNELS_LAST: torch.channels_last}
 
-Bound: TypeAlias = Callable[..., Any]
-"""A function of the run-time operands: a tensor, or a tuple of them where the last node has several outputs.
 
-What it returns is in storage of its own."""
+@dataclass(frozen=True)
+class Bound:
+    """A kernel with its weights packed: what is called on the run-time operands, and then on the rest.
+
+    It gives a tensor, or a tuple of them where the last node has several outputs, in storage of its own.
+    """
+
+    name: str
+    """What generated code calls it."""
+    target: Callable[..., Any]
+    rest: tuple[Any, ...] = ()
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What computes it from the run-time operands: a plain function, called in less time than an object."""
+        target, rest = self.target, self.rest
+
+        def kernel(*operands: Tensor) -> Any:
+            return target(*operands, *rest)
+
+        kernel.__name__ = self.name
+        return kernel
 
 
 class Kernel(Protocol):
@@ -70,7 +89,7 @@ class Kernel(Protocol):
         ...
 
     def bind(self, statics: Sequence[Tensor]) -> Bound:
-        """The function of the run-time operands, for these static ones."""
+        """The kernel with these static operands packed."""
         ...
 
 
@@ -99,10 +118,16 @@ class Plan:
     """Whether elementwise calls may write their result to operands that nobody reads any more."""
     direct: bool = False
     """Whether calls go through PyTorch's Python functions, quicker than the overloads that compilers trace."""
+    traced: bool = False
+    """Whether kernels are written as calls of operators, packed weights beside them, which a compiler can trace."""
 
     def eager(self) -> Plan:
         """The same for modules that run as they are written, traced by no compiler."""
-        return replace(self, overwrites=True, direct=True)
+        return replace(self, overwrites=True, direct=True, traced=False)
+
+    def compiled(self) -> Plan:
+        """The same for modules that a compiler traces."""
+        return replace(self, overwrites=False, direct=False, traced=True)
 
     def step(self, node: Node) -> Step:
         """How a node that some step ends with is computed."""

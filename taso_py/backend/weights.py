@@ -47,6 +47,13 @@ def assemble(
     return root, places
 
 
+def attach(root: nn.Module, tensor: Tensor) -> str:
+    """The place of a buffer that is added to a module."""
+    place = _made_up(root)
+    root.register_buffer(place, tensor)
+    return place
+
+
 def _place(root: nn.Module, key: str) -> str:
     """A free place for a weight: its key, or one made up."""
     module = root

@@ -18,6 +18,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -96,7 +97,7 @@ class CostModel:
         self._database = database
         self._environment = environment or Environment.current(device)
         self._measuring = None if environment else Measuring(device)
-        self._tiles, self._formats = tiles, frozenset(formats)
+        self.tiles, self._formats = tiles, frozenset(formats)
         self._progress = progress
         self._layouts = Layouts()
         self._covers: WeakKeyDictionary[Node, list[Cover]] = WeakKeyDictionary()
@@ -108,6 +109,13 @@ class CostModel:
         """How many latencies were measured, not found in the database."""
         self.disturbed = 0
         """How many of these are not kept for other runs: other programs held the processor."""
+
+    def narrowed(self, tiles: tuple[Tile, ...]) -> CostModel:
+        """The same latencies and context for other implementations to choose from; what either measures, both know."""
+        other = copy(self)
+        other.tiles, other.measured, other.disturbed = tiles, 0, 0
+        other._covers, other._known, other._prices = (WeakKeyDictionary() for _ in range(3))
+        return other
 
     @property
     def unknown(self) -> int:
@@ -209,7 +217,7 @@ class CostModel:
         """The covers that end with a node, remembered."""
         known = self._covers.get(node)
         if known is None:
-            known = self._covers[node] = covers(node, self._device, self._tiles)
+            known = self._covers[node] = covers(node, self._device, self.tiles)
         return known
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:

@@ -18,8 +18,8 @@ from taso_py.cost.appraisal import Appraisal, appraise, revise
 from taso_py.cost.choice import is_running
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
-from taso_py.kernels.table import covers
-from taso_py.kernels.tile import Cover, Formats
+from taso_py.kernels.table import TILES, covers
+from taso_py.kernels.tile import Cover, Formats, Tile
 
 CPU = torch.device("cpu")
 
@@ -34,10 +34,12 @@ class InventedPrices:
     drawn: dict[object, float] = field(default_factory=dict[object, float])
     kept: dict[Node, list[Cover]] = field(default_factory=dict[Node, list[Cover]])
     device: torch.device = CPU
+    tiles: tuple[Tile, ...] = TILES
+    """The implementations to choose from."""
 
     def covers(self, node: Node) -> Sequence[Cover]:
         """The covers that end with a node."""
-        return self.kept.setdefault(node, covers(node, self.device))
+        return self.kept.setdefault(node, covers(node, self.device, self.tiles))
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """What a cover costs; it depends on how operands are read."""

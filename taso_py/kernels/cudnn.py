@@ -74,26 +74,18 @@ def _packed(chain: Chain, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | N
 
 def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     weight, bias, windows = _packed(chain, statics)
-
-    def conv(x: Tensor) -> Tensor:
-        return aten.conv2d.default(x, weight, bias, *windows)
-
-    return conv
+    return Bound("cudnn_conv", aten.conv2d.default, (weight, bias, *windows))
 
 
 def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     weight, bias, windows = _packed(chain, statics)
     if chain.other is None:
+        return Bound("cudnn_conv_relu", aten.cudnn_convolution_relu.default, (weight, bias, *windows))
 
-        def cudnn_conv_relu(x: Tensor) -> Tensor:
-            return aten.cudnn_convolution_relu.default(x, weight, bias, *windows)
-
-        return cudnn_conv_relu
-
-    def cudnn_conv_add_relu(x: Tensor, other: Tensor) -> Tensor:
+    def conv_add_relu(x: Tensor, other: Tensor) -> Tensor:
         return aten.cudnn_convolution_add_relu.default(x, weight, other, 1.0, bias, *windows)
 
-    return cudnn_conv_add_relu
+    return Bound("cudnn_conv_add_relu", conv_add_relu)
 
 
 def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
@@ -101,11 +93,11 @@ def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
     columns = weight.t()
 
-    def cublaslt_linear(x: Tensor) -> Tensor:
+    def linear(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).unflatten(0, x.shape[:-1])
 
-    return cublaslt_linear
+    return Bound("cublaslt_linear", linear)
 
 
 @cache

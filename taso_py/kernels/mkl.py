@@ -53,11 +53,7 @@ def _bound(weight: Tensor, bias: Tensor | None, rows: int) -> Bound:
     # The weight as it was is asked for its shape, and read for other numbers of rows only. It is not kept: if ever it
     # were read after all, every result would be NaN.
     shape = weight.new_full((1, 1), math.nan).expand(weight.shape)
-
-    def mkl_linear(x: Tensor) -> Tensor:
-        return call(x, packed, shape, bias, rows)
-
-    return mkl_linear
+    return Bound("mkl_linear", call, (packed, shape, bias, rows))
 
 
 @cache
@@ -65,7 +61,7 @@ def linear_works() -> bool:
     """Whether the layer computes a small example right, with a bias and without, and reads no unpacked weight."""
     x, weight, bias = (example(shape, torch.float32, _CPU) for shape in ((3, 5), (4, 5), (4,)))
     return agrees(
-        lambda: [_bound(weight, bias, 3)(x), _bound(weight, None, 3)(x.reshape(1, 3, 5))],
+        lambda: [_bound(weight, bias, 3).function(x), _bound(weight, None, 3).function(x.reshape(1, 3, 5))],
         [functional.linear(x, weight, bias), functional.linear(x, weight).reshape(1, 3, 4)],
     )
 

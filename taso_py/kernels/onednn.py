@@ -120,18 +120,10 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     name, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._convolution_pointwise.default
-
-        def onednn_conv(x: Tensor) -> Tensor:
-            return call(x, packed, bias, *windows, name, [], algorithm)
-
-        return onednn_conv
+        return Bound("onednn_conv", call, (packed, bias, *windows, name, [], algorithm))
     call = torch.ops.mkldnn._convolution_pointwise.binary
     unary = None if name == "none" else name
-
-    def onednn_conv_add(x: Tensor, other: Tensor) -> Tensor:
-        return call(x, other, packed, bias, *windows, "add", 1.0, unary, [], algorithm)
-
-    return onednn_conv_add
+    return Bound("onednn_conv_add", call, (packed, bias, *windows, "add", 1.0, unary, [], algorithm))
 
 
 def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
@@ -140,17 +132,8 @@ def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     name, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._linear_pointwise.default
-
-        def onednn_linear(x: Tensor) -> Tensor:
-            return call(x, packed, bias, name, [], algorithm)
-
-        return onednn_linear
-    call = torch.ops.mkldnn._linear_pointwise.binary
-
-    def onednn_linear_add(x: Tensor, other: Tensor) -> Tensor:
-        return call(x, other, packed, bias, "add")
-
-    return onednn_linear_add
+        return Bound("onednn_linear", call, (packed, bias, name, [], algorithm))
+    return Bound("onednn_linear_add", torch.ops.mkldnn._linear_pointwise.binary, (packed, bias, "add"))
 
 
 @cache

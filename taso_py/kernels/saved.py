@@ -32,7 +32,7 @@ def dump(plan: Plan) -> dict[str, Any]:
         }
         for node, step in sorted(plan.steps.items(), key=lambda item: item[0].digest)
     ]
-    return {"overwrites": plan.overwrites, "direct": plan.direct, "steps": steps}
+    return {"overwrites": plan.overwrites, "direct": plan.direct, "traced": plan.traced, "steps": steps}
 
 
 def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan:
@@ -49,7 +49,7 @@ def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan
             restored[cover.root] = cover.step((Format(saved["reads"]), Format(saved["gives"])))
     if lost:
         _log.warning("%d kernels of the saved plan are not available here; plain operators take their place", lost)
-    return Plan(restored, bool(plan["overwrites"]), bool(plan.get("direct")))
+    return Plan(restored, bool(plan["overwrites"]), bool(plan.get("direct")), bool(plan.get("traced")))
 
 
 def _cover(node: Node, saved: Mapping[str, Any], device: torch.device) -> Cover | None:

@@ -5,6 +5,8 @@ Invariant: the first cover of a node is always that of PyTorch's plain operator.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from taso_py.ir.node import Node
@@ -13,11 +15,29 @@ from taso_py.kernels.cudnn import CUDNN
 from taso_py.kernels.mkl import MKL
 from taso_py.kernels.onednn import ONEDNN
 from taso_py.kernels.tile import Cover, Tile
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.normalization import BatchNorm
 
 TILES: tuple[Tile, ...] = (ATEN, *ONEDNN, MKL, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
-"""What a compiler behind the module can trace, which chooses kernels of its own."""
+"""For compilers behind the module that choose kernels of their own."""
+_PRODUCTS = (Conv2d, Linear, Matmul, BatchNorm)
+
+
+def _products(tile: Tile) -> Tile:
+    """A tile where it computes a product, normalised or not, and nothing after it."""
+
+    def products(node: Node, device: torch.device) -> Iterator[Cover]:
+        for cover in tile.covers(node, device):
+            if all(isinstance(inner.op, _PRODUCTS) for inner in cover.nodes):
+                yield cover
+
+    return Tile(tile.name, products)
+
+
+TRACED: tuple[Tile, ...] = (ATEN, *map(_products, (*ONEDNN, MKL)))
+"""For a compiler behind the module that leaves products to these kernels, and fuses what lies between them."""
 
 
 def covers(node: Node, device: torch.device, tiles: tuple[Tile, ...] = TILES) -> list[Cover]:

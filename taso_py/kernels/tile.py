@@ -42,7 +42,7 @@ class Cover:
     statics: tuple[Value, ...] = ()
     """What is packed when a module is built."""
     binder: Callable[[Sequence[Tensor]], Bound] | None = None
-    """Packs static operands and gives the function of the others; None for plain ATen calls."""
+    """Packs static operands; None for plain ATen calls."""
     text: str = ""
     """What the latency depends on besides tile, operands and formats."""
 
@@ -52,7 +52,7 @@ class Cover:
         return self.nodes[-1]
 
     def bind(self, statics: Sequence[Tensor]) -> Bound:
-        """The function of the run-time operands, for these static ones.
+        """The kernel with these static operands packed.
 
         Raises:
             InvariantError: the cover stands for plain ATen calls, which pack nothing.

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from taso_py.backend.direct import call_directly
 from taso_py.backend.lowering import Caller, lower
 from taso_py.backend.overwrite import TYPE
-from taso_py.backend.plan import Bound, Format, laid_out
+from taso_py.backend.plan import Format, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
@@ -67,18 +67,18 @@ def conversion(value: Value, format_: Format, device: torch.device) -> Callable[
 
 def _turn(
     cover: Cover,
-    forward: Bound | None,
+    forward: Callable[..., Any] | None,
     operands: Sequence[Tensor | None],
     is_turned: Sequence[bool],
     statics: Sequence[Tensor],
-) -> tuple[Bound, list[Tensor]]:
+) -> tuple[Callable[..., Any], list[Tensor]]:
     """A function and its arguments, with copies of the weights of their own."""
     pairs = [(tensor, turns) for tensor, turns in zip(operands, is_turned, strict=True) if tensor is not None]
     arguments = [_copy(tensor) if turns else tensor for tensor, turns in pairs]
-    return forward or cover.bind(list(map(_copy, statics))), arguments
+    return forward or cover.bind(list(map(_copy, statics))).function, arguments
 
 
-def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) -> Bound:
+def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) -> Callable[..., Any]:
     """The plain ATen calls of a node, as a function of those operands that are no constants."""
 
     def written(call: Caller, placeholders: Sequence[Any]) -> Any:
@@ -90,7 +90,7 @@ def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) 
     return _module(written, operands)
 
 
-def _module(write: Callable[[Caller, Sequence[Any]], Any], operands: Sequence[Tensor | None]) -> Bound:
+def _module(write: Callable[[Caller, Sequence[Any]], Any], operands: Sequence[Tensor | None]) -> Callable[..., Any]:
     """The calls that ``write`` makes, as a built module makes them."""
     graph = fx.Graph()
     placeholders = [None if tensor is None else graph.placeholder(f"x{i}") for i, tensor in enumerate(operands)]

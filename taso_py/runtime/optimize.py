@@ -22,7 +22,6 @@ from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 from taso_py.backend import Plan, Program, build, fold
-from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, resolve_device
@@ -31,7 +30,8 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
-from taso_py.kernels.table import PLAIN, TILES
+from taso_py.kernels.table import PLAIN
+from taso_py.kernels.tile import Tile
 from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
@@ -41,10 +41,11 @@ from taso_py.runtime.artifact import check_writable, save
 from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.huggingface import adapt
+from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.profile_run import time_parts
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
-from taso_py.runtime.runtimes import CHOOSES_KERNELS, Runner, runtimes_to_try
+from taso_py.runtime.runtimes import COMPILED_AROUND, Runner, runtimes_to_try
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
 from taso_py.search import backtracking, greedy, saturation, templates
@@ -213,9 +214,11 @@ class _Job:
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
-        runtimes = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
+        runtimes = self._runtimes()
         with LatencyDatabase() as database:
-            cost = self._cost(program, runtimes, database)
+            tiles = tiles_for(runtimes) if self.options.kernels else PLAIN
+            cost = self._cost(program, tiles, database)
+            planner = Planner(cost)
             found = self._search(program, cost)
             with _bar(self.options, "time", 100) as bar:
 
@@ -223,11 +226,11 @@ class _Job:
                     bar.update(done - bar.n)
 
                 trial = Trial(
-                    *(self.source, program, cost.plan, self.options.race_seconds, self.options.seed, on_round),
+                    *(self.source, program, planner, self.options.race_seconds, self.options.seed, on_round),
                     reload=self.options.reload or output is not None,
                 )
                 judgement = trial.hold(found, runtimes)
-        notes = [*describe(program, self.rules), *trial.notes, *_disturbances(cost)]
+        notes = [*describe(program, self.rules), *trial.notes, *_disturbances(planner.costs)]
         report = self._report(program, found, judgement, notes)
         trace = judgement.winner.candidate.trace
         if output is not None:
@@ -238,15 +241,21 @@ class _Job:
         winner = judgement.winner
         return Optimized(winner.runner, report, trace, winner.plan, winner.name == ORIGINAL)
 
-    def _cost(self, program: Program, runtimes: Sequence[str], database: LatencyDatabase) -> CostModel:
-        """The latencies of what the runtimes can use; compilers choose kernels and formats of their own."""
-        chooses = self.options.kernels and not CHOOSES_KERNELS.isdisjoint(runtimes)
+    def _runtimes(self) -> Sequence[str]:
+        """What to try; without kernels of its own a plan has nothing to compile around."""
+        found = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
+        if self.options.kernels or found == (COMPILED_AROUND,):
+            return found
+        return [runtime for runtime in found if runtime != COMPILED_AROUND]
+
+    def _cost(self, program: Program, tiles: tuple[Tile, ...], database: LatencyDatabase) -> CostModel:
+        """The latencies of what the runtimes can use."""
         return CostModel(
             program.device,
             database,
             weight_bytes=stored_bytes(program.weights.values()),
-            tiles=TILES if chooses else PLAIN,
-            formats=Format if chooses else [Format.DENSE],
+            tiles=tiles,
+            formats=formats_for(tiles),
             progress=self.options.progress,
         )
 
@@ -330,12 +339,13 @@ def calibrate(cost: CostModel, program: Program) -> None:
     cost.calibrate(program.graph, run, inside)
 
 
-def _disturbances(cost: CostModel) -> list[str]:
+def _disturbances(costs: Sequence[CostModel]) -> list[str]:
     """What to say about latencies that were measured while others kept the processor busy."""
-    if not cost.disturbed:
+    disturbed, measured = sum(cost.disturbed for cost in costs), sum(cost.measured for cost in costs)
+    if not disturbed:
         return []
     return [
-        f"other programs kept the processor busy while {cost.disturbed} of {cost.measured} latencies were measured; "
+        f"other programs kept the processor busy while {disturbed} of {measured} latencies were measured; "
         "those are not kept: run this again on a quiet machine"
     ]
 

@@ -1,8 +1,8 @@
 """The runtimes a module can be prepared for: eager, CUDA graphs, Inductor.
 
-Inductor comes in three forms: as ``torch.compile`` has it by default, with ``freezing``, which folds weights and picks
-packed kernels for them, and with ``max_autotune`` besides, which measures kernels. Which is fastest depends on the
-model.
+Inductor comes in four forms: as ``torch.compile`` has it by default; with ``freezing``, which folds weights and picks
+packed kernels for them; with ``max_autotune`` besides, which measures kernels; and, on the CPU, behind the kernels and
+memory formats of a plan, where it compiles only what lies between them. Which is fastest depends on the model.
 
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs; if it
 is prepared as resizable, for all that the module takes.
@@ -11,6 +11,8 @@ is prepared as resizable, for all that the module takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any, TypeAlias
 
 import torch
@@ -18,16 +20,27 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.ir.errors import TasoError, first_line
+from taso_py.kernels.table import PLAIN, TILES, TRACED
+from taso_py.kernels.tile import Tile
 
 Runner: TypeAlias = Callable[..., Any]
 _Preparation: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Runner]
 
-COMPILED = ("inductor", "inductor-freezing", "inductor-max-autotune")
+COMPILERS = ("inductor", "inductor-freezing", "inductor-max-autotune")
+"""The runtimes that compile all of a module, and choose kernels for it."""
+COMPILED_AROUND = "inductor-kernels"
+"""The runtime that compiles what lies between the kernels of a plan."""
+COMPILED = (*COMPILERS, COMPILED_AROUND)
 """The runtimes that compile, which takes a while."""
 RUNTIMES = ("eager", "cudagraph", *COMPILED)
 """The names of the runtimes."""
-CHOOSES_KERNELS = frozenset({"eager", "cudagraph"})
-"""Those that run the kernels which a plan names; the others are compilers and choose their own."""
+TILES_FOR: Mapping[str, tuple[Tile, ...]] = {
+    "eager": TILES,
+    "cudagraph": TILES,
+    COMPILED_AROUND: TRACED,
+    **dict.fromkeys(COMPILERS, PLAIN),
+}
+"""The kernels that a plan for a runtime may name; compilers of all of a module choose their own."""
 
 
 class RuntimeUnavailableError(TasoError):
@@ -42,9 +55,12 @@ def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
     """
     if name == "cudagraph" and device.type != "cuda":
         raise RuntimeUnavailableError("CUDA graphs need a GPU; use --runtime eager, inductor or auto")
+    if name == COMPILED_AROUND and device.type != "cpu":
+        raise RuntimeUnavailableError(f"the kernels of {name} are those of the CPU; use --runtime inductor or auto")
+    forms = COMPILED if device.type == "cpu" else COMPILERS
     if name == "auto":
-        return RUNTIMES if device.type == "cuda" else ("eager", *COMPILED)
-    return COMPILED if name == "inductor" else (name,)
+        return ("eager", *forms) if device.type == "cpu" else ("eager", "cudagraph", *forms)
+    return forms if name == "inductor" else (name,)
 
 
 def prepare(
@@ -86,7 +102,7 @@ def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any
     return torch.compile(module, backend="inductor", dynamic=_dynamic(resizable))
 
 
-def _frozen(settings: Mapping[str, bool]) -> _Preparation:
+def _frozen(settings: Mapping[str, Any]) -> _Preparation:
     """What prepares a module with Inductor, weights frozen."""
     options = {"freezing": True, **settings}
 
@@ -107,7 +123,9 @@ def _frozen(settings: Mapping[str, bool]) -> _Preparation:
             with torch.no_grad():
                 return compiled(*args, **kwargs)
 
-        compiling(*args, **kwargs)
+        # Which kernels were measured is written to the terminal meanwhile.
+        with redirect_stderr(StringIO()):
+            compiling(*args, **kwargs)
         # Other sizes are compiled when they come.
         return compiling if resizable else running
 
@@ -146,6 +164,8 @@ _PREPARE: Mapping[str, _Preparation] = {
     "eager": _eager,
     "inductor": _inductor,
     "inductor-freezing": _frozen({}),
-    "inductor-max-autotune": _frozen({"max_autotune": True}),
+    "inductor-max-autotune": _frozen({"max_autotune": True, "autotune_num_choices_displayed": 0}),
+    # What the plan chose stays as it is: nothing else is packed, nor laid out otherwise.
+    COMPILED_AROUND: _frozen({"layout_optimization": False, "cpp.weight_prepack": False}),
     "cudagraph": _cudagraph,
 }

@@ -1,8 +1,8 @@
 """The trial of the search's best graphs: built, raced end to end, compared with the original, confirmed.
 
 Invariant: what wins, unless it is the original itself, was surely faster than the original in a race held after it had
-been picked, and its saved form, reloaded, agreed with the original; rules that win were surely faster than the
-unchanged graph in the same runtime.
+been picked, and both its saved form, reloaded, and what a compiler made of it agreed with the original; rules that win
+were surely faster than the unchanged graph in the same runtime.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import count
 from statistics import median
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import stored_bytes
@@ -26,7 +26,7 @@ from taso_py.runtime.compare import Arguments, Comparison, compare, input_cases
 from taso_py.runtime.regions import RegionError
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
-from taso_py.runtime.runtimes import CHOOSES_KERNELS, COMPILED, Runner, RuntimeUnavailableError, prepare
+from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
 from taso_py.search.result import Candidate, SearchResult
@@ -80,8 +80,8 @@ class Trial:
 
     source: Source
     program: Program
-    planner: Callable[[Graph], Plan]
-    """Chooses kernels and memory formats."""
+    planner: Callable[[Graph, str], Plan]
+    """Chooses kernels and memory formats for a runtime."""
     seconds: float
     """Of the race of all; confirming races take half of it each."""
     seed: int
@@ -121,7 +121,7 @@ class Trial:
             for runtime in runtimes:
                 if runtime in COMPILED and candidate not in (found.original, *rewritten[:COMPILED_FINALISTS]):
                     continue
-                plan = self.planner(program.graph) if runtime in CHOOSES_KERNELS else NO_PLAN
+                plan = self.planner(program.graph, runtime)
                 runner = self._prepare(build(program, plan), runtime)
                 if runner is not None:
                     name = _unique(f"{_describe(candidate)}, {runtime}", taken)
@@ -167,18 +167,26 @@ class Trial:
 
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
-        cases = input_cases(self.source.args, self.source.kwargs, self.seed)
-        cases += self._resized
-        reference = build(retype(self.program))
+        content, plan, module = self._reloaded(finalist)
+        judged = module if finalist.plan is NO_PLAN else poison(module)
+        original, reference = self.source.callable(), build(retype(self.program))
+        same_sizes = input_cases(self.source.args, self.source.kwargs, self.seed)
+        comparison = compare(original, judged, reference, [*same_sizes, *self._resized])
+        # What a compiler made is compared too, but where effects of the runs that were timed would show.
+        if finalist.runtime != "eager" and comparison.passed and not self.program.graph.effects:
+            comparison = compare(original, finalist.runner, reference, same_sizes)
+        return content, plan, comparison
+
+    def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
+        """The finalist as it is saved, program and plan, and the module loaded from that; or as it is."""
         if not self.reload:
-            module = build(finalist.program, finalist.plan)
-            judged = poison(module) if finalist.plan is not NO_PLAN else module
-            return b"", None, compare(self.source.callable(), judged, reference, cases)
+            return b"", None, build(finalist.program, finalist.plan)
         plain = build(finalist.program) if finalist.name != ORIGINAL else build(self.program)
         content = serialize(plain, self.source.args, self.source.kwargs, open_shapes(self.program))
-        plan = None if finalist.plan is NO_PLAN else dump(self.planner(reimport(content).graph))
-        loaded = deserialize(content, plan)
-        return content, plan, compare(self.source.callable(), poison(loaded) if plan else loaded, reference, cases)
+        if finalist.plan is NO_PLAN:
+            return content, None, deserialize(content)
+        plan = dump(self.planner(reimport(content).graph, finalist.runtime))
+        return content, plan, deserialize(content, plan)
 
     @cached_property
     def _resized(self) -> list[tuple[str, Arguments]]:

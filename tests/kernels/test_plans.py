@@ -15,12 +15,13 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.plan import Format, Step
+from taso_py.backend.storage import KERNEL
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import CPU, InventedPrices
 from taso_py.ir.operator import Weight
 from taso_py.kernels.saved import dump, restore
-from taso_py.kernels.table import covers
+from taso_py.kernels.table import TRACED, covers
 from taso_py.ops.contraction import Conv2d
 from taso_py.runtime import zoo
 
@@ -155,6 +156,22 @@ def test_packed_weights_are_not_kept_twice_and_copies_share_them() -> None:
     copied = copy.deepcopy(built)
     with torch.no_grad():
         assert all(torch.equal(a, b) for a, b in zip(built(*args), copied(*args), strict=True))
+
+
+def test_a_plan_for_a_compiler_is_calls_of_operators_and_computes_the_same() -> None:
+    module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    for seed in range(6):
+        plan = choose(program.graph, InventedPrices(seed, fused=0.2, tiles=TRACED)).plan.compiled()
+        built = build(program, plan)
+        packed = [node for node in built.graph.nodes if node.meta.get(KERNEL)]
+        assert packed
+        assert all(isinstance(node.target, torch._ops.OpOverload) for node in packed)
+        assert built.state_dict().keys() <= module.state_dict().keys(), "packed weights are not state"
+        _check(program, plan, args)
+        # Saved, it is of the same kind.
+        restored = restore(program.graph, json.loads(json.dumps(dump(plan))), CPU)
+        assert (restored.traced, restored.overwrites, restored.direct) == (True, False, False)
 
 
 def test_plans_survive_being_saved() -> None:

@@ -20,7 +20,7 @@ from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, Open, open_size
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels import mkl, onednn
-from taso_py.kernels.table import PLAIN, covers
+from taso_py.kernels.table import PLAIN, TRACED, covers
 from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.table import parse_graph
@@ -94,14 +94,14 @@ def _check(cover: Cover, inputs: Sequence[Tensor], graph: Graph, weights: dict[s
     if between:
         results = run_graph(Graph(graph.inputs, tuple(between)), inputs, weights)
         named |= dict(zip(between, results, strict=True))
-    bound = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics])
+    call = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics]).function
     (expected,) = run_graph(graph, inputs, weights)
     tolerance = TOLERANCE[expected.dtype]
     for reads, _ in cover.formats:
         for operands in zip(*(_layouts(named[value], reads) for value in cover.operands), strict=False):
             kept = [operand.clone() for operand in operands]
             with torch.no_grad():
-                result = bound(*operands)
+                result = call(*operands)
             assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
             assert torch.allclose(result.float(), expected.float(), rtol=tolerance, atol=4 * tolerance), cover.name
             assert all(torch.equal(a, b) for a, b in zip(kept, operands, strict=True)), "an operand was written to"
@@ -167,6 +167,17 @@ def test_convolutions_that_would_end_the_process_are_not_packed(width: Dim, op: 
     weight = make(Weight("w", TensorType(DType.F32, (8, 8, 1, 1)))).value
     names = [cover.name for cover in covers(make(op, [x, weight]), CPU)]
     assert ("onednn.conv" in names) == is_packed
+
+
+def test_what_a_compiler_traces_are_products_alone() -> None:
+    met: set[str] = set()
+    for graph in _graphs("f32"):
+        for node in graph.nodes:
+            everything = {(cover.name, cover.nodes) for cover in covers(node, CPU)}
+            traced = covers(node, CPU, TRACED)
+            assert {(cover.name, cover.nodes) for cover in traced} <= everything
+            met |= {inner.op.name for cover in traced if cover.binder for inner in cover.nodes}
+    assert met == {"conv2d", "linear", "matmul", "batch_norm"}
 
 
 def test_the_plain_cover_comes_first_and_is_all_there_is_on_unknown_devices() -> None:

@@ -6,12 +6,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from taso_py.runtime.runtimes import COMPILED, RuntimeUnavailableError, prepare, runtimes_to_try
+from taso_py.backend import build, fold
+from taso_py.cost.choice import choose
+from taso_py.frontend import import_program
+from taso_py.fuzz.prices import InventedPrices
+from taso_py.kernels.table import TRACED
+from taso_py.runtime.runtimes import COMPILED, COMPILED_AROUND, RuntimeUnavailableError, prepare, runtimes_to_try
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def compiles(test: Callable[[], None]) -> Callable[[], None]:
+def compiles(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that compiles with weights frozen, for which PyTorch uses much that it calls deprecated."""
     quiet = pytest.mark.filterwarnings("ignore")(test)
     return pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")(quiet)
@@ -19,12 +24,15 @@ def compiles(test: Callable[[], None]) -> Callable[[], None]:
 
 def test_auto_stands_for_what_the_device_has() -> None:
     forms = ("inductor", "inductor-freezing", "inductor-max-autotune")
-    assert runtimes_to_try("auto", CPU) == ("eager", *forms)
+    assert runtimes_to_try("auto", CPU) == ("eager", *forms, "inductor-kernels")
     assert runtimes_to_try("auto", CUDA) == ("eager", "cudagraph", *forms)
-    assert runtimes_to_try("inductor", CPU) == forms
+    assert runtimes_to_try("inductor", CPU) == (*forms, "inductor-kernels")
+    assert runtimes_to_try("inductor", CUDA) == forms
     assert runtimes_to_try("eager", CPU) == ("eager",)
     with pytest.raises(RuntimeUnavailableError, match="need a GPU"):
         runtimes_to_try("cudagraph", CPU)
+    with pytest.raises(RuntimeUnavailableError, match="are those of the CPU"):
+        runtimes_to_try("inductor-kernels", CUDA)
 
 
 def test_eager_is_the_module_itself() -> None:
@@ -49,7 +57,7 @@ def test_frozen_weights_stay_as_they_were() -> None:
     with torch.no_grad():
         module.weight.add_(1)
     frozen = [runtime for runtime, runner in prepared.items() if torch.allclose(runner(x), before)]
-    assert frozen == ["inductor-freezing", "inductor-max-autotune"]
+    assert frozen == ["inductor-freezing", "inductor-max-autotune", "inductor-kernels"]
 
 
 @compiles
@@ -60,6 +68,24 @@ def test_weights_are_frozen_for_sizes_that_come_later_too() -> None:
     with torch.no_grad():
         module.weight.add_(1)
     assert torch.allclose(runner(torch.ones(5, 3)), first)
+
+
+@compiles
+@pytest.mark.parametrize("open_batch", [False, True])
+def test_a_compiler_leaves_products_to_the_kernels_of_a_plan(open_batch: bool) -> None:
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()]
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(8 * 36, 5), torch.nn.GELU()).eval()
+    x = torch.randn(2, 3, 8, 8)
+    sizes = ({0: torch.export.Dim.DYNAMIC},) if open_batch else None
+    program = fold(import_program(torch.export.export(module, (x,), dynamic_shapes=sizes)))
+    plan = choose(program.graph, InventedPrices(0, fused=0.01, tiles=TRACED)).plan.compiled()
+    built = build(program, plan)
+    assert {step.kernel.name for step in plan.steps.values() if step.kernel} >= {"onednn.conv"}
+    runner = prepare(built, COMPILED_AROUND, (x,), {}, resizable=open_batch)
+    for given in (x, torch.randn(5, 3, 8, 8)) if open_batch else (x,):
+        with torch.no_grad():
+            assert torch.allclose(runner(given), module(given), atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

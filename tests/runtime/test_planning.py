@@ -1,0 +1,48 @@
+"""Plans by runtime: each names kernels of the runtime's table only, and compilers of all of a module have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from taso_py.backend import NO_PLAN, fold
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.model import CostModel
+from taso_py.frontend import import_module
+from taso_py.kernels.table import PLAIN, TILES
+from taso_py.runtime.planning import Planner, formats_for, tiles_for
+from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS
+
+MODULE = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.ReLU()).eval()
+X = torch.zeros(1, 8, 24, 24)
+
+
+def _planner(path: Path, runtimes: tuple[str, ...], *, kernels: bool = True) -> Planner:
+    tiles = tiles_for(runtimes) if kernels else PLAIN
+    database = LatencyDatabase(path / "latencies.sqlite")
+    return Planner(CostModel(torch.device("cpu"), database, tiles=tiles, formats=formats_for(tiles)))
+
+
+def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path) -> None:
+    graph = fold(import_module(MODULE, (X,))).graph
+    planner = _planner(tmp_path, ("eager", *COMPILERS, COMPILED_AROUND))
+    for runtime, is_fused_allowed in (("eager", True), (COMPILED_AROUND, False)):
+        plan = planner(graph, runtime)
+        assert plan.traced != plan.direct
+        kernels = [step.kernel for step in plan.steps.values() if step.kernel]
+        assert is_fused_allowed or all(len(kernel.nodes) == 1 for kernel in kernels)
+    assert all(planner(graph, runtime) is NO_PLAN for runtime in COMPILERS)
+    assert len(planner.costs) == 2
+
+
+def test_without_kernels_plans_are_plain_calls(tmp_path: Path) -> None:
+    graph = fold(import_module(MODULE, (X,))).graph
+    planner = _planner(tmp_path, ("eager",), kernels=False)
+    assert not any(step.kernel for step in planner(graph, "eager").steps.values())
+
+
+@pytest.mark.parametrize(("runtimes", "least"), [(("eager", *COMPILERS), len(TILES)), (COMPILERS, 1)])
+def test_the_search_is_guided_by_the_richest_table(runtimes: tuple[str, ...], least: int) -> None:
+    assert len(tiles_for(runtimes)) == least

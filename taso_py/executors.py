@@ -14,6 +14,7 @@ same time, and only in processes that have the same sources and libraries as thi
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import multiprocessing
 import os
@@ -276,8 +277,27 @@ def _dask(where: str) -> Generator[Pool]:
             elif time.monotonic() - last > PATIENCE_S:
                 raise ExecutorError(f"{where} has had no workers for {PATIENCE_S:.0f} s")
 
-        # Calls are not pure for Dask, which would name them by content, slowly; the scheduler retries on its own first.
-        yield Pool(lambda: client.get_executor(pure=False), losses=(KilledWorker,), check=check)
+        # The scheduler tries a task again on its own first.
+        yield Pool(lambda: _Cluster(client), losses=(KilledWorker,), check=check)
+
+
+class _Cluster(Executor):
+    """A Dask cluster as an executor.
+
+    Dask's own asks what became of a task when it has the value already, and fails if the task's worker has died since.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def submit(self, fn: Callable[..., V], /, *args: Any, **kwargs: Any) -> Future[V]:
+        # Calls are not pure for Dask, which would name them by content, slowly.
+        task = self._client.submit(fn, *args, **kwargs, pure=False)
+        return asyncio.run_coroutine_threadsafe(_value(task), self._client.loop.asyncio_loop)
+
+
+async def _value(task: Any) -> Any:
+    return await task
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,22 @@ def test_a_task_that_kills_is_reported(pool: Pool) -> None:
     assert [*pool.map(deadly, range(12), chunk=3, lost=lambda number: -number)] == [*range(7), -7, *range(8, 12)]
     with pytest.raises(WorkerLostError, match="again and again, or are killed meanwhile: 7"):
         list(pool.map(deadly, range(5, 9)))
+
+
+def test_a_value_that_is_here_stays_though_its_worker_dies(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import Client
+
+    gather = Client._gather
+
+    async def and_lost(client: Client, tasks: list[Any], **options: Any) -> Any:
+        values = await gather(client, tasks, **options)
+        for task in tasks:
+            client._handle_lost_data(task.key)
+        return values
+
+    monkeypatch.setattr(Client, "_gather", and_lost)
+    with open_pool(where=cluster) as opened:
+        assert [*opened.map(deadly, range(5))] == [0, 1, 2, 3, 4]
 
 
 def test_what_a_task_raises_is_raised_here(pool: Pool) -> None:

@@ -35,6 +35,8 @@ FULL = (
     *("mobilenet_v3_large", "efficientnet_b0", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "vit_base"),
     *("mixer_b16", "gpt2", "llama", "t5", "whisper_encoder"),
 )
+LARGER, BATCHES = ("squeezenet1_1", "resnet50", "nasrnn", "bert_base"), {"cpu": 8, "cuda": 16}
+"""What is timed on a larger batch as well, and on how large a one, by device."""
 KERNELS, TEMPLATES, EAGER, INDUCTOR, REPLAYED = "kernels", "templates", "ours", "ours+inductor", "ours+cudagraph"
 OURS = (EAGER, INDUCTOR, REPLAYED)
 GRAPH = "cudagraph"
@@ -42,7 +44,7 @@ GRAPH = "cudagraph"
 OTHERS = (ORIGINAL, *COMPILERS, GRAPH)
 """What the result is compared with."""
 MEAN = "geometric mean"
-"""What the last row is called."""
+"""What rows begin with that sum up others."""
 
 Call = Callable[[], Any]
 
@@ -124,14 +126,28 @@ def _facts(results: Mapping[str, Optimized]) -> Row:
     }
 
 
-def _summary(rows: Sequence[Row]) -> Row:
+def _parts(settings: Settings) -> Sequence[str]:
+    return settings.choose(QUICK, (*FULL, *(f"{name}@{BATCHES[settings.device]}" for name in LARGER)))
+
+
+def _batch(row: Row) -> str:
+    return row["model"].partition("@")[2]
+
+
+def _summarized(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows, each batch with its geometric means."""
+    batches = dict.fromkeys(map(_batch, rows))
+    return [*rows, *(_summary(batch, [row for row in rows if _batch(row) == batch]) for batch in batches)]
+
+
+def _summary(batch: str, rows: Sequence[Row]) -> Row:
     """The geometric means, and how many models gain surely."""
     names = (KERNELS, TEMPLATES, *OURS, *COMPILERS, GRAPH, "auto/best_other", "ours/kernels", "ours/templates")
     means = {name: _mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
     gained = sum(row["auto/best_other_low"] > 1 for row in rows)
     lost = sum(row["auto/best_other_high"] < 1 for row in rows)
     note = f"of {len(rows)}, {gained} surely faster than the best of the others, {lost} surely slower"
-    return {"model": MEAN, **means, "note": note}
+    return {"model": f"{MEAN}@{batch}" if batch else MEAN, **means, "note": note}
 
 
 def _mean(ratios: Sequence[float]) -> float:
@@ -139,7 +155,7 @@ def _mean(ratios: Sequence[float]) -> float:
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
-    done = [row for row in rows if row["model"] != MEAN]
+    done = [row for row in rows if not row["model"].startswith(MEAN)]
     figure.set_size_inches(9, 0.62 * len(done) + 1)
     axes = figure.subplots()
     marks = {KERNELS: "|", TEMPLATES: "x", **dict(zip(COMPILERS, "<>^", strict=True)), GRAPH: "1"}
@@ -170,9 +186,9 @@ EXPERIMENT = Experiment(
     "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs; `auto/best_other` compares "
     "what the optimizer chooses with the best of the original and the compilers, `ours/kernels` is what substitutions "
     "add to kernels",
-    lambda settings: settings.choose(QUICK, FULL),
+    _parts,
     _measure,
     _plot,
-    arrange=lambda rows: [*rows, _summary(rows)],
+    arrange=_summarized,
     apart=True,
 )

@@ -109,8 +109,11 @@ def _device(device: str | torch.device) -> torch.device:
 
 
 def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
+    name, at, batch = text.removeprefix("zoo:").partition("@")
+    if at and not (batch.isdecimal() and int(batch)):
+        raise SourceError(f"{text}: a batch size is a whole number, as in zoo:{name}@8")
     try:
-        return zoo.get(text.removeprefix("zoo:")).make(seed)
+        return zoo.get(name).make(seed, batch=int(batch or 1))
     except zoo.ZooError as error:
         raise SourceError(str(error)) from error
 

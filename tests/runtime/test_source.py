@@ -132,8 +132,9 @@ def test_dotted_module_is_found_from_the_working_directory(models: str, monkeypa
 
 
 def test_zoo_model() -> None:
-    source = load_source("zoo:nasrnn", dtype=torch.float64)
-    assert [(tuple(value.shape), value.dtype) for value in source.args] == [((1, 512), torch.float64)] * 5
+    source = load_source("zoo:nasrnn@3", dtype=torch.float64)
+    assert [(tuple(value.shape), value.dtype) for value in source.args] == [((3, 512), torch.float64)] * 5
+    assert load_source("zoo:nasrnn").args[0].shape == (1, 512)
 
 
 @pytest.mark.usefixtures("zoo_libraries")
@@ -207,6 +208,9 @@ def test_truncated_program(tmp_path: Path, program: str) -> None:
         ("missing.py:make", "there is no file missing.py"),
         ("no_such_package_here.models:make", "importing no_such_package_here.models raised ModuleNotFoundError"),
         ("zoo:resnet5", "did you mean resnet50"),
+        ("zoo:resnet50@none", "a batch size is a whole number, as in zoo:resnet50@8"),
+        ("zoo:resnet50@0", "a batch size is a whole number"),
+        ("zoo:resnet50@", "a batch size is a whole number"),
     ],
 )
 def test_models_that_are_not_there(model: str, expected: str) -> None:

@@ -100,7 +100,7 @@ def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until
 
 
 def _show(experiment: Experiment, rows: Sequence[Row]) -> None:
-    names = columns(rows)
+    names = columns(rows, experiment.drawn)
     table = Table(title=experiment.question, box=None)
     for name in names:
         table.add_column(name, justify="left" if is_text(rows, name) else "right")

@@ -8,7 +8,7 @@ Invariant: nothing here is measured, drawn or written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -50,6 +50,8 @@ class Experiment:
     """Draws the rows of all parts; readable in black and white."""
     arrange: Callable[[Sequence[Row]], Sequence[Row]] = list
     """Puts the rows of all parts in order, and adds what sums them up."""
+    drawn: Collection[str] = ()
+    """The columns that the figure is for; the file has them, the table that people read has not."""
     apart: bool = False
     """Whether each part needs a process of its own; otherwise all share one, one after the other."""
     on_device: bool = True

@@ -90,7 +90,7 @@ class Section:
         """The table."""
         return [
             Column(name.replace("_", " "), is_text(self.rows, name), tuple(cell(row, name) for row in self.rows))
-            for name in columns(self.rows)
+            for name in columns(self.rows, self.experiment.drawn)
         ]
 
     @property
@@ -140,7 +140,7 @@ def render(folder: Path, experiments: Iterable[Experiment]) -> str:
         .render(
             sections=shown,
             absent=[section.experiment.name for section in sections if section not in shown],
-            environment=environments[0] if environments else {},
+            environment=max(environments, key=environments.count, default={}),
             complete=sum(section.state == "complete" for section in shown),
             failures=sum(len(section.failures) for section in shown),
             kind=_kind(shown),

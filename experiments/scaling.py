@@ -168,14 +168,16 @@ def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, a
     )
     for (kind, of), (line, mark) in zip(subjects, STYLES, strict=False):
         found = [row for row in rows if row["grows"] == kind and of in ("", row["of"])]
-        sizes, values = [row["size"] for row in found], [max(row[column], 1e-3) for row in found]
+        sizes, values = [row["size"] for row in found], [row[column] for row in found]
         axes.plot(sizes, values, line, marker=mark, color="black", label=of or kind.removeprefix("blocks, "))
     axes.set_xlabel(along)
     axes.set_ylabel(label)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    # Of memory there may be nothing that a search takes beyond what was there.
+    if column != "mib":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if along in ("blocks", "rules"):
         axes.set_xscale("log", base=2)

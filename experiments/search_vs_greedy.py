@@ -154,4 +154,5 @@ EXPERIMENT = Experiment(
     lambda settings: settings.choose(QUICK, FULL),
     _measure,
     _plot,
+    drawn=(CURVE,),
 )

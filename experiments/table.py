@@ -6,7 +6,7 @@ Invariant: a file holds every digit; only what people read is rounded.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,11 @@ def read_csv(path: Path) -> list[Row]:
         return [{name: _value(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
-    """The columns that people are shown: an interval stands in the column that it belongs to."""
+def columns(rows: Sequence[Row], drawn: Collection[str] = ()) -> list[str]:
+    """The columns that people are shown: those that are not only drawn; an interval stands in the one it belongs to."""
     names = _names(rows)
-    return [name for name in names if not any(name.endswith(end) and name.removesuffix(end) in names for end in ENDS)]
+    hidden = {*drawn, *(name + end for name in names for end in ENDS)}
+    return [name for name in names if name not in hidden]
 
 
 def cell(row: Row, name: str) -> tuple[str, str]:

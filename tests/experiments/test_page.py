@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from experiments.harness import Experiment
 from experiments.page import PageError, render, write_page
 from experiments.table import cell, columns, read_csv, write_csv
 from taso_py.report.optimization_page import optimization_page
@@ -86,6 +87,24 @@ def test_what_was_not_run_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_results_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(PageError, match="run an experiment first"):
         render(tmp_path, [experiment("a")])
+
+
+def test_what_ran_elsewhere_than_most_says_so(tmp_path: Path) -> None:
+    def named(name: str, device: str) -> Experiment:
+        results(tmp_path, environment={"device_name": device})
+        for suffix in ("csv", "json", "png"):
+            (tmp_path / f"example.{suffix}").rename(tmp_path / f"{name}.{suffix}")
+        return replace(experiment("a"), name=name)
+
+    page = text_of(render(tmp_path, [named("x", "One"), named("y", "Two"), named("z", "Two")]))
+    assert page.count("In another environment than the one below") == 1
+    assert "device name One." in page
+
+
+def test_what_is_only_drawn_is_in_no_table(tmp_path: Path) -> None:
+    page = text_of(render(results(tmp_path), [replace(experiment("a"), drawn=("count",))]))
+    assert "12,345" not in page
+    assert "1.235 1.200 to 1.300" in page
 
 
 def test_pictures_from_elsewhere_are_noticed() -> None:

@@ -32,6 +32,8 @@ class Format(enum.Enum):
     CHANNELS_LAST = "channels_last"
     """In the order (batch, row, column, channel)."""
 
+    __hash__ = object.__hash__  # an enumeration's own is slow Python, of the name
+
     @property
     def other(self) -> Format:
         """The other one."""

@@ -300,10 +300,10 @@ class Labelling:
 
     def _converting(self, value: Value, labels: Sequence[int]) -> float:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
-        given = self._gives(value, labels)
-        wanted = {self.pairs[i][labels[i]][0] for i in self._readers.get(value, ())}
-        wanted |= self._returned.get(value, set())
-        return self._prices.conversion_seconds(value, given.other) if given.other in wanted else 0.0
+        other = self._gives(value, labels).other
+        wanted = other in self._returned.get(value, ())
+        wanted = wanted or any(self.pairs[i][labels[i]][0] is other for i in self._readers.get(value, ()))
+        return self._prices.conversion_seconds(value, other) if wanted else 0.0
 
     def _gives(self, value: Value, labels: Sequence[int]) -> Format:
         maker = self._maker.get(value)

@@ -103,6 +103,7 @@ class CostModel:
         self._covers: WeakKeyDictionary[Node, list[Cover]] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
         self._prices: WeakKeyDictionary[Cover, dict[Format, float]] = WeakKeyDictionary()
+        self._conversions: WeakKeyDictionary[Node, dict[tuple[int, Format], float]] = WeakKeyDictionary()
         self._latencies: dict[Key, float] = {}
         self.context = Context()
         self.measured = 0
@@ -114,7 +115,7 @@ class CostModel:
         """The same latencies and context for other implementations to choose from; what either measures, both know."""
         other = copy(self)
         other.tiles, other.measured, other.disturbed = tiles, 0, 0
-        other._covers, other._known, other._prices = (WeakKeyDictionary() for _ in range(3))
+        other._covers, other._known, other._prices, other._conversions = (WeakKeyDictionary() for _ in range(4))
         return other
 
     @property
@@ -201,8 +202,8 @@ class CostModel:
     def recalibrate(self, context: Context) -> None:
         """Prices everything anew for a context."""
         self.context = context
-        self._known.clear()
-        self._prices.clear()
+        for known in (self._known, self._prices, self._conversions):
+            known.clear()
 
     def warm(self, graph: Graph) -> None:
         """Measures what is not known of a graph's nodes, with a progress bar where the model was given one."""
@@ -229,6 +230,12 @@ class CostModel:
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         """The latency of laying a value out in a memory format; where both are the same order, nothing is moved."""
+        known, place = self._conversions.setdefault(value.node, {}), (value.output, format_)
+        if place not in known:
+            known[place] = self._converting(value, format_)
+        return known[place]
+
+    def _converting(self, value: Value, format_: Format) -> float:
         channels, rows, columns = value.type.sizes[1:]
         key = f"convert:{format_.value}", self._layouts.signature([value], format_.other)
         alone = self._lookup(key, lambda: conversion(value, format_, self._device))

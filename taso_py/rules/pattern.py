@@ -61,8 +61,8 @@ class VariableType:
 
     dtype: DType
     group: str | None
-    axes: tuple[Dim, ...]
-    """Those after the group."""
+    axes: tuple[int | str | Poly, ...]
+    """Those after the group: each a number, the name of a size, or what is computed from sizes."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,17 @@ def _is_symbolic(value: AttributeValue) -> bool:
 
 def _variable(type_: TensorType) -> VariableType:
     group = next((axis.name for axis in type_.shape if isinstance(axis, Group)), None)
-    return VariableType(type_.dtype, group, tuple(axis for axis in type_.shape if not isinstance(axis, Group)))
+    axes = (axis for axis in type_.shape if not isinstance(axis, Group))
+    return VariableType(type_.dtype, group, tuple(_name(axis) or axis for axis in axes))
+
+
+def _name(size: Dim) -> str | None:
+    """The name of a size that is nothing but a symbol."""
+    if isinstance(size, int) or len(size.terms) != 1:
+        return None
+    ((monomial, factor),) = size.terms
+    first = monomial[0]
+    return first if factor == 1 and len(monomial) == 1 and isinstance(first, str) else None
 
 
 def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[Entrance, ...]:
@@ -216,8 +226,9 @@ class Bindings:
         for name, value in operator.symbolic:
             if not self._equate_attribute(value, getattr(op, name)):
                 return False
-        if any(0 in type_.shape for type_ in node.types):
-            return False
+        for type_ in node.types:
+            if 0 in type_.shape:
+                return False
         self.nodes[index] = node
         return True
 
@@ -237,10 +248,16 @@ class Bindings:
                 return False
         elif lead < 0 or self.groups.setdefault(variable.group, shape[:lead]) != shape[:lead]:
             return False
-        return all(
-            not isinstance(actual, Group) and self._equate(wanted, actual)
-            for wanted, actual in zip(axes, shape[lead:], strict=True)
-        )
+        sizes = self.sizes
+        for wanted, actual in zip(axes, shape[lead:], strict=True):
+            if isinstance(actual, Group):
+                return False
+            if isinstance(wanted, str):
+                if sizes.setdefault(wanted, actual) != actual:
+                    return False
+            elif not self._equate(wanted, actual):
+                return False
+        return True
 
     def _bind_dtype(self, wanted: DType, actual: DType) -> bool:
         if wanted is not DType.FLOAT:
@@ -252,8 +269,8 @@ class Bindings:
     def _equate(self, wanted: Dim, actual: Dim) -> bool:
         if isinstance(wanted, int):
             return wanted == actual
-        name = str(wanted)
-        if len(wanted.terms) == 1 and wanted.terms[0] == ((name,), 1):
+        name = _name(wanted)
+        if name is not None:
             return self.sizes.setdefault(name, actual) == actual
         self.pending.append((wanted, actual))
         return True
@@ -268,8 +285,8 @@ class Bindings:
         if isinstance(wanted, DType):
             return isinstance(actual, DType) and self._bind_dtype(wanted, actual)
         if isinstance(wanted, Poly) and isinstance(actual, float):
-            name = str(wanted)
-            return wanted == symbol(name) and self.sizes.setdefault(name, actual) == actual
+            name = _name(wanted)
+            return name is not None and self.sizes.setdefault(name, actual) == actual
         if isinstance(wanted, int | Poly) and isinstance(actual, int | Poly):
             return self._equate(wanted, actual)
         return wanted == actual

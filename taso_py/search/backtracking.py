@@ -35,7 +35,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.engine import PRECISION, Engine, collector_paused
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
@@ -61,9 +61,10 @@ def search(
         report: told about progress after every graph that is built.
     """
     matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
-    if sum(not node.is_static for node in graph.nodes) <= WHOLE:
-        return Backtracking(graph, matcher, cost, limits, report).run()
-    return Partition(graph, matcher, cost, limits, report, Backtracking).run()
+    with collector_paused():
+        if sum(not node.is_static for node in graph.nodes) <= WHOLE:
+            return Backtracking(graph, matcher, cost, limits, report).run()
+        return Partition(graph, matcher, cost, limits, report, Backtracking).run()
 
 
 WHOLE = 60
@@ -75,11 +76,10 @@ DESCENTS = 12
 
 
 class _Base:
-    """A state that is cheaper than all before it on its path, and the steps that can be taken there."""
+    """A state that is cheaper than all before it on its path, and the excursions from there."""
 
     def __init__(self, state: State, is_valid: bool) -> None:
         self.state, self.is_valid = state, is_valid
-        self.tickets: dict[Option, _Ticket] = {}
         self.taken: dict[State, frozenset[Option]] = {state: frozenset()}
         """The states of its excursions, and the steps that lead to each, whose order is of no importance."""
         self.met = set[frozenset[Option]]()
@@ -96,17 +96,21 @@ class _Base:
 class _Ticket:
     """A step that may be taken."""
 
-    __slots__ = ("base", "first", "open", "option", "state", "superseded", "tried")
+    __slots__ = ("_first", "base", "open", "option", "state", "superseded", "tried")
 
     def __init__(self, base: _Base, state: State, option: Option, first: _Ticket | None = None) -> None:
         self.base, self.state, self.option = base, state, option
-        self.first = first or self
-        """The first step of the excursion that this step continues."""
+        self._first = first
         self.open = 0
         """Of a first step: how many further steps of its excursion are in the queue."""
         self.tried = False
         self.superseded = False
         """Of a first step: whether the same can be done at a base that improves on this one."""
+
+    @property
+    def first(self) -> _Ticket:
+        """The first step of the excursion that this step continues."""
+        return self._first or self
 
     @property
     def estimate(self) -> float:
@@ -134,6 +138,8 @@ class _Descent:
         """The cheapest graph that may be a result, and the cheapest of all."""
         self.queue: list[_Entry] = []
         self.seen = set[Skeleton]()
+        self.tickets: dict[_Base, dict[Option, _Ticket]] = {}
+        """The steps that can be taken at each base."""
         self._crowd = CROWD
 
     def push(self, entry: _Entry, bound: float) -> None:
@@ -242,32 +248,37 @@ class Backtracking(Engine):
     def _open(self, descent: _Descent, state: State, before: _Base | None) -> None:
         """Queues all steps of a new base; those that the base before had too are superseded there."""
         base = _Base(state, self.is_valid(state.static_bytes))
-        for option in reversed(state.options):
-            ticket = base.tickets[option] = _Ticket(base, state, option)
-            old = before.tickets.get(option.root) if before is not None else None
+        tickets = descent.tickets[base] = {option: _Ticket(base, state, option) for option in reversed(state.options)}
+        olds = descent.tickets[before] if before is not None else {}
+        for option, ticket in tickets.items() if olds else ():
+            old = olds.get(option.root)
             if old is not None:
                 # Nothing changed where an excursion began that led nowhere: it would lead nowhere again.
                 ticket.tried = old.tried and not old.open and old.option.difference is option.difference
                 old.superseded |= base.is_valid or not old.base.is_valid
-            if not ticket.tried:
-                self._push(descent, ticket)
+        self._push(descent, state, [ticket for ticket in tickets.values() if not ticket.tried])
 
     def _continue(self, descent: _Descent, state: State, ticket: _Ticket) -> None:
         """Queues the steps that touch what the excursion changed."""
-        for option in reversed(state.options):
-            if not (state.zone.isdisjoint(option.nodes) and state.zone.isdisjoint(option.operands)):
-                self._push(descent, _Ticket(ticket.base, state, option, ticket.first))
+        touching = [
+            _Ticket(ticket.base, state, option, ticket.first)
+            for option in reversed(state.options)
+            if not (state.zone.isdisjoint(option.nodes) and state.zone.isdisjoint(option.operands))
+        ]
+        self._push(descent, state, touching)
 
-    def _push(self, descent: _Descent, ticket: _Ticket) -> None:
-        is_outside = ticket.estimate > self.limits.alpha * descent.best.seconds
-        if is_outside or ticket.option.rule.id in descent.banned:
-            return
-        ticket.first.open += ticket is not ticket.first
-        self._pushed += 1
-        tie = self._random.random() if self.limits.seed else 0.0
-        # Among equals what was found last comes first: an excursion is carried on before the next one begins.
-        entry = (self._rank(ticket), ticket.option.difference.static_bytes, tie, -self._pushed, ticket)
-        descent.push(entry, self.limits.alpha * descent.best.seconds)
+    def _push(self, descent: _Descent, state: State, tickets: Iterable[_Ticket]) -> None:
+        """Queues those steps of a state that are within the slack."""
+        bound, banned = self.limits.alpha * descent.best.seconds, descent.banned
+        for ticket in tickets:
+            difference = ticket.option.difference
+            if state.seconds + difference.seconds > bound or ticket.option.rule.id in banned:
+                continue
+            ticket.first.open += ticket is not ticket.first
+            self._pushed += 1
+            tie = self._random.random() if self.limits.seed else 0.0
+            # Among equals what was found last comes first: an excursion is carried on before the next one begins.
+            descent.push((self._rank(ticket), difference.static_bytes, tie, -self._pushed, ticket), bound)
 
     def _rank(self, ticket: _Ticket) -> int:
         """The place of a ticket in the queue: by its estimate, more if its graph stores too much to be a result."""

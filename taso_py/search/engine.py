@@ -29,6 +29,23 @@ class _OutOfTime(Exception):
     pass
 
 
+class Clock:
+    """The time that a search takes; called, it ends one that takes too long."""
+
+    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
+        self._seconds, self._now = seconds, now
+        self._started = now()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the search began."""
+        return self._now() - self._started
+
+    def __call__(self) -> None:
+        if self.spent > self._seconds:
+            raise _OutOfTime
+
+
 class Engine(ABC):
     """One search; a strategy says in which order the space is explored."""
 
@@ -52,16 +69,16 @@ class Engine(ABC):
             now: the time in seconds.
         """
         self.limits = limits
-        self._graph, self._cost, self._report, self._now = graph, cost, report, now
+        self._graph, self._cost, self._report = graph, cost, report
+        self.clock = Clock(limits.seconds, now)
         matcher = rules if isinstance(rules, Matcher) else Matcher(rules)
-        self.space = Space(matcher, cost, limits.allows, self._pause)
+        self.space = Space(matcher, cost, limits.allows, self.clock)
         self._pool: dict[frozenset[str], State] = {}
         self._expansions = self._built = 0
 
     def run(self) -> SearchResult:
         """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
-        self._started = self._now()
-        with _collector_paused():
+        with collector_paused():
             self.original = self.best = self.space.start(self._graph)
             self._keep(self.original)
             try:
@@ -94,7 +111,7 @@ class Engine(ABC):
             option: one of its options.
             seen: the skeletons that are nothing new; the graph's is added.
         """
-        self._pause()
+        self.clock()
         step = self.space.step(state, option, seen)
         if step is None:
             return None
@@ -120,13 +137,8 @@ class Engine(ABC):
             if state.seconds < self.best.seconds:
                 self.best = state
 
-    def _pause(self) -> None:
-        if self._now() - self._started > self.limits.seconds:
-            raise _OutOfTime
-
     def _progress(self) -> Progress:
-        spent = self._now() - self._started
-        return Progress(self._built, self._expansions, self.original.seconds, self.best.seconds, spent)
+        return Progress(self._built, self._expansions, self.original.seconds, self.best.seconds, self.clock.spent)
 
     def _result(self, stop: StopReason) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
@@ -137,7 +149,7 @@ class Engine(ABC):
             stop,
             self._expansions,
             self._built,
-            self._now() - self._started,
+            self.clock.spent,
         )
 
     def _candidate(self, state: State) -> Candidate:
@@ -146,8 +158,11 @@ class Engine(ABC):
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Generator[None]:
-    """Keeps the garbage collector from going through all the states of a search, a third of the time otherwise."""
+def collector_paused() -> Generator[None]:
+    """Keeps the garbage collector from going through all the states of a search, a third of the time otherwise.
+
+    A search leaves no cycles of references behind: what it made is gone as soon as the last reference to it is.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -45,8 +45,8 @@ class NodeCost(Protocol):
 
 
 AnyFound = TypeVar("AnyFound", bound=Found)
-_Work: TypeAlias = tuple[Operator, tuple[tuple[TensorType, bool], ...]]
-"""An operator with the types of its operands, and which of them are static: what its latency depends on."""
+_Work: TypeAlias = tuple[Operator, tuple[tuple[TensorType, bool], ...], float]
+"""An operator with the types of its operands, and which of them are static: what its latency depends on; and that."""
 
 
 def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> list[AnyFound]:
@@ -81,28 +81,47 @@ def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequ
         return []
     chosen = list(beside) or [found[0]]
     picked = [] if beside else [found[0]]
-    works = {id(one): _works(one.graph, cost) for one in (*found, *chosen)}
-    least = {id(one): min(_apart(works[id(one)], works[id(other)]) for other in chosen) for one in found}
+    works = _Works(cost)
+    least = {id(one): min(works.apart(one.graph, other.graph) for other in chosen) for one in found}
     waiting = [one for one in found if not any(one is other for other in chosen)]
     while waiting and len(picked) < count:
         best = max(waiting, key=lambda one: DOUBT * least[id(one)] - one.seconds)
         picked.append(best)
         waiting.remove(best)
         for one in waiting:
-            least[id(one)] = min(least[id(one)], _apart(works[id(one)], works[id(best)]))
+            least[id(one)] = min(least[id(one)], works.apart(one.graph, best.graph))
     return picked
 
 
-def _works(graph: Graph, cost: NodeCost) -> Counter[tuple[_Work, float]]:
-    """How often each piece of work that takes time is done, with its cost."""
-    found: Counter[tuple[_Work, float]] = Counter()
-    for node in graph.nodes:
-        seconds = cost.node_cost(node)
-        if seconds > 0:
-            found[(node.op, tuple([(value.type, value.node.is_static) for value in node.inputs])), seconds] += 1
-    return found
+class _Works:
+    """The work that graphs do, each piece numbered."""
 
+    def __init__(self, cost: NodeCost) -> None:
+        self._cost = cost
+        self._numbers: dict[_Work, int] = {}
+        self._seconds: list[float] = []
+        self._of: dict[Node, int] = {}
+        self._known: dict[Graph, Counter[int]] = {}
 
-def _apart(one: Counter[tuple[_Work, float]], other: Counter[tuple[_Work, float]]) -> float:
-    """The cost of what two graphs do not share, of both together."""
-    return sum(seconds * count for part in (one - other, other - one) for (_, seconds), count in part.items())
+    def apart(self, one: Graph, other: Graph) -> float:
+        """The cost of what two graphs do not share, of both together."""
+        first, second = self._counted(one), self._counted(other)
+        unshared = (first - second) + (second - first)
+        return sum(self._seconds[work] * count for work, count in unshared.items())
+
+    def _counted(self, graph: Graph) -> Counter[int]:
+        """How often each piece of work is done."""
+        if graph not in self._known:
+            self._known[graph] = Counter(map(self._number, graph.nodes))
+        return self._known[graph]
+
+    def _number(self, node: Node) -> int:
+        """The number of what a node does."""
+        number = self._of.get(node)
+        if number is None:
+            seconds = self._cost.node_cost(node)
+            work = node.op, tuple([(value.type, value.node.is_static) for value in node.inputs]), seconds
+            number = self._of[node] = self._numbers.setdefault(work, len(self._seconds))
+            if number == len(self._seconds):
+                self._seconds.append(seconds)
+        return number

@@ -144,14 +144,14 @@ class Saturation(Engine):
 
     @property
     def _is_full(self) -> bool:
-        spent = self._now() - self._started
+        spent = self.clock.spent
         return len(self._egraph) >= NODES or spent > SHARE * self.limits.seconds
 
     def _round(self) -> bool:
         """Applies every rule wherever it matches now; false if nothing came of it or there is no more room."""
         found, changed = self._matches(), False
         for match in found:
-            self._pause()
+            self.clock()
             if self._is_full:
                 return False
             targets = instantiate(match)
@@ -172,7 +172,7 @@ class Saturation(Engine):
         return found
 
     def _is_new(self, match: Match) -> bool:
-        self._pause()
+        self.clock()
         identity = match.rule.id, match.nodes, tuple(match.values.values())
         if identity in self._seen or not self.limits.allows(match):
             return False

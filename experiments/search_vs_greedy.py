@@ -70,10 +70,10 @@ def _searched(model: Subject, strategy: str, limits: Limits) -> Row:
         "alpha": limits.alpha,
         "budget": limits.budget,
         "cost": found.best.seconds / found.original.seconds,
-        "steps": len(found.best.trace.steps),
+        "steps": len(found.best.steps),
         "cpu_s": time.process_time() - started,
         "stop_reason": found.stop_reason.value,
-        "applied": " ".join(f"{rule}:{count}" for rule, count in Counter(found.best.trace.applied).most_common()),
+        "applied": " ".join(f"{rule}:{count}" for rule, count in Counter(found.best.applied).most_common()),
         CURVE: " ".join(f"{seconds:.2f}:{cost:.4f}" for seconds, cost in steps),
     }
 

@@ -279,7 +279,7 @@ class _Job:
             speedup_low=speedup.low,
             speedup_high=speedup.high,
             rules_speedup=Speedup(rules.median, rules.low, rules.high),
-            applied=winner.candidate.trace.applied,
+            applied=winner.candidate.applied,
             kernels=_kernels(winner.plan),
             error=judgement.comparison.error,
             original_error=judgement.comparison.original_error,

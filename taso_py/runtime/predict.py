@@ -83,7 +83,7 @@ def predict(
         model=source.name,
         environment=there.as_dict(),
         predicted_ms=(found.original.seconds * 1e3, best.seconds * 1e3),
-        applied=best.trace.applied,
+        applied=best.applied,
         candidates=found.built,
         unknown=cost.unknown,
         search_seconds=found.seconds,

@@ -115,7 +115,7 @@ class Trial:
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
         yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", self.source.callable())
         taken: set[str] = {ORIGINAL}
-        rewritten = [candidate for candidate in found.candidates if candidate.trace.steps]
+        rewritten = [candidate for candidate in found.candidates if candidate.steps]
         for candidate in [found.original, *rewritten]:
             program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
             for runtime in runtimes:
@@ -148,7 +148,7 @@ class Trial:
         final = self._confirm(finalists[ORIGINAL], finalist)
         total = final.ratio("winner")
         rules = EVEN
-        if finalist.candidate.trace.steps:
+        if finalist.candidate.steps:
             unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
             rules = self._confirm(unchanged, finalist).ratio("winner")
         if not total.faster or not (rules.faster or rules is EVEN):
@@ -216,13 +216,13 @@ class Trial:
 
 
 def _describe(candidate: Candidate) -> str:
-    steps = len(candidate.trace.steps)
+    steps = len(candidate.steps)
     return f"{steps} rule{'s' if steps > 1 else ''} applied" if steps else "unchanged graph"
 
 
 def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
     """Whether ``one`` is the unchanged graph in the runtime of ``other``."""
-    return one.name != ORIGINAL and not one.candidate.trace.steps and one.runtime == other.runtime
+    return one.name != ORIGINAL and not one.candidate.steps and one.runtime == other.runtime
 
 
 def _unique(name: str, taken: set[str]) -> str:

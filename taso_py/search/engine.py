@@ -16,7 +16,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
 from taso_py.search.finalists import finalists
-from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
+from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
 from taso_py.search.space import Appraised, Space
 from taso_py.search.state import Option, State
@@ -153,8 +153,8 @@ class Engine(ABC):
         )
 
     def _candidate(self, state: State) -> Candidate:
-        steps = [(path.match, path.after) for path in state.steps]
-        return make_candidate(self._graph, state.graph, state.seconds, state.static_bytes, steps)
+        steps = tuple([(path.match, path.after) for path in state.steps])
+        return Candidate(self._graph, state.graph, state.seconds, state.static_bytes, steps)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from taso_py.ir.graph import Graph
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
-from taso_py.search.result import Limits, SearchResult, StopReason, make_candidate
+from taso_py.search.result import Candidate, Limits, SearchResult, StopReason
 from taso_py.search.trace import Trace, TraceError, replay_steps
 
 
@@ -37,7 +37,7 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         )
     ends = [(graph, ()), (steps[-1][1], steps)] if steps else [(graph, ())]
     original, *followed = (
-        make_candidate(graph, end, cost.graph_cost(end), static_bytes(cost, end), taken) for end, taken in ends
+        Candidate(graph, end, cost.graph_cost(end), static_bytes(cost, end), taken) for end, taken in ends
     )
     if followed and followed[0].static_bytes > limits.growth * original.static_bytes:
         raise TraceError(f"the result would store more than {limits.growth} times the weights")

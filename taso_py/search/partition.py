@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from taso_py.ir.graph import Graph
@@ -21,7 +22,7 @@ from taso_py.search.cost import Appraisal, Cost, static_bytes
 from taso_py.search.engine import PRECISION, Engine
 from taso_py.search.finalists import NodeCost, distinct, finalists
 from taso_py.search.region import Region, correspondence, cut
-from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason, make_candidate
+from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
 from taso_py.search.rewire import rewire
 from taso_py.search.transfer import Transfer
 
@@ -52,7 +53,7 @@ class _Kind:
     def choose(self, banned: Set[str]) -> Candidate | None:
         """The cheapest candidate that makes no use of some rules, if it has any steps."""
         candidates = self.found.candidates if self.found else ()
-        best = next((c for c in candidates if banned.isdisjoint(c.trace.applied)), None)
+        best = next((c for c in candidates if banned.isdisjoint(c.applied)), None)
         return best if best is not None and best.steps else None
 
     def others(self, cost: NodeCost, count: int) -> Sequence[Candidate]:
@@ -125,7 +126,7 @@ class Partition:
         """The search, from beginning to end."""
         self._started = self._now()
         stored = static_bytes(self._cost, self._graph)
-        best = self._original = make_candidate(self._graph, self._graph, self._cost.graph_cost(self._graph), stored, ())
+        best = self._original = Candidate(self._graph, self._graph, self._cost.graph_cost(self._graph), stored)
         self._keep(best)
         avoid: frozenset[Value] = frozenset()
         for _ in range(PASSES):
@@ -191,58 +192,55 @@ class Partition:
         whole shows what is stored.
         """
         best = before, frozenset[Value]()
+        assembly = _Assembly(before, kinds)
         waiting = [frozenset[str]()]
         for banned in waiting:
             chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(banned)) is not None}
-            after, outputs = self._compose(before, kinds, chosen)
+            after, outputs = self._compose(assembly, chosen)
             self._keep(after)
             if self._is_valid(after) and after.seconds < best[0].seconds:
                 best = after, outputs
             if not banned or not self._is_valid(after):
-                used = {rule for candidate in chosen.values() for rule in candidate.trace.applied}
+                used = {rule for candidate in chosen.values() for rule in candidate.applied}
                 more = [banned | {rule} for rule in sorted(used) if banned | {rule} not in waiting]
                 waiting += more[: WHOLES - len(waiting)]
-        self._vary(before, kinds)
-        return self._reduced(before, kinds) if best[0] is before else best
+        self._vary(assembly)
+        return self._reduced(assembly) if best[0] is before else best
 
-    def _vary(self, before: Candidate, kinds: Sequence[_Kind]) -> None:
+    def _vary(self, assembly: _Assembly) -> None:
         """Keeps wholes that are put together of other candidates than the best of each kind."""
         count = self._limits.results - 1
-        others = {kind: kind.others(self._cost, count) for kind in kinds}
+        others = {kind: kind.others(self._cost, count) for kind in assembly.kinds}
         for rank in range(count):
             chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items() if found}
             if chosen:
-                self._keep(self._compose(before, kinds, chosen)[0])
+                self._keep(self._compose(assembly, chosen)[0])
 
-    def _reduced(self, before: Candidate, kinds: Sequence[_Kind]) -> tuple[Candidate, frozenset[Value]]:
+    def _reduced(self, assembly: _Assembly) -> tuple[Candidate, frozenset[Value]]:
         """The whole in which kinds that gain little for what they store stay as they were, until it may be stored."""
-        chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(frozenset())) is not None}
+        chosen = {kind: best for kind in assembly.kinds if (best := kind.choose(frozenset())) is not None}
         while True:
-            after, outputs = self._compose(before, kinds, chosen)
+            after, outputs = self._compose(assembly, chosen)
             if self._is_valid(after) or not chosen:
                 self._keep(after)
                 return after, outputs
             chosen.pop(min(chosen, key=lambda kind: _worth(kind, chosen[kind])))
 
-    def _compose(
-        self, before: Candidate, kinds: Sequence[_Kind], chosen: dict[_Kind, Candidate]
-    ) -> tuple[Candidate, frozenset[Value]]:
+    def _compose(self, assembly: _Assembly, chosen: Mapping[_Kind, Candidate]) -> tuple[Candidate, frozenset[Value]]:
         """The whole with chosen candidates in the places of regions, and the values at which it was cut."""
-        members = sorted(((m, kind) for kind in kinds for m in kind.members), key=lambda pair: pair[0].number)
-        composer = _Composer(before.graph)
-        for member, kind in members:
-            composer.insert(kind.first, member, chosen.get(kind))
-        graph, steps = composer.graph, [*before.steps, *composer.steps]
-        stored = static_bytes(self._cost, graph)
-        after = make_candidate(self._graph, graph, self._cost.graph_cost(graph), stored, steps)
-        return after, frozenset(composer.became.values())
+        composer = assembly.composer(chosen)
+        if composer.whole is None:
+            graph, steps = composer.graph, (*assembly.before.steps, *composer.steps)
+            seconds, stored = self._cost.graph_cost(graph), static_bytes(self._cost, graph)
+            composer.whole = Candidate(self._graph, graph, seconds, stored, steps)
+        return composer.whole, frozenset(composer.became.values())
 
     def _is_valid(self, candidate: Candidate) -> bool:
         return candidate.static_bytes <= self._limits.growth * self._original.static_bytes
 
     def _keep(self, candidate: Candidate) -> None:
         if self._is_valid(candidate):
-            used = frozenset(candidate.trace.applied)
+            used = frozenset(candidate.applied)
             if used not in self._pool or candidate.seconds < self._pool[used].seconds:
                 self._pool[used] = candidate
 
@@ -269,18 +267,47 @@ def _worth(kind: _Kind, candidate: Candidate) -> float:
     return gain / more if more > 0 else float("inf")
 
 
+class _Assembly:
+    """The wholes that can be put together of regions: what two begin with alike is put together once."""
+
+    def __init__(self, before: Candidate, kinds: Sequence[_Kind]) -> None:
+        self.before, self.kinds = before, kinds
+        members = [(member, kind) for kind in kinds for member in kind.members]
+        self._members = sorted(members, key=lambda pair: pair[0].number)
+        self._start = _Composer(before.graph)
+
+    def composer(self, chosen: Mapping[_Kind, Candidate]) -> _Composer:
+        """What has put the whole together, with chosen candidates in the places of regions."""
+        composer = self._start
+        for member, kind in self._members:
+            composer = composer.after(kind.first, member, chosen.get(kind))
+        return composer
+
+
 class _Composer:
     """Puts what was found for regions into the whole, region after region in topological order."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.steps: list[tuple[Match, Graph]] = []
+        self.steps: tuple[tuple[Match, Graph], ...] = ()
         self.became: dict[Value, Value] = {}
         """What the outputs of regions became."""
+        self.whole: Candidate | None = None
+        """What has come of it when nothing more is to be put in."""
         self._between = {node: node for node in graph.nodes if node.token is not None}
         """What the nodes between regions became."""
+        self._after: dict[Candidate | None, _Composer] = {}
 
-    def insert(self, first: Region, member: _Member, candidate: Candidate | None) -> None:
+    def after(self, first: Region, member: _Member, candidate: Candidate | None) -> _Composer:
+        """This with one region more, remembered."""
+        known = self._after.get(candidate)
+        if known is None:
+            known = self._after[candidate] = copy(self)
+            known.became, known._after = dict(self.became), {}
+            known._insert(first, member, candidate)
+        return known
+
+    def _insert(self, first: Region, member: _Member, candidate: Candidate | None) -> None:
         """Takes the steps of a candidate for the first region of a kind in a region of the kind."""
         region = member.region
         inputs = dict(zip(region.graph.inputs, region.inputs, strict=True))
@@ -308,10 +335,14 @@ class _Composer:
         targets = instantiate(match)
         if targets is None or len(set(match.outputs)) < len(set(match.rule.source.outputs)):
             return False
-        graph, images = rewire(self.graph, dict(zip(match.outputs, targets, strict=True)))
+        ends = {node for node, _ in match.outputs}
+        first = next((place for place, node in enumerate(self.graph.nodes) if node in ends), None)
+        if first is None:
+            return False
+        graph, images = rewire(self.graph, dict(zip(match.outputs, targets, strict=True)), first)
         if graph == self.graph:
             return False
         self.graph = graph
-        self.steps.append((match, graph))
+        self.steps += ((match, graph),)
         self._between = {node: images.get(now, now) for node, now in self._between.items()}
         return True

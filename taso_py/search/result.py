@@ -7,8 +7,9 @@ the growth limit allows.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from taso_py.ir.errors import TasoError
@@ -75,22 +76,25 @@ class Limits:
 class Candidate:
     """A graph that a search found."""
 
+    original: Graph
+    """Where the search began."""
     graph: Graph
     seconds: float
     """Its latency by the cost that guided the search."""
     static_bytes: int
     """What it stores: weights, and what is computed from them at build time."""
-    trace: Trace
     steps: tuple[tuple[Match, Graph], ...] = field(default=(), compare=False, repr=False)
-    """What the trace says, with the matches themselves, each with the graph after it."""
+    """The matches that were applied, one after the other, each with the graph after it."""
 
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """The identifiers of the rules in the order of application."""
+        return tuple([match.rule.id for match, _ in self.steps])
 
-def make_candidate(
-    original: Graph, graph: Graph, seconds: float, static_bytes: int, steps: Iterable[tuple[Match, Graph]]
-) -> Candidate:
-    """The candidate that some steps lead to from the original graph."""
-    taken = tuple(steps)
-    return Candidate(graph, seconds, static_bytes, make_trace(original, taken), taken)
+    @cached_property
+    def trace(self) -> Trace:
+        """The steps in a form that can be kept and replayed."""
+        return make_trace(self.original, self.steps)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Backtracking: what it finds, and where it stops."""
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,9 +12,10 @@ from taso_py.ops.table import parse_graph
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
-from taso_py.search import greedy
+from taso_py.search import backtracking, greedy
 from taso_py.search.backtracking import Backtracking, search
 from taso_py.search.result import Limits, Progress, StopReason
+from taso_py.search.state import State
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
 
 COST = FakeCost()
@@ -172,6 +174,25 @@ def test_an_interrupt_ends_a_search_with_what_is_known() -> None:
     assert [progress.built for progress in seen] == [1, 2, 3, 4, 5]
     assert operators(result.best.graph)["matmul"] == 6
     assert seen[-1].best_seconds == result.best.seconds
+
+
+@pytest.mark.parametrize("whole", [60, 4], ids=["in one piece", "region by region"])
+def test_a_search_leaves_no_cycles_behind(whole: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backtracking, "WHOLE", whole)
+
+    def states() -> int:
+        return sum(type(thing) is State for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = states()
+        met = list[int]()
+        search(recurrent(3), read("merge", "slices"), COST, report=lambda _: met.append(states()))
+        assert max(met) > before, "the search makes states"
+        assert states() == before
+    finally:
+        gc.enable()
 
 
 def test_a_graph_without_matches_is_its_own_result() -> None:

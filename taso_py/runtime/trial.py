@@ -23,7 +23,6 @@ from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
 from taso_py.runtime.compare import Arguments, Comparison, compare, input_cases
-from taso_py.runtime.regions import RegionError
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
@@ -143,7 +142,7 @@ class Trial:
         content, plan, comparison = self._compare(finalist)
         wrong = first_wrong(self.program.graph, finalist.candidate.trace, self.seed, self.program.device)
         if wrong is not None or not comparison.passed:
-            self._note(f"refused {finalist.name}: {_why(comparison, wrong)}")
+            self._note(f"refused {finalist.name}: {wrong or comparison.reason}")
             return None
         final = self._confirm(finalists[ORIGINAL], finalist)
         total = final.ratio("winner")
@@ -160,7 +159,7 @@ class Trial:
     def _original_wins(self, original: Finalist, first: Race) -> Judgement:
         content, plan, comparison = self._compare(original)
         if not comparison.passed:
-            raise TrialError(f"the unchanged graph disagrees with the model, please report it: {_why(comparison)}")
+            raise TrialError(f"the unchanged graph disagrees with the model, please report it: {comparison.reason}")
         self._note("nothing was surely faster than the original, which is kept as it is")
         times = median(first.times[ORIGINAL])
         return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
@@ -235,16 +234,3 @@ def _unique(name: str, taken: set[str]) -> str:
 
 def _interval(ratio: Ratio) -> str:
     return f"{ratio.median:.3f}x, {ratio.low:.3f} to {ratio.high:.3f}"
-
-
-def _why(comparison: Comparison, wrong: RegionError | None = None) -> str:
-    if wrong is not None:
-        return str(wrong)
-    worst = comparison.worst
-    if worst is None:
-        return "it has no outputs"
-    if worst.problem:
-        return f"output {worst.output} on {worst.inputs} inputs: {worst.problem}"
-    return (
-        f"output {worst.output} on {worst.inputs} inputs is off by {worst.error:.1e}, allowed are {worst.allowed:.1e}"
-    )

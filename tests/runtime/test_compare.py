@@ -46,6 +46,25 @@ def test_what_differs_is_refused(candidate: Callable[[Tensor], Any], problem: st
     assert problem in comparison.worst.problem
 
 
+@pytest.mark.parametrize(("offset", "passes"), [(0.01, True), (0.1, False)])
+def test_an_error_that_scatters_is_judged_by_the_originals_errors_nearby(offset: float, passes: bool) -> None:
+    # The product is exact on these inputs, and rounded by up to 0.004 on their neighbours.
+    x = torch.arange(1, 17) / 8
+    comparison = compare(
+        lambda x: torch.sin(x * 1e5), lambda x: torch.sin(x * 1e5 + offset), lambda x: torch.sin(x * 1e5),
+        [("example", ((x,), {}))],
+    )  # fmt: skip
+    assert comparison.original_error < 1e-6
+    assert comparison.passed == passes
+    assert f"off by {comparison.error:.1e}, allowed are" in comparison.reason
+
+
+def test_without_inputs_to_vary_the_originals_error_is_what_it_is() -> None:
+    indices = torch.arange(4)
+    cases = [("example", ((indices,), {}))]
+    assert not compare(lambda i: i / 3, lambda i: i / 3 + 1e-4, lambda i: i.double() / 3, cases).passed
+
+
 def test_integers_must_be_equal_exactly() -> None:
     def original(x: Tensor) -> Tensor:
         return (x * 1000).long()

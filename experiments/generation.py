@@ -19,7 +19,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.drawing import name_rows, shade
+from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
@@ -104,19 +104,16 @@ def _count(facts: Mapping[str, Any], *beginnings: str) -> int:
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     families = [row for row in rows if "terms_1" in row]
-    levels = [level for level in LEVELS if any(row.get(f"terms_{level}") for row in families)]
-    figure.set_size_inches(9, 0.13 * len(families) * (len(levels) + 1) + 1)
+    figure.set_size_inches(9, 0.21 * len(families) + 1)
     axes = figure.subplots()
-    height = 0.9 / len(levels)
-    for number, level in enumerate(levels):
-        counts = [row.get(f"terms_{level}") or 0 for row in families]
-        places = [place + (number - (len(levels) - 1) / 2) * height for place in range(len(families))]
-        axes.barh(places, counts, height, color=shade(number, len(levels)), edgecolor="0.2", label=f"{level}")
+    for place, row in enumerate(families):
+        counts = {level: row[f"terms_{level}"] for level in LEVELS if row.get(f"terms_{level}")}
+        axes.plot(list(counts.values()), [place] * len(counts), color="0.75", linewidth=0.8)
+        for level, count in counts.items():
+            axes.scatter(count, place, marker=f"${level}$", color="black", s=30, linewidths=0.3, zorder=3)
     name_rows(axes, [f"{row['vocabulary']}: {row['family']}" for row in families])
     axes.set_xscale("log")
-    axes.set_xlim(left=0.8)
-    axes.set_xlabel("terms evaluated")
-    axes.legend(title="operators", loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set_xlabel("terms evaluated that have as many operators as the digit says (log scale)")
 
 
 EXPERIMENT = Experiment(

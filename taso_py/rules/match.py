@@ -56,12 +56,11 @@ class Matcher:
         self.keeps_symmetric = keep_symmetric
         patterns = map(compile_pattern, rules)
         self._searches = {p.rule.id: _Search(p, number, keep_symmetric) for number, p in enumerate(patterns)}
-        self._roots: dict[type[Operator], list[_Anchors]] = {}
-        self._anywhere: dict[type[Operator], list[_Anchors]] = {}
+        self._roots, self._anywhere = _Anchors(), _Anchors()
         for search in self._searches.values():
             for place in search.anchors:
-                _file(self._anywhere, search, place)
-            _file(self._roots, search, search.pattern.outputs[0].index)
+                self._anywhere.add(search, place)
+            self._roots.add(search, search.pattern.outputs[0].index)
 
     def matches(self, graph: Graph | GraphIndex) -> list[Match]:
         """All matches in a graph."""
@@ -76,58 +75,68 @@ class Matcher:
         """The same for matches that do the same: for those that a symmetry of the rule carries into each other."""
         return self._searches[match.rule.id].identity(match.nodes, match.values.values(), index)[0]
 
-    def _find(
-        self, index: GraphIndex, nodes: Iterable[Node], table: Mapping[type[Operator], Sequence[_Anchors]]
-    ) -> list[Match]:
+    def _find(self, index: GraphIndex, nodes: Iterable[Node], anchors: _Anchors) -> list[Match]:
         found: dict[Identity, Match] = {}
         for node in nodes:
-            groups = table.get(type(node.op), ())
-            operands = [type(operand.op) for operand, _ in node.inputs] if groups else []
-            readers = {type(user.op) for user in index.users[node]} if groups else set()
-            for group in groups:
-                if group.may_match(operands, readers):
-                    for search, place in group.anchors:
-                        search.find(index, node, place, found)
+            for search, place in anchors.at(node, index):
+                search.find(index, node, place, found)
         return list(found.values())
 
 
-_Needs: TypeAlias = tuple[bool, tuple[type[Operator] | None, ...], frozenset[type[Operator]]]
-"""Of a node that an operator may be matched to: whether operands may be swapped, their operators, the readers'."""
+_Operators: TypeAlias = Sequence[type[Operator] | None]
+_Surroundings: TypeAlias = tuple[type[Operator], tuple[type[Operator], ...], frozenset[type[Operator]]]
+"""The operators of a node, of its operands, and of its readers."""
 
 
-class _Anchors:
-    """Places to begin at, in any rule, that have the same needs, so that one comparison refuses many of them."""
+@dataclass(frozen=True)
+class _Needs:
+    """What a node must be for an operator of a rule to be matched to it."""
 
-    def __init__(self, needs: _Needs) -> None:
-        self.needs = needs
-        self.anchors: list[tuple[_Search, int]] = []
+    kind: type[Operator]
+    swap: bool
+    """Whether operands may be swapped."""
+    operands: tuple[type[Operator] | None, ...]
+    """Their operators; None where there may be any."""
+    readers: frozenset[type[Operator]]
+    """Operators that must be among the readers'."""
 
-    def may_match(self, operands: Sequence[type[Operator]], readers: set[type[Operator]]) -> bool:
-        """Whether a node with such operands and readers has what is needed."""
-        swap, wanted, read_by = self.needs
-        if len(operands) != len(wanted) or not read_by <= readers:
+    def fit(self, there: _Surroundings) -> bool:
+        """Whether a node with these surroundings has what is needed."""
+        kind, operands, readers = there
+        if kind is not self.kind or len(operands) != len(self.operands) or not self.readers <= readers:
             return False
-        return _fit(wanted, operands) or (swap and _fit(wanted, operands[::-1]))
+        return _fit(self.operands, operands) or (self.swap and _fit(self.operands, operands[::-1]))
 
 
-def _fit(wanted: Sequence[type[Operator] | None], operands: Sequence[type[Operator]]) -> bool:
+def _fit(wanted: _Operators, operands: _Operators) -> bool:
     return all(want is None or want is have for want, have in zip(wanted, operands, strict=True))
 
 
-def _file(table: dict[type[Operator], list[_Anchors]], search: _Search, place: int) -> None:
-    """Enters a place to begin at into a table."""
-    operators = search.pattern.operators
-    operator, slot = operators[place], Slot(False, place, 0)
-    needs: _Needs = (
-        operator.op.commutative,
-        tuple(None if operand.is_variable else type(operators[operand.index].op) for operand in operator.operands),
-        frozenset(type(reader.op) for reader in operators if slot in reader.operands),
-    )
-    groups = table.setdefault(type(operator.op), [])
-    group = next((group for group in groups if group.needs == needs), None)
-    if group is None:
-        groups.append(group := _Anchors(needs))
-    group.anchors.append((search, place))
+class _Anchors:
+    """Places to begin at, in any rule, by what a node must be there; nodes with alike surroundings are told alike."""
+
+    def __init__(self) -> None:
+        self._places: dict[_Needs, list[tuple[_Search, int]]] = {}
+        self._known: dict[_Surroundings, Sequence[tuple[_Search, int]]] = {}
+
+    def add(self, search: _Search, place: int) -> None:
+        """Adds an operator of a rule."""
+        operators = search.pattern.operators
+        operator, slot = operators[place], Slot(False, place, 0)
+        operands = tuple([None if o.is_variable else type(operators[o.index].op) for o in operator.operands])
+        readers = frozenset([type(reader.op) for reader in operators if slot in reader.operands])
+        needs = _Needs(type(operator.op), operator.op.commutative, operands, readers)
+        self._places.setdefault(needs, []).append((search, place))
+
+    def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[_Search, int]]:
+        """Where to begin with a node of a graph."""
+        operands = tuple([type(operand.op) for operand, _ in node.inputs])
+        there = type(node.op), operands, frozenset([type(user.op) for user in index.users[node]])
+        known = self._known.get(there)
+        if known is None:
+            fitting = (places for needs, places in self._places.items() if needs.fit(there))
+            known = self._known[there] = [place for places in fitting for place in places]
+        return known
 
 
 class _Search:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -19,17 +20,20 @@ measuring.PATIENCE_S = 0.0
 
 
 @pytest.fixture
-def small_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_latency_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine, what was measured is good enough to be kept."""
+    monkeypatch.setattr(measuring, "DOUBT", math.inf)
+    monkeypatch.setattr(measuring, "SAMPLES", 1)
+    monkeypatch.setattr(measuring, "Probe", partial(measuring.Probe, most=math.inf))
+
+
+@pytest.fixture
+def small_roofline(every_latency_counts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures the roofline on little data and in no time: what it shows is worth nothing, but it is there."""
     monkeypatch.setattr(roofline, "CPU_SETS", (2**14,))
     monkeypatch.setattr(roofline, "LEAST_BEYOND", 2**20)
     monkeypatch.setattr(roofline, "MOST_BEYOND", 2**20)
     monkeypatch.setattr(roofline, "BUDGET_S", 0.001)
-    # However busy the machine, what was measured counts.
-    monkeypatch.setattr(measuring, "DOUBT", math.inf)
-    monkeypatch.setattr(measuring, "SAMPLES", 1)
-    at_rest = measuring.Probe(most=math.inf)
-    monkeypatch.setattr(roofline, "Measuring", lambda device: measuring.Measuring(device, at_rest))
 
 
 @pytest.fixture(scope="session")

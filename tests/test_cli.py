@@ -201,6 +201,7 @@ def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureF
     assert (stats["total"], stats["base"], stats["macros"], stats["by_operators"]) == (1, 1, 0, {"4": 1})
 
 
+@pytest.mark.usefixtures("every_latency_counts")
 def test_latencies_are_exported_imported_and_cleared(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rules", str(model / "merge.rules"), "--time-limit", "5"]
     assert main(["optimize", f"{model / 'mine.py'}:model", *options]) == 0

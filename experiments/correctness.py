@@ -88,7 +88,8 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
     compared = compare(source.callable(), result, build(retype(program)), cases)
     regions = check_regions((match for match, _ in best.steps), settings.seed, program.device)
     wrong = [f"{region.rule} is off by {region.error:.1e}" for region in regions if not region.passed]
-    wrong += [] if compared.passed else [compared.reason]
+    if not compared.passed:
+        wrong.append(compared.reason)
     return {
         "passed": not wrong,
         "models": 1,

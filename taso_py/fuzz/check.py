@@ -39,7 +39,7 @@ from taso_py.rules.apply import replacements
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from taso_py.runtime.compare import compare_output, to_float64
+from taso_py.runtime.compare import compare_output, nudged, to_float64
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.roundtrip import difference, same
 from taso_py.search.space import Space
@@ -307,8 +307,10 @@ def _eps(leaf: Any) -> float:
 
 
 def _nudged(leaf: Any, share: float) -> Any:
-    """Numbers changed by about a share of themselves; an input keeps its strides."""
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-        return leaf
-    signs = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sign()
-    return torch.empty_like(leaf).copy_(leaf.double() * (1 + share * signs))
+    """Numbers changed by a share of themselves, up or down."""
+
+    def shares(tensor: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return share * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).sign()
+
+    return nudged(leaf, shares)

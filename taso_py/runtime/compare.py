@@ -133,8 +133,13 @@ def compare(
 
 def _truths(reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
     """What the reference gives, floating-point arguments in float64."""
-    args, kwargs = pytree.tree_map(to_float64, (tuple(arguments[0]), dict(arguments[1])))
-    return outputs_of(reference, args, kwargs)
+    return outputs_of(reference, *_mapped(to_float64, arguments))
+
+
+def _mapped(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
+    """Arguments with a function applied to each of their leaves."""
+    args, kwargs = arguments
+    return pytree.tree_map(function, (tuple(args), dict(kwargs)))
 
 
 def _errors_nearby(original: Callable[..., Any], reference: Callable[..., Any], arguments: Arguments) -> list[float]:
@@ -144,14 +149,12 @@ def _errors_nearby(original: Callable[..., Any], reference: Callable[..., Any], 
     """
     generator = torch.Generator().manual_seed(0)
 
-    def nudged(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-            return leaf
-        noise = torch.rand(leaf.shape, generator=generator, dtype=torch.float64).to(leaf.device)
-        return leaf * (1 + (2 * noise - 1) * torch.finfo(leaf.dtype).eps).to(leaf.dtype)
+    def rounding(leaf: Tensor) -> Tensor:
+        noise = torch.rand(leaf.shape, generator=generator, dtype=torch.float64)
+        return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
 
     def errors() -> list[float]:
-        near = pytree.tree_map(nudged, (tuple(arguments[0]), dict(arguments[1])))
+        near = _mapped(lambda leaf: nudged(leaf, rounding), arguments)
         pairs = zip(outputs_of(original, *near), _truths(reference, near), strict=True)
         return [
             compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
@@ -161,9 +164,16 @@ def _errors_nearby(original: Callable[..., Any], reference: Callable[..., Any], 
     return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
 
 
+def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
+    """A leaf of arguments, floating-point numbers changed by shares of themselves; a tensor keeps its strides."""
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
+
+
 def outputs_of(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The leaves of what a module returns for copies of arguments; random numbers begin at the same state each time."""
-    args, kwargs = pytree.tree_map(_copy, (tuple(args), dict(kwargs)))
+    args, kwargs = _mapped(_copy, (tuple(args), kwargs))
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         return pytree.tree_leaves(module(*args, **kwargs))
@@ -222,7 +232,7 @@ def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> li
     cases: list[tuple[str, Arguments]] = [("example", (tuple(args), kwargs))]
     generator = torch.Generator().manual_seed(seed)
     for magnitude in MAGNITUDES:
-        varied = pytree.tree_map(lambda leaf, m=magnitude: _vary(leaf, m, generator), (tuple(args), dict(kwargs)))
+        varied = _mapped(lambda leaf, m=magnitude: _vary(leaf, m, generator), (tuple(args), kwargs))
         cases.append((f"random x{magnitude:g}", varied))
     return cases
 

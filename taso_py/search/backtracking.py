@@ -256,7 +256,7 @@ class Backtracking(Engine):
                 # Nothing changed where an excursion began that led nowhere: it would lead nowhere again.
                 ticket.tried = old.tried and not old.open and old.option.difference is option.difference
                 old.superseded |= base.is_valid or not old.base.is_valid
-        self._push(descent, state, [ticket for ticket in tickets.values() if not ticket.tried])
+        self._push(descent, [ticket for ticket in tickets.values() if not ticket.tried])
 
     def _continue(self, descent: _Descent, state: State, ticket: _Ticket) -> None:
         """Queues the steps that touch what the excursion changed."""
@@ -265,20 +265,20 @@ class Backtracking(Engine):
             for option in reversed(state.options)
             if not (state.zone.isdisjoint(option.nodes) and state.zone.isdisjoint(option.operands))
         ]
-        self._push(descent, state, touching)
+        self._push(descent, touching)
 
-    def _push(self, descent: _Descent, state: State, tickets: Iterable[_Ticket]) -> None:
-        """Queues those steps of a state that are within the slack."""
+    def _push(self, descent: _Descent, tickets: Iterable[_Ticket]) -> None:
+        """Queues those steps that are within the slack."""
         bound, banned = self.limits.alpha * descent.best.seconds, descent.banned
         for ticket in tickets:
-            difference = ticket.option.difference
-            if state.seconds + difference.seconds > bound or ticket.option.rule.id in banned:
+            if ticket.estimate > bound or ticket.option.rule.id in banned:
                 continue
             ticket.first.open += ticket is not ticket.first
             self._pushed += 1
             tie = self._random.random() if self.limits.seed else 0.0
             # Among equals what was found last comes first: an excursion is carried on before the next one begins.
-            descent.push((self._rank(ticket), difference.static_bytes, tie, -self._pushed, ticket), bound)
+            stored = ticket.option.difference.static_bytes
+            descent.push((self._rank(ticket), stored, tie, -self._pushed, ticket), bound)
 
     def _rank(self, ticket: _Ticket) -> int:
         """The place of a ticket in the queue: by its estimate, more if its graph stores too much to be a result."""

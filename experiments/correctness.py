@@ -30,7 +30,7 @@ from taso_py.kernels.saved import dump
 from taso_py.rules.database import read_database
 from taso_py.runtime import zoo
 from taso_py.runtime.artifact import deserialize, reimport, serialize
-from taso_py.runtime.compare import compare, input_cases
+from taso_py.runtime.compare import Oracle, input_cases
 from taso_py.runtime.optimize import Options, optimize_source, read_rules
 from taso_py.runtime.regions import check_regions
 from taso_py.runtime.replay import import_source
@@ -85,7 +85,7 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
     plan = choose(reimport(content).graph, cost).plan
     result = poison(deserialize(content, dump(plan.eager())))
     cases = input_cases(source.args, source.kwargs, settings.seed)
-    compared = compare(source.callable(), result, build(retype(program)), cases)
+    compared = Oracle(source.callable(), build(retype(program)), cases).compare(result)
     regions = check_regions((match for match, _ in best.steps), settings.seed, program.device)
     wrong = [f"{region.rule} is off by {region.error:.1e}" for region in regions if not region.passed]
     if not compared.passed:

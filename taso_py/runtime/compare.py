@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -98,37 +99,62 @@ class Comparison:
         return max((o.original_error for o in self.outputs if o.inputs == "example"), default=0.0)
 
 
-def compare(
-    original: Callable[..., Any],
-    candidate: Callable[..., Any],
-    reference: Callable[..., Any],
-    cases: Iterable[tuple[str, Arguments]],
-) -> Comparison:
-    """Runs all three on each case (name, arguments) and compares their outputs.
+@dataclass(frozen=True)
+class _Expectation:
+    """What original and reference give for one set of inputs."""
 
-    ``reference`` computes in float64 and is given the floating-point arguments in float64. All three must be
-    deterministic; the generator of random numbers is set to the same state before each.
-    """
-    found: list[OutputComparison] = []
-    for name, arguments in cases:
-        expected, truths = outputs_of(original, *arguments), _truths(reference, arguments)
+    name: str
+    arguments: Arguments
+    outputs: Sequence[Any]
+    truths: Sequence[Any]
+
+
+class Oracle:
+    """What a model gives for some inputs, and what it should give: found once, however many are compared with it."""
+
+    def __init__(
+        self, original: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[str, Arguments]]
+    ) -> None:
+        """Prepare an oracle; nothing is run before the first comparison.
+
+        Args:
+            original: the model.
+            reference: computes in float64 and is given the floating-point arguments in float64.
+            cases: names of inputs, with the inputs.
+        """
+        self._original, self._reference, self._cases = original, reference, tuple(cases)
+
+    def compare(self, candidate: Callable[..., Any]) -> Comparison:
+        """Runs a candidate on each case and compares its outputs.
+
+        All must be deterministic; the generator of random numbers is set to the same state before each run.
+        """
+        return Comparison(tuple([output for known in self._expected for output in self._compared(known, candidate)]))
+
+    @cached_property
+    def _expected(self) -> Sequence[_Expectation]:
+        found: list[_Expectation] = []
+        for name, arguments in self._cases:
+            outputs, truths = outputs_of(self._original, *arguments), _truths(self._reference, arguments)
+            found.append(_Expectation(name, arguments, [*map(_kept, outputs)], [*map(_kept, truths)]))
+        return found
+
+    def _compared(self, known: _Expectation, candidate: Callable[..., Any]) -> Sequence[OutputComparison]:
         try:
-            results = outputs_of(candidate, *arguments)
+            results = outputs_of(candidate, *known.arguments)
         except Exception as error:  # the others did not raise
-            found.append(OutputComparison(0, name, math.inf, 0.0, 0.0, f"raises {first_line(error)}"))
-            continue
-        if len(expected) != len(results):
-            raise ValueError(f"the candidate has {len(results)} outputs, the original {len(expected)}")
+            return [OutputComparison(0, known.name, math.inf, 0.0, 0.0, f"raises {first_line(error)}")]
+        if len(known.outputs) != len(results):
+            raise ValueError(f"the candidate has {len(results)} outputs, the original {len(known.outputs)}")
         compared = [
-            compare_output(position, name, before, after, truth)
-            for position, (before, after, truth) in enumerate(zip(expected, results, truths, strict=True))
+            compare_output(position, known.name, before, after, truth)
+            for position, (before, after, truth) in enumerate(zip(known.outputs, results, known.truths, strict=True))
             if isinstance(before, Tensor)
         ]
         if any(output.error > output.allowed and not output.problem for output in compared):
-            errors = _errors_nearby(original, reference, arguments)
+            errors = _errors_nearby(self._original, self._reference, known.arguments)
             compared = [replace(o, allowed=max(o.allowed, FACTOR * errors[o.output])) for o in compared]
-        found += compared
-    return Comparison(tuple(found))
+        return compared
 
 
 def _truths(reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
@@ -182,6 +208,14 @@ def outputs_of(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 def _copy(leaf: Any) -> Any:
     """A copy with the same strides, so that a module that writes to its inputs cannot disturb the others."""
     return leaf.detach().clone(memory_format=torch.preserve_format) if isinstance(leaf, Tensor) else leaf
+
+
+def _kept(leaf: Any) -> Any:
+    """A copy that lies as the leaf does, overlaps included; the leaf may be state that a module changes later."""
+    if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+        return leaf
+    storage = leaf.untyped_storage().clone()
+    return leaf.detach().new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
 
 
 def to_float64(leaf: Any) -> Any:

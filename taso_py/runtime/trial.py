@@ -22,7 +22,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
-from taso_py.runtime.compare import Arguments, Comparison, compare, input_cases
+from taso_py.runtime.compare import Arguments, Comparison, Oracle, input_cases
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
@@ -168,12 +168,11 @@ class Trial:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
         content, plan, module = self._reloaded(finalist)
         judged = module if finalist.plan is NO_PLAN else poison(module)
-        original, reference = self.source.callable(), build(retype(self.program))
-        same_sizes = input_cases(self.source.args, self.source.kwargs, self.seed)
-        comparison = compare(original, judged, reference, [*same_sizes, *self._resized])
+        comparisons = [oracle.compare(judged) for oracle in self._oracles]
+        comparison = Comparison(tuple([output for found in comparisons for output in found.outputs]))
         # What a compiler made is compared too, but where effects of the runs that were timed would show.
         if finalist.runtime != "eager" and comparison.passed and not self.program.graph.effects:
-            comparison = compare(original, finalist.runner, reference, same_sizes)
+            comparison = self._oracles[0].compare(finalist.runner)
         return content, plan, comparison
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
@@ -188,7 +187,15 @@ class Trial:
         return content, plan, deserialize(content, plan)
 
     @cached_property
-    def _resized(self) -> list[tuple[str, Arguments]]:
+    def _oracles(self) -> Sequence[Oracle]:
+        """Of inputs of the sizes of the examples, and of others where the model leaves sizes open."""
+        same = input_cases(self.source.args, self.source.kwargs, self.seed)
+        return [self._oracle(cases) for cases in (same, self._resized()) if cases]
+
+    def _oracle(self, cases: Sequence[tuple[str, Arguments]]) -> Oracle:
+        return Oracle(self.source.callable(), build(retype(self.program)), cases)
+
+    def _resized(self) -> Sequence[tuple[str, Arguments]]:
         """Cases of other sizes, where the model leaves them open."""
         if not self.program.open:
             return []

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from taso_py.runtime.compare import Comparison, compare, input_cases
+from taso_py.runtime.compare import Comparison, Oracle, input_cases
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 
 
 def _compare(candidate: Callable[[Tensor], Any], original: Callable[[Tensor], Any] = torch.exp) -> Comparison:
-    return compare(original, candidate, original, input_cases((X,), {}, seed=0))
+    return Oracle(original, original, input_cases((X,), {}, seed=0)).compare(candidate)
 
 
 def test_the_same_function_passes_with_the_same_error() -> None:
@@ -50,10 +50,8 @@ def test_what_differs_is_refused(candidate: Callable[[Tensor], Any], problem: st
 def test_an_error_that_scatters_is_judged_by_the_originals_errors_nearby(offset: float, passes: bool) -> None:
     # The product is exact on these inputs, and rounded by up to 0.004 on their neighbours.
     x = torch.arange(1, 17) / 8
-    comparison = compare(
-        lambda x: torch.sin(x * 1e5), lambda x: torch.sin(x * 1e5 + offset), lambda x: torch.sin(x * 1e5),
-        [("example", ((x,), {}))],
-    )  # fmt: skip
+    oracle = Oracle(lambda x: torch.sin(x * 1e5), lambda x: torch.sin(x * 1e5), [("example", ((x,), {}))])
+    comparison = oracle.compare(lambda x: torch.sin(x * 1e5 + offset))
     assert comparison.original_error < 1e-6
     assert comparison.passed == passes
     assert f"off by {comparison.error:.1e}, allowed are" in comparison.reason
@@ -62,7 +60,7 @@ def test_an_error_that_scatters_is_judged_by_the_originals_errors_nearby(offset:
 def test_without_inputs_to_vary_the_originals_error_is_what_it_is() -> None:
     indices = torch.arange(4)
     cases = [("example", ((indices,), {}))]
-    assert not compare(lambda i: i / 3, lambda i: i / 3 + 1e-4, lambda i: i.double() / 3, cases).passed
+    assert not Oracle(lambda i: i / 3, lambda i: i.double() / 3, cases).compare(lambda i: i / 3 + 1e-4).passed
 
 
 def test_integers_must_be_equal_exactly() -> None:
@@ -86,3 +84,20 @@ def test_inputs_vary_in_magnitude_and_integers_stay_valid() -> None:
 
 def test_a_module_that_writes_to_its_inputs_does_not_disturb_the_others() -> None:
     assert _compare(lambda x: x.exp_()).passed
+
+
+def _adding(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """A function that returns its state."""
+    state = torch.zeros(4, 1, dtype=dtype)
+    return lambda x: state.add_(x.sum(-1, keepdim=True)).expand(4, 3)
+
+
+def test_an_oracle_is_asked_once_and_keeps_what_it_said() -> None:
+    runs: list[str] = []
+    original, reference = _adding(torch.float32), _adding(torch.float64)
+    oracle = Oracle(lambda x: (runs.append("run"), original(x))[1], reference, input_cases((X,), {}, seed=0))
+    # Each begins with no state, as the original did; what it adds up differs from case to case.
+    assert oracle.compare(_adding(torch.float32)).passed
+    assert oracle.compare(_adding(torch.float32)).passed
+    assert len(runs) == 4
+    assert not oracle.compare(original).passed

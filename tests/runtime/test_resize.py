@@ -15,7 +15,7 @@ from taso_py.cli import main
 from taso_py.frontend import import_program
 from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
-from taso_py.runtime.compare import compare
+from taso_py.runtime.compare import Oracle
 from taso_py.runtime.resize import describe, other_sizes, resized_cases
 from taso_py.runtime.roundtrip import difference
 from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
@@ -73,15 +73,15 @@ def test_arguments_of_other_sizes_are_such_that_the_original_takes_them(program:
     cases = resized_cases(program, [original], 0)
     # With one row the indices into eight are out of range.
     assert [name for name, _ in cases] == ["x.0=17, index.0=11", "x.0=11, index.0=5", "x.0=8, index.0=8"]
-    assert compare(original, built, reference, cases).passed
+    assert Oracle(original, reference, cases).compare(built).passed
     (case, *_) = cases
-    broken = compare(original, lambda *args: [value + 1 for value in built(*args)], reference, [case])
+    broken = Oracle(original, reference, [case]).compare(lambda *args: [value + 1 for value in built(*args)])
     assert not broken.passed
 
     def raising(*args: Tensor) -> object:
         raise ValueError("no\nmore")
 
-    assert [o.problem for o in compare(original, raising, reference, [case]).outputs] == ["raises no"]
+    assert [o.problem for o in Oracle(original, reference, [case]).compare(raising).outputs] == ["raises no"]
 
 
 def test_arguments_of_other_sizes_lie_in_memory_as_the_example_does() -> None:

@@ -15,6 +15,7 @@ from experiments import (
     fidelity,
     generation,
     grouped_convolutions,
+    headroom,
     joint_layout,
     memory_formats,
     round_trip,
@@ -30,7 +31,7 @@ MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
     *(fidelity, memory_formats),
-    end_to_end,
+    *(end_to_end, headroom),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )

@@ -1,0 +1,111 @@
+"""How much faster could a model get at all, whoever makes it faster?
+
+The floor of a model adds up what its operators take at least on this device: each its operations at the measured peak
+of matrix products, or the time to read its weights at the measured bandwidth of the memory that all of them fit in,
+whichever is longer. Activations, calls and all that can be fused cost nothing there. Only other algorithms get below
+it: those with fewer operations than the definitions have (Winograd's convolutions), with fewer bits, or for several
+runs at once.
+
+Invariant: the times of a row come from one race, and the ceilings from the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.drawing import grouped_bars
+from experiments.end_to_end import FULL
+from experiments.harness import Experiment, Row, Settings
+from experiments.subject import Subject, subject
+from experiments.ways import ORIGINAL
+from taso_py.backend.plan import NO_PLAN
+from taso_py.cost.choice import is_running
+from taso_py.cost.clock import median_interval
+from taso_py.cost.roofline import Roofline, measure_roofline
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant
+from taso_py.ops.work import value_bytes, work
+from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
+from taso_py.runtime.timing import race
+
+QUICK = ("squeezenet1_1",)
+KERNELS, COMPILED = "kernels", "compiled"
+WAYS = (ORIGINAL, KERNELS, COMPILED)
+
+
+def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
+    """The floor of a graph in seconds, and the part of it that is spent in nodes which compute is the limit of."""
+    nodes = [node for node in graph.nodes if is_running(node)]
+    weights = {node: sum(value_bytes(value) for value in set(node.inputs) if _is_weight(value.node)) for node in nodes}
+    bandwidth = roofline.level(sum(weights.values())).bandwidth
+    pairs = [(_compute_seconds(node, roofline), read / bandwidth) for node, read in weights.items()]
+    return sum(map(max, pairs)), sum(compute for compute, memory in pairs if compute >= memory)
+
+
+def _is_weight(node: Node) -> bool:
+    return node.is_static and not isinstance(node.op, Constant)
+
+
+def _compute_seconds(node: Node, roofline: Roofline) -> float:
+    peak = roofline.peaks.get(node.types[0].dtype)
+    return (work(node).flops or 0) / peak if peak else 0.0
+
+
+def _measure(name: str, settings: Settings) -> Sequence[Row]:
+    with subject(name, settings) as model:
+        graph, device = model.program.graph, model.program.device
+        dtypes = {node.types[0].dtype for node in graph.nodes if node.types}
+        roofline = measure_roofline(device, dtypes, model.database)
+        seconds = 6.0 if settings.quick else 20.0
+        held = race(_calls(model), device=device, seconds=seconds, seed=settings.seed, until_clear=False)
+    floor, compute = floor_seconds(graph, roofline)
+    row: dict[str, Any] = {
+        "model": name,
+        "gflop": sum(work(node).flops or 0 for node in graph.nodes if is_running(node)) / 1e9,
+        "peak_gflop/s": max(roofline.peaks.values(), default=0.0) / 1e9,
+        "floor_ms": floor * 1e3,
+        "compute_share": compute / floor,
+        "original_ms": median(held.times[ORIGINAL]) * 1e3,
+    }
+    for way, times in held.times.items():
+        row |= _over(floor, way, times)
+    return [row]
+
+
+def _calls(model: Subject) -> Mapping[str, Callable[[], Any]]:
+    source, plan = model.source, model.cost.plan(model.program.graph)
+    calls = {ORIGINAL: model.call(NO_PLAN), KERNELS: model.call(plan)}
+    try:
+        compiled = prepare(source.callable(), "inductor-freezing", source.args, source.kwargs)
+        calls[COMPILED] = lambda: compiled(*source.args, **source.kwargs)
+    except RuntimeUnavailableError:
+        pass
+    return calls
+
+
+def _over(floor: float, way: str, times: Sequence[float]) -> Row:
+    """How many times the floor a way takes, with the interval."""
+    found = median_interval(sorted(times))
+    return {way: found.median / floor, f"{way}_low": found.low / floor, f"{way}_high": found.high / floor}
+
+
+def _plot(figure: Figure, rows: Sequence[Row]) -> None:
+    grouped_bars(figure, rows, WAYS, "time over the least that the device's ceilings allow (medians, 95% intervals)")
+
+
+EXPERIMENT = Experiment(
+    "headroom",
+    "How much faster could models get at all?",
+    "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, what "
+    "the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: who "
+    "computes the same in the same precision gains at most that factor; `compute_share` is the share of the floor that "
+    "operations account for",
+    lambda settings: settings.choose(QUICK, FULL),
+    _measure,
+    _plot,
+)

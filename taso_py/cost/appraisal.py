@@ -76,7 +76,7 @@ def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format, r
     problem = Problem(graph, prices, frozenset(formats))
     covers = problem.take(None)
     labelling = Labelling(graph, covers, problem, rim)
-    labels = labelling.labels(exact=False)
+    labels = labelling.labels()
     slots = {
         cover.root: Slot(cover.nodes, pairs, own, label, cover.root in problem.images)
         for cover, pairs, own, label in zip(covers, labelling.pairs, labelling.own, labels, strict=True)

@@ -92,7 +92,6 @@ def choose(
     *,
     formats: Iterable[Format] = Format,
     starts: Sequence[Format | None] = EVERY_START,
-    exact: bool = True,
 ) -> Choice:
     """The best covers and memory formats of a graph.
 
@@ -101,14 +100,11 @@ def choose(
         prices: the latencies.
         formats: the memory formats to choose from.
         starts: by what covers save in which format they are taken; None for what they save at their best.
-        exact: whether to solve for the formats exactly; otherwise each is improved as long as one change does, and
-            only the first start is tried.
     """
     problem = Problem(graph, prices, frozenset(formats))
-    tried = starts if exact and problem.has_choice else starts[:1]
-    taken = [problem.take(format_) for format_ in tried]
+    taken = [problem.take(format_) for format_ in (starts if problem.has_choice else starts[:1])]
     distinct = {frozenset(covers): covers for covers in taken}
-    choices = [Labelling(graph, covers, problem).solve(exact) for covers in distinct.values()]
+    choices = [Labelling(graph, covers, problem).solve() for covers in distinct.values()]
     return min(choices, key=lambda choice: choice.seconds)
 
 
@@ -270,10 +266,11 @@ class Labelling:
         self._rim, self._returned = rim, rim.returned(graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
         """What may have to be converted."""
+        self._known_around: dict[int, Sequence[Value]] = {}
 
-    def solve(self, exact: bool) -> Choice:
-        """The plan with the best labels, or with good ones."""
-        labels = self.labels(exact)
+    def solve(self) -> Choice:
+        """The plan with the best labels."""
+        labels = self.labels()
         steps = {
             cover.root: cover.step(pairs[label])
             for cover, pairs, label in zip(self._covers, self.pairs, labels, strict=True)
@@ -281,13 +278,18 @@ class Labelling:
         needed = {node: step for node, step in steps.items() if step != Step(None)}
         return Choice(Plan(needed), self.seconds(labels))
 
-    def labels(self, exact: bool) -> list[int]:
-        """The best labels, or good ones."""
+    def labels(self) -> list[int]:
+        """The best labels.
+
+        Latencies are submodular in the labels. So what single changes improve, beginning with 0 everywhere, is 1 in all
+        best labels, and what they leave, beginning with 1, is 0 in none of them: only where the two differ is there
+        anything to solve for (persistency: Boros and Hammer, Pseudo-Boolean optimization, 2002).
+        """
         free = [i for i, pairs in enumerate(self.pairs) if len(pairs) > 1]
-        if exact and free:
-            return self._cut(free)
-        starts = [[0] * len(self._covers), [len(pairs) - 1 for pairs in self.pairs]]
-        return min((self._descended(start, free) for start in starts[: 1 + bool(free)]), key=self.seconds)
+        least = self._descended([0] * len(self._covers), free)
+        most = self._descended([len(pairs) - 1 for pairs in self.pairs], free)
+        open_ = [i for i in free if least[i] != most[i]]
+        return self._cut(least, open_) if open_ else least
 
     def seconds(self, labels: Sequence[int]) -> float:
         """The latency under labels."""
@@ -311,47 +313,58 @@ class Labelling:
 
     def _descended(self, labels: list[int], free: Sequence[int]) -> list[int]:
         """Labels that no single change improves."""
-        labels = list(labels)
-        around = {i: self._values_around(i) for i in free}
-        improves = True
-        while improves:
-            improves = False
-            for i in free:
-                before = self.own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i])
+        labels, waiting = list(labels), dict.fromkeys(free)
+        while waiting:
+            i = next(iter(waiting))
+            del waiting[i]
+            before = self._seconds_at(i, labels)
+            labels[i] ^= 1
+            if self._seconds_at(i, labels) < before:
+                waiting.update(dict.fromkeys(self._neighbours(i)))
+            else:
                 labels[i] ^= 1
-                if self.own[i][labels[i]] + sum(self._converting(value, labels) for value in around[i]) < before:
-                    improves = True
-                else:
-                    labels[i] ^= 1
         return labels
 
-    def _values_around(self, i: int) -> list[Value]:
-        cover = self._covers[i]
-        return list(dict.fromkeys(value for value in (*cover.operands, *cover.root.outputs) if is_formatted(value)))
+    def _seconds_at(self, i: int, labels: Sequence[int]) -> float:
+        """What a cover costs under labels, with the conversions of what it reads and gives."""
+        return self.own[i][labels[i]] + sum([self._converting(value, labels) for value in self._around(i)])
 
-    def _cut(self, free: Sequence[int]) -> list[int]:
-        """The best labels: a minimum cut between dense (the source's side) and channels last."""
+    def _neighbours(self, i: int) -> list[int]:
+        """The covers with a choice that give or read what a cover reads or gives."""
+        makers = [self._maker[value] for value in self._around(i) if value in self._maker]
+        readers = [reader for value in self._around(i) for reader in self._readers.get(value, ())]
+        return [other for other in (*makers, *readers) if other != i and len(self.pairs[other]) > 1]
+
+    def _around(self, i: int) -> Sequence[Value]:
+        """The values of rank 4 that a cover reads and gives, remembered."""
+        known = self._known_around.get(i)
+        if known is None:
+            cover = self._covers[i]
+            values = [value for value in (*cover.operands, *cover.root.outputs) if is_formatted(value)]
+            known = self._known_around[i] = list(dict.fromkeys(values))
+        return known
+
+    def _cut(self, labels: Sequence[int], free: Sequence[int]) -> list[int]:
+        """The best labels, given those that are not free: a minimum cut between dense (source) and channels last."""
         network: nx.DiGraph[object] = nx.DiGraph()
         network.add_nodes_from((_SOURCE, _SINK))
         for i in free:
             _add(network, _SOURCE, i, self.own[i][1])
             _add(network, i, _SINK, self.own[i][0])
-        for value in self._values:
-            readers: list[object] = [self._side(i, 0) for i in self._readers.get(value, ())]
-            readers += map(_fixed, self._returned.get(value, ()))
-            maker: object = (
-                self._side(self._maker[value], 1) if value in self._maker else _fixed(self._rim.gives(value))
-            )
-            self._add_value(network, value, maker, readers)
-        _, (dense, _) = nx.minimum_cut(network, _SOURCE, _SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
-        return [0 if len(pairs) == 1 or i in dense else 1 for i, pairs in enumerate(self.pairs)]
+        variables = dict.fromkeys(free)
 
-    def _side(self, i: int, end: int) -> object:
-        """What stands for the format in which a cover reads (end 0) or gives (end 1): its variable, or a constant."""
-        choices = {pair[end] for pair in self.pairs[i]}
-        if len(choices) == 2:
-            return i
-        return _fixed(*choices)
+        def side(i: int, end: int) -> object:
+            """What stands for the format in which a cover reads (end 0) or gives (end 1): variable or constant."""
+            pairs = self.pairs[i]
+            return i if i in variables and pairs[0][end] is not pairs[1][end] else _fixed(pairs[labels[i]][end])
+
+        for value in dict.fromkeys(value for i in free for value in self._around(i)):
+            readers: list[object] = [side(i, 0) for i in self._readers.get(value, ())]
+            readers += map(_fixed, self._returned.get(value, ()))
+            maker = side(self._maker[value], 1) if value in self._maker else _fixed(self._rim.gives(value))
+            self._add_value(network, value, maker, readers)
+        _, (dense, _) = nx.minimum_cut(network, _SOURCE, _SINK, flow_func=nx.algorithms.flow.shortest_augmenting_path)
+        return [int(i not in dense) if i in variables else label for i, label in enumerate(labels)]
 
     def _add_value(self, network: nx.DiGraph[object], value: Value, maker: object, readers: Sequence[object]) -> None:
         """Cuts one edge if a value is given dense and a reader wants channels last, another in the opposite case."""

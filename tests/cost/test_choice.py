@@ -71,10 +71,7 @@ def test_the_choice_is_near_the_best_of_all(body: str) -> None:
     ratios: list[float] = []
     for seed in range(20):
         prices = InventedPrices(seed)
-        exact, fast = choose(graph, prices), choose(graph, prices, exact=False)
-        _check(graph, fast, prices)
-        assert exact.seconds <= fast.seconds + 1e-12
-        ratios.append(exact.seconds / least_seconds(graph, prices, list(Format)))
+        ratios.append(choose(graph, prices).seconds / least_seconds(graph, prices, list(Format)))
     assert sum(ratios) / len(ratios) < 1.1
 
 

@@ -123,22 +123,36 @@ class Partition:
         self._gain = 0.0
 
     def run(self) -> SearchResult:
-        """The search, from beginning to end."""
+        """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
         self._started = self._now()
         stored = static_bytes(self._cost, self._graph)
-        best = self._original = Candidate(self._graph, self._graph, self._cost.graph_cost(self._graph), stored)
-        self._keep(best)
-        avoid: frozenset[Value] = frozenset()
+        self._original = Candidate(self._graph, self._graph, self._cost.graph_cost(self._graph), stored)
+        self._keep(self._original)
+        try:
+            self._explore_all()
+        except KeyboardInterrupt:
+            self._stops.add(StopReason.INTERRUPTED)
+        return self._result()
+
+    def _explore_all(self) -> None:
+        """Searches the regions of the graph, then those of what was put together, which are cut elsewhere."""
+        best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
             after, outputs = self._improved(best, self._explored(best.graph, cut(best.graph, avoid)))
             if after.seconds >= best.seconds - PRECISION * best.seconds or self._is_spent:
                 break
             best, avoid = after, outputs
-        return self._result()
 
     @property
     def _is_spent(self) -> bool:
         return StopReason.INTERRUPTED in self._stops or self._left <= 0 or self._built >= self._limits.budget
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the time is up, which is the reason to stop then."""
+        if self._left <= 0:
+            self._stops.add(StopReason.TIME)
+        return self._left <= 0
 
     @property
     def _left(self) -> float:
@@ -195,6 +209,8 @@ class Partition:
         assembly = _Assembly(before, kinds)
         waiting = [frozenset[str]()]
         for banned in waiting:
+            if banned and self._is_late:
+                break
             chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(banned)) is not None}
             after, outputs = self._compose(assembly, chosen)
             self._keep(after)
@@ -213,7 +229,7 @@ class Partition:
         others = {kind: kind.others(self._cost, count) for kind in assembly.kinds}
         for rank in range(count):
             chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items() if found}
-            if chosen:
+            if chosen and not self._is_late:
                 self._keep(self._compose(assembly, chosen)[0])
 
     def _reduced(self, assembly: _Assembly) -> tuple[Candidate, frozenset[Value]]:

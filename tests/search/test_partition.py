@@ -1,6 +1,7 @@
 """Partitions: large graphs are searched region by region, and the whole says what was done."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,41 @@ def test_an_interrupt_ends_all_regions() -> None:
     assert (result.stop_reason, result.built) == (StopReason.INTERRUPTED, 4)
     assert result.best.seconds < result.original.seconds
     assert replay(graph, result.best.trace) == result.best.graph
+
+
+def test_no_further_wholes_are_put_together_once_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, compose = [0.0], Partition._compose
+
+    def slow(*arguments: Any) -> Any:
+        times.append(times[-1] + 100.0)
+        return compose(*arguments)
+
+    monkeypatch.setattr(Partition, "_compose", slow)
+    for seconds, stop in ((50.0, StopReason.TIME), (1e6, StopReason.EXHAUSTED)):
+        times[1:] = []
+        limits = Limits(seconds=seconds)
+        result = Partition(blocks(4), Matcher(RULES), COST, limits, None, Backtracking, lambda: times[-1]).run()
+        assert result.stop_reason is stop
+        assert result.best.seconds < result.original.seconds
+        assert (len(times) == 2) == (stop is StopReason.TIME)
+
+
+@pytest.mark.parametrize("wholes", [0, 1])
+def test_an_interrupt_while_a_whole_is_put_together_leaves_those_before(
+    wholes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, compose = [wholes], Partition._compose
+
+    def interrupted(*arguments: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return compose(*arguments)
+
+    monkeypatch.setattr(Partition, "_compose", interrupted)
+    result = divided(blocks(4))
+    assert result.stop_reason is StopReason.INTERRUPTED
+    assert (result.best.seconds < result.original.seconds) == bool(wholes)
 
 
 def test_effects_stay_in_order_between_regions() -> None:

@@ -135,13 +135,18 @@ class Partition:
         return self._result()
 
     def _explore_all(self) -> None:
-        """Searches the regions of the graph, then those of what was put together, which are cut elsewhere."""
+        """Searches the regions of the graph, then those of the best that there is by then, which is cut elsewhere."""
         best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
-            after, outputs = self._improved(best, self._explored(best.graph, cut(best.graph, avoid)))
-            if after.seconds >= best.seconds - PRECISION * best.seconds or self._is_spent:
+            regions = cut(best.graph, avoid)
+            seams = frozenset([value for region in regions for value in region.outputs])
+            if self._is_spent or seams == avoid:
                 break
-            best, avoid = after, outputs
+            after, outputs = self._improved(best, self._explored(best.graph, regions))
+            if after.seconds < best.seconds - PRECISION * best.seconds:
+                best, avoid = after, outputs
+            else:
+                avoid = seams
 
     @property
     def _is_spent(self) -> bool:

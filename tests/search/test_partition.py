@@ -12,6 +12,7 @@ from taso_py.rules.text import read_rules
 from taso_py.search.backtracking import Backtracking, search
 from taso_py.search.cost import static_bytes
 from taso_py.search.partition import Partition
+from taso_py.search.region import cut
 from taso_py.search.result import Limits, Progress, SearchResult, StopReason
 from taso_py.search.trace import replay
 from tests.search.examples import FakeCost, read
@@ -90,6 +91,23 @@ def test_what_crosses_a_cut_is_found_in_the_second_pass() -> None:
     chain = parse_graph(f"graph(x: f32[4]) {{ return {'tanh(exp(' * 60}x{'))' * 60} }}")
     result = Partition(chain, Matcher(rule), COST, Limits(), None, Backtracking).run()
     assert operators(result.best.graph) == {"sigmoid": 60}
+
+
+def test_the_second_pass_cuts_elsewhere_though_the_first_found_nothing() -> None:
+    def chain(operators: list[str]) -> Graph:
+        text = "x"
+        for operator in operators:
+            text = f"{operator}({text})"
+        return parse_graph(f"graph(x: f32[4]) {{ return {text} }}")
+
+    names = ["relu"] * 120
+    plain = chain(names)
+    seam = cut(plain, frozenset())[0].outputs[0].node
+    depth = plain.nodes.index(seam)
+    names[depth - 1], names[depth] = "exp", "tanh"
+    rule = read_rules("rule a: float[..B] source tanh(exp(a)) target sigmoid(a)")
+    result = Partition(chain(names), Matcher(rule), COST, Limits(), None, Backtracking).run()
+    assert operators(result.best.graph) == {"relu": 118, "sigmoid": 1}
 
 
 def test_limits_hold_for_the_whole() -> None:

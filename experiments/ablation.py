@@ -74,8 +74,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
     with priced(source) as model:
         found = dict(_found(model, settings))
-        runner = source.callable()
-        calls = {ORIGINAL: lambda: runner(*source.args, **source.kwargs)}
+        calls = {ORIGINAL: source.call_of(source.callable())}
         calls |= {without: result.call for without, result in found.items()}
         seconds = 10.0 if settings.quick else 40.0
         held = race(calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)

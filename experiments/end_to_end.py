@@ -88,11 +88,7 @@ def _made(source: Source, settings: Settings) -> _Made:
         except RuntimeUnavailableError:
             continue
     auto = max((way for way in OURS if way in results), key=lambda way: results[way].report.speedup)
-    return _Made({way: _call(runner, source) for way, runner in runners.items()}, auto, results)
-
-
-def _call(runner: Callable[..., Any], source: Source) -> Call:
-    return lambda: runner(*source.args, **source.kwargs)
+    return _Made({way: source.call_of(runner) for way, runner in runners.items()}, auto, results)
 
 
 def _kernels(source: Source) -> Callable[..., Any]:

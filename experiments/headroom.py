@@ -12,6 +12,7 @@ Invariant: the times of a row come from one race, and the ceilings from the same
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -28,27 +29,25 @@ from taso_py.cost.clock import median_interval
 from taso_py.cost.roofline import Roofline, measure_roofline
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Constant
 from taso_py.ops.work import value_bytes, work
 from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 from taso_py.runtime.timing import race
+from taso_py.search.cost import is_stored
 
 QUICK = ("squeezenet1_1",)
 KERNELS, COMPILED = "kernels", "compiled"
+RUNTIME = "inductor-freezing"
+"""What compiles."""
 WAYS = (ORIGINAL, KERNELS, COMPILED)
 
 
 def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
     """The floor of a graph in seconds, and the part of it that is spent in nodes which compute is the limit of."""
     nodes = [node for node in graph.nodes if is_running(node)]
-    weights = {node: sum(value_bytes(value) for value in set(node.inputs) if _is_weight(value.node)) for node in nodes}
+    weights = {node: sum(value_bytes(value) for value in set(node.inputs) if is_stored(value)) for node in nodes}
     bandwidth = roofline.level(sum(weights.values())).bandwidth
     pairs = [(_compute_seconds(node, roofline), read / bandwidth) for node, read in weights.items()]
     return sum(map(max, pairs)), sum(compute for compute, memory in pairs if compute >= memory)
-
-
-def _is_weight(node: Node) -> bool:
-    return node.is_static and not isinstance(node.op, Constant)
 
 
 def _compute_seconds(node: Node, roofline: Roofline) -> float:
@@ -80,11 +79,8 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _calls(model: Subject) -> Mapping[str, Callable[[], Any]]:
     source, plan = model.source, model.cost.plan(model.program.graph)
     calls = {ORIGINAL: model.call(NO_PLAN), KERNELS: model.call(plan)}
-    try:
-        compiled = prepare(source.callable(), "inductor-freezing", source.args, source.kwargs)
-        calls[COMPILED] = lambda: compiled(*source.args, **source.kwargs)
-    except RuntimeUnavailableError:
-        pass
+    with suppress(RuntimeUnavailableError):
+        calls[COMPILED] = source.call_of(prepare(source.callable(), RUNTIME, source.args, source.kwargs))
     return calls
 
 

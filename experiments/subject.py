@@ -50,15 +50,13 @@ class Subject:
 
     def call(self, plan: Plan) -> Callable[[], Any]:
         """The model, computed as a plan says."""
-        module = build(self.program, plan)
-        return lambda: module(*self.source.args, **self.source.kwargs)
+        return self.source.call_of(build(self.program, plan))
 
     def made(self, graph: Graph, cost: CostModel) -> tuple[float, Callable[[], Any]]:
         """Another graph of the model, computed as a cost chooses: predicted seconds, and a call."""
         program = fold(replace(self.imported, graph=graph), UNLIMITED)
         choice = cost.choice(program.graph)
-        module = build(program, choice.plan)
-        return choice.seconds, lambda: module(*self.source.args, **self.source.kwargs)
+        return choice.seconds, self.source.call_of(build(program, choice.plan))
 
     def repriced(self, kind: type[Cost] = CostModel, **choices: Any) -> Cost:
         """The same prices with other choices of kernels or memory formats: arguments of the cost model."""

@@ -351,7 +351,7 @@ class Labelling:
         for i in free:
             _add(network, _SOURCE, i, self.own[i][1])
             _add(network, i, _SINK, self.own[i][0])
-        variables = dict.fromkeys(free)
+        variables = set(free)
 
         def side(i: int, end: int) -> object:
             """What stands for the format in which a cover reads (end 0) or gives (end 1): variable or constant."""

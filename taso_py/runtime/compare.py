@@ -165,7 +165,7 @@ def _truths(reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
 def _mapped(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
     """Arguments with a function applied to each of their leaves."""
     args, kwargs = arguments
-    return pytree.tree_map(function, (tuple(args), dict(kwargs)))
+    return pytree.tree_map(function, (args, dict(kwargs)))
 
 
 def _errors_nearby(original: Callable[..., Any], reference: Callable[..., Any], arguments: Arguments) -> list[float]:
@@ -263,10 +263,11 @@ def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> li
 
     Shuffling keeps integers valid: what was an index, a token or a length remains one.
     """
-    cases: list[tuple[str, Arguments]] = [("example", (tuple(args), kwargs))]
+    example = tuple(args), kwargs
+    cases: list[tuple[str, Arguments]] = [("example", example)]
     generator = torch.Generator().manual_seed(seed)
     for magnitude in MAGNITUDES:
-        varied = _mapped(lambda leaf, m=magnitude: _vary(leaf, m, generator), (tuple(args), kwargs))
+        varied = _mapped(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
         cases.append((f"random x{magnitude:g}", varied))
     return cases
 

@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -54,6 +54,10 @@ class Source:
     def callable(self) -> nn.Module:
         """A module that runs the source on inputs like its own: the module itself, or one made from the program."""
         return self.module if isinstance(self.module, nn.Module) else self.module.module()
+
+    def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
+        """A call of what runs the source on its example inputs."""
+        return lambda: runner(*self.args, **self.kwargs)
 
 
 def load_source(

@@ -97,7 +97,7 @@ class Trial:
         """
         finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
         first = race(
-            {name: self._call(finalist.runner) for name, finalist in finalists.items()},
+            {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
             device=self.program.device,
             seconds=self.seconds,
             seed=self.seed,
@@ -189,11 +189,9 @@ class Trial:
     @cached_property
     def _oracles(self) -> Sequence[Oracle]:
         """Of inputs of the sizes of the examples, and of others where the model leaves sizes open."""
+        original, reference = self.source.callable(), build(retype(self.program))
         same = input_cases(self.source.args, self.source.kwargs, self.seed)
-        return [self._oracle(cases) for cases in (same, self._resized()) if cases]
-
-    def _oracle(self, cases: Sequence[tuple[str, Arguments]]) -> Oracle:
-        return Oracle(self.source.callable(), build(retype(self.program)), cases)
+        return [Oracle(original, reference, cases) for cases in (same, self._resized()) if cases]
 
     def _resized(self) -> Sequence[tuple[str, Arguments]]:
         """Cases of other sizes, where the model leaves them open."""
@@ -204,17 +202,13 @@ class Trial:
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
         return confirm(
-            self._call(baseline.runner),
-            self._call(winner.runner),
+            self.source.call_of(baseline.runner),
+            self.source.call_of(winner.runner),
             device=self.program.device,
             seconds=self.seconds / 2,
             seed=self.seed + 1,
             on_round=self.on_round,
         )
-
-    def _call(self, runner: Runner) -> Callable[[], object]:
-        args, kwargs = self.source.args, self.source.kwargs
-        return lambda: runner(*args, **kwargs)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

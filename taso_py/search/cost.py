@@ -120,7 +120,7 @@ def _dead_nodes(index: GraphIndex, replaced: Mapping[Value, Value], read: set[No
 
 def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[Node, None]) -> int:
     """The memory of those static operands of nodes that no living node of the graph reads at run time."""
-    operands = {value for node in nodes if not node.is_static for value in node.inputs if _is_stored(value)}
+    operands = {value for node in nodes if not node.is_static for value in node.inputs if is_stored(value)}
     alone = (v for v in operands if all(user.is_static or user in dead for user in index.users.get(v.node, ())))
     return sum(map(cost.value_bytes, alone))
 
@@ -128,8 +128,9 @@ def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[
 def static_bytes(cost: Cost, graph: Graph) -> int:
     """What a graph stores: the static values that nodes which run read, or that are outputs, each once."""
     read = {value for node in graph.nodes if not node.is_static for value in node.inputs if value[0].is_static}
-    return sum([cost.value_bytes(value) for value in read.union(graph.outputs) if _is_stored(value)])
+    return sum([cost.value_bytes(value) for value in read.union(graph.outputs) if is_stored(value)])
 
 
-def _is_stored(value: Value) -> bool:
+def is_stored(value: Value) -> bool:
+    """Whether a value is a weight, or computed from weights when a module is built."""
     return value.node.is_static and not isinstance(value.node.op, Constant)

@@ -138,9 +138,11 @@ class Partition:
         """Searches the regions of the graph, then those of the best that there is by then, which is cut elsewhere."""
         best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
+            if self._is_spent:
+                break
             regions = cut(best.graph, avoid)
             seams = frozenset([value for region in regions for value in region.outputs])
-            if self._is_spent or seams == avoid:
+            if seams == avoid:
                 break
             after, outputs = self._improved(best, self._explored(best.graph, regions))
             if after.seconds < best.seconds - PRECISION * best.seconds:
@@ -153,15 +155,15 @@ class Partition:
         return StopReason.INTERRUPTED in self._stops or self._left <= 0 or self._built >= self._limits.budget
 
     @property
-    def _is_late(self) -> bool:
-        """Whether the time is up, which is the reason to stop then."""
-        if self._left <= 0:
-            self._stops.add(StopReason.TIME)
-        return self._left <= 0
-
-    @property
     def _left(self) -> float:
         return self._limits.seconds - (self._now() - self._started)
+
+    def _notes_time(self) -> bool:
+        """Whether the time is up; if so, it is a reason to stop."""
+        is_up = self._left <= 0
+        if is_up:
+            self._stops.add(StopReason.TIME)
+        return is_up
 
     def _explored(self, graph: Graph, regions: Sequence[Region]) -> list[_Kind]:
         """The regions of a graph by kind, each kind searched as long as there are time and budget."""
@@ -214,7 +216,7 @@ class Partition:
         assembly = _Assembly(before, kinds)
         waiting = [frozenset[str]()]
         for banned in waiting:
-            if banned and self._is_late:
+            if banned and self._notes_time():
                 break
             chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(banned)) is not None}
             after, outputs = self._compose(assembly, chosen)
@@ -234,7 +236,7 @@ class Partition:
         others = {kind: kind.others(self._cost, count) for kind in assembly.kinds}
         for rank in range(count):
             chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items() if found}
-            if chosen and not self._is_late:
+            if chosen and not self._notes_time():
                 self._keep(self._compose(assembly, chosen)[0])
 
     def _reduced(self, assembly: _Assembly) -> tuple[Candidate, frozenset[Value]]:

@@ -29,6 +29,7 @@ from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, 
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
 from taso_py.search.result import Candidate, SearchResult
+from taso_py.search.trace import TraceError
 
 ORIGINAL = "original"
 COMPILED_FINALISTS = 1
@@ -114,7 +115,7 @@ class Trial:
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
         yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", self.source.callable())
         taken: set[str] = {ORIGINAL}
-        rewritten = [candidate for candidate in found.candidates if candidate.steps]
+        rewritten = [candidate for candidate in found.candidates if candidate.applied]
         for candidate in [found.original, *rewritten]:
             program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
             for runtime in runtimes:
@@ -140,14 +141,14 @@ class Trial:
     def _judge(self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> Judgement | None:
         """The finalist as winner, or None, with a note, if it is not acceptable."""
         content, plan, comparison = self._compare(finalist)
-        wrong = first_wrong(self.program.graph, finalist.candidate.trace, self.seed, self.program.device)
-        if wrong is not None or not comparison.passed:
-            self._note(f"refused {finalist.name}: {wrong or comparison.reason}")
+        reason = comparison.reason if not comparison.passed else self._wrong_step(finalist.candidate)
+        if reason is not None:
+            self._note(f"refused {finalist.name}: {reason}")
             return None
         final = self._confirm(finalists[ORIGINAL], finalist)
         total = final.ratio("winner")
         rules = EVEN
-        if finalist.candidate.steps:
+        if finalist.candidate.applied:
             unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
             rules = self._confirm(unchanged, finalist).ratio("winner")
         if not total.faster or not (rules.faster or rules is EVEN):
@@ -155,6 +156,14 @@ class Trial:
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
         return Judgement(finalist, content, plan, comparison, total, rules, seconds, first)
+
+    def _wrong_step(self, candidate: Candidate) -> str | None:
+        """What is wrong with the steps that led to a candidate, if anything."""
+        try:
+            wrong = first_wrong(self.program.graph, candidate.trace, self.seed, self.program.device)
+        except TraceError as error:
+            return str(error)
+        return None if wrong is None else str(wrong)
 
     def _original_wins(self, original: Finalist, first: Race) -> Judgement:
         content, plan, comparison = self._compare(original)
@@ -216,13 +225,13 @@ class Trial:
 
 
 def _describe(candidate: Candidate) -> str:
-    steps = len(candidate.steps)
+    steps = len(candidate.applied)
     return f"{steps} rule{'s' if steps > 1 else ''} applied" if steps else "unchanged graph"
 
 
 def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
     """Whether ``one`` is the unchanged graph in the runtime of ``other``."""
-    return one.name != ORIGINAL and not one.candidate.steps and one.runtime == other.runtime
+    return one.name != ORIGINAL and not one.candidate.applied and one.runtime == other.runtime
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -154,7 +154,8 @@ class Engine(ABC):
 
     def _candidate(self, state: State) -> Candidate:
         steps = tuple([(path.match, path.after) for path in state.steps])
-        return Candidate(self._graph, state.graph, state.seconds, state.static_bytes, steps)
+        applied = tuple([match.rule.id for match, _ in steps])
+        return Candidate(self._graph, state.graph, state.seconds, state.static_bytes, applied, steps)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,8 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         )
     ends = [(graph, ()), (steps[-1][1], steps)] if steps else [(graph, ())]
     original, *followed = (
-        Candidate(graph, end, cost.graph_cost(end), static_bytes(cost, end), taken) for end, taken in ends
+        Candidate(graph, end, cost.graph_cost(end), static_bytes(cost, end), trace.applied[: len(taken)], taken)
+        for end, taken in ends
     )
     if followed and followed[0].static_bytes > limits.growth * original.static_bytes:
         raise TraceError(f"the result would store more than {limits.growth} times the weights")

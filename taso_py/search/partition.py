@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from copy import copy
 from dataclasses import dataclass, field, replace
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
-from taso_py.rules.apply import instantiate
-from taso_py.rules.match import Match, Matcher
+from taso_py.rules.match import Matcher
+from taso_py.search.compose import Composition, Place
 from taso_py.search.cost import Appraisal, Cost, static_bytes
 from taso_py.search.engine import PRECISION, Engine
 from taso_py.search.finalists import NodeCost, distinct, finalists
 from taso_py.search.region import Region, correspondence, cut
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
-from taso_py.search.rewire import rewire
-from taso_py.search.transfer import Transfer
 
 PASSES = 2
 VARIANTS = 16
@@ -42,7 +39,7 @@ class _Kind:
     """Regions that are the same but for inputs and weights."""
 
     first: Region
-    members: list[_Member] = field(default_factory=list["_Member"])
+    members: list[Place] = field(default_factory=list[Place])
     found: SearchResult | None = None
 
     @property
@@ -54,23 +51,23 @@ class _Kind:
         """The cheapest candidate that makes no use of some rules, if it has any steps."""
         candidates = self.found.candidates if self.found else ()
         best = next((c for c in candidates if banned.isdisjoint(c.applied)), None)
-        return best if best is not None and best.steps else None
+        return best if best is not None and best.applied else None
 
     def others(self, cost: NodeCost, count: int) -> Sequence[Candidate]:
         """Candidates that differ from the cheapest, and from each other."""
         found = distinct(self.found.candidates, cost, 1 + count)[1:] if self.found else ()
-        return [candidate for candidate in found if candidate.steps]
+        return [candidate for candidate in found if candidate.applied]
 
 
 @dataclass(frozen=True, eq=False)
-class _Member:
-    """A region of a kind."""
+class _Assembly:
+    """What wholes are put together of."""
 
-    number: int
-    """Its place among all regions."""
-    region: Region
-    same: Mapping[Node, Node]
-    """What the nodes of the kind's first region are in this one."""
+    before: Candidate
+    """What was cut."""
+    kinds: Sequence[_Kind]
+    known: dict[tuple[Candidate | None, ...], tuple[Candidate, frozenset[Value]]] = field(default_factory=dict)
+    """The wholes by what was chosen for each kind, each with the values at which it was cut."""
 
 
 def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
@@ -80,10 +77,11 @@ def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
         for kind in kinds if reuse else ():
             same = correspondence(kind.first.graph, region.graph)
             if same is not None:
-                kind.members.append(_Member(number, region, same))
+                kind.members.append(Place(number, region, kind.first.graph, same))
                 break
         else:
-            kinds.append(_Kind(region, [_Member(number, region, {node: node for node in region.graph.nodes})]))
+            itself = {node: node for node in region.graph.nodes}
+            kinds.append(_Kind(region, [Place(number, region, region.graph, itself)]))
     return kinds
 
 
@@ -251,12 +249,14 @@ class Partition:
 
     def _compose(self, assembly: _Assembly, chosen: Mapping[_Kind, Candidate]) -> tuple[Candidate, frozenset[Value]]:
         """The whole with chosen candidates in the places of regions, and the values at which it was cut."""
-        composer = assembly.composer(chosen)
-        if composer.whole is None:
-            graph, steps = composer.graph, (*assembly.before.steps, *composer.steps)
-            seconds, stored = self._cost.graph_cost(graph), static_bytes(self._cost, graph)
-            composer.whole = Candidate(self._graph, graph, seconds, stored, steps)
-        return composer.whole, frozenset(composer.became.values())
+        known = assembly.known.get(key := tuple(map(chosen.get, assembly.kinds)))
+        if known is None:
+            places = [(place, chosen.get(kind)) for kind in assembly.kinds for place in kind.members]
+            made = Composition(assembly.before, sorted(places, key=lambda pair: pair[0].number))
+            seconds, stored = self._cost.graph_cost(made.graph), static_bytes(self._cost, made.graph)
+            whole = Candidate(self._graph, made.graph, seconds, stored, made.applied, made)
+            known = assembly.known[key] = whole, made.seams
+        return known
 
     def _is_valid(self, candidate: Candidate) -> bool:
         return candidate.static_bytes <= self._limits.growth * self._original.static_bytes
@@ -268,7 +268,7 @@ class Partition:
                 self._pool[used] = candidate
 
     def _result(self) -> SearchResult:
-        best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.steps)))
+        best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.applied)))
         best = finalists(best, self._original, self._cost, self._limits.results)
         order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET, StopReason.STALLED)
         return SearchResult(
@@ -288,84 +288,3 @@ def _worth(kind: _Kind, candidate: Candidate) -> float:
     gain = (kind.found.original.seconds - candidate.seconds) * len(kind.members)
     more = candidate.static_bytes - kind.found.original.static_bytes
     return gain / more if more > 0 else float("inf")
-
-
-class _Assembly:
-    """The wholes that can be put together of regions: what two begin with alike is put together once."""
-
-    def __init__(self, before: Candidate, kinds: Sequence[_Kind]) -> None:
-        self.before, self.kinds = before, kinds
-        members = [(member, kind) for kind in kinds for member in kind.members]
-        self._members = sorted(members, key=lambda pair: pair[0].number)
-        self._start = _Composer(before.graph)
-
-    def composer(self, chosen: Mapping[_Kind, Candidate]) -> _Composer:
-        """What has put the whole together, with chosen candidates in the places of regions."""
-        composer = self._start
-        for member, kind in self._members:
-            composer = composer.after(kind.first, member, chosen.get(kind))
-        return composer
-
-
-class _Composer:
-    """Puts what was found for regions into the whole, region after region in topological order."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.steps: tuple[tuple[Match, Graph], ...] = ()
-        self.became: dict[Value, Value] = {}
-        """What the outputs of regions became."""
-        self.whole: Candidate | None = None
-        """What has come of it when nothing more is to be put in."""
-        self._between = {node: node for node in graph.nodes if node.token is not None}
-        """What the nodes between regions became."""
-        self._after: dict[Candidate | None, _Composer] = {}
-
-    def after(self, first: Region, member: _Member, candidate: Candidate | None) -> _Composer:
-        """This with one region more, remembered."""
-        known = self._after.get(candidate)
-        if known is None:
-            known = self._after[candidate] = copy(self)
-            known.became, known._after = dict(self.became), {}
-            known._insert(first, member, candidate)
-        return known
-
-    def _insert(self, first: Region, member: _Member, candidate: Candidate | None) -> None:
-        """Takes the steps of a candidate for the first region of a kind in a region of the kind."""
-        region = member.region
-        inputs = dict(zip(region.graph.inputs, region.inputs, strict=True))
-        outputs = dict(zip(region.graph.outputs, region.outputs, strict=True))
-        leaves: dict[Node, Value] = {}
-        for node, there in member.same.items():
-            if not node.inputs and there.types:
-                leaves[node] = self._now(inputs[there]) if there in inputs else Value(there, 0)
-        transfer = Transfer(leaves)
-        reached = first.graph
-        for match, after in candidate.steps if candidate is not None else ():
-            if not self._take(transfer.match(match)):
-                break
-            reached = after
-        for before, now in zip(first.graph.outputs, reached.outputs, strict=True):
-            self.became[outputs[Value(member.same[before.node], before.output)]] = transfer.value(now)
-
-    def _now(self, value: Value) -> Value:
-        """What an input of a region became."""
-        between = self._between.get(value.node)
-        return self.became.get(value, value) if between is None else Value(between, value.output)
-
-    def _take(self, match: Match) -> bool:
-        """Applies a match to the whole; false if it does not fit any more."""
-        targets = instantiate(match)
-        if targets is None or len(set(match.outputs)) < len(set(match.rule.source.outputs)):
-            return False
-        ends = {node for node, _ in match.outputs}
-        first = next((place for place, node in enumerate(self.graph.nodes) if node in ends), None)
-        if first is None:
-            return False
-        graph, images = rewire(self.graph, dict(zip(match.outputs, targets, strict=True)), first)
-        if graph == self.graph:
-            return False
-        self.graph = graph
-        self.steps += ((match, graph),)
-        self._between = {node: images.get(now, now) for node, now in self._between.items()}
-        return True

@@ -7,7 +7,7 @@ the growth limit allows.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -83,18 +83,19 @@ class Candidate:
     """Its latency by the cost that guided the search."""
     static_bytes: int
     """What it stores: weights, and what is computed from them at build time."""
-    steps: tuple[tuple[Match, Graph], ...] = field(default=(), compare=False, repr=False)
-    """The matches that were applied, one after the other, each with the graph after it."""
-
-    @property
-    def applied(self) -> tuple[str, ...]:
-        """The identifiers of the rules in the order of application."""
-        return tuple([match.rule.id for match, _ in self.steps])
+    applied: tuple[str, ...] = ()
+    """The identifiers of the rules in the order of application."""
+    steps: Iterable[tuple[Match, Graph]] = field(default=(), compare=False, repr=False)
+    """The matches that were applied, one after the other, each with the graph after it; perhaps derived only now."""
 
     @cached_property
     def trace(self) -> Trace:
-        """The steps in a form that can be kept and replayed."""
-        return make_trace(self.original, self.steps)
+        """The steps in a form that can be kept and replayed.
+
+        Raises:
+            TraceError: the steps do not lead to the graph.
+        """
+        return make_trace(self.original, self.steps, self.graph)
 
 
 @dataclass(frozen=True)

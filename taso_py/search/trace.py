@@ -72,15 +72,21 @@ def digest(graph: Graph) -> str:
     return hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
 
 
-def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]]) -> Trace:
-    """The trace of matches that were applied one after the other, each given with the graph after it."""
-    taken = list(steps)
-    rules = {match.rule.id: match.rule for match, _ in taken}
-    return Trace(
-        digest(original),
-        tuple(_step(match, digest(after)) for match, after in taken),
-        tuple(rules[id_] for id_ in sorted(rules)),
-    )
+def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Graph) -> Trace:
+    """The trace of matches that were applied one after the other, each given with the graph after it.
+
+    Raises:
+        TraceError: they lead to another graph than the result.
+    """
+    rules: dict[str, Substitution] = {}
+    taken: list[TraceStep] = []
+    end = digest(original)
+    for match, after in steps:
+        rules[match.rule.id], end = match.rule, digest(after)
+        taken.append(_step(match, end))
+    if end != digest(result):
+        raise TraceError("its steps one by one lead to another graph")
+    return Trace(digest(original), tuple(taken), tuple(rules[id_] for id_ in sorted(rules)))
 
 
 def _step(match: Match, result: str) -> TraceStep:

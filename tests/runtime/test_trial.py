@@ -9,9 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from taso_py.runtime import trial
+from taso_py.ir.graph import Graph
+from taso_py.rules.apply import apply
+from taso_py.rules.match import Match, Matcher
+from taso_py.rules.text import read_rules
+from taso_py.runtime import optimize, trial
 from taso_py.runtime.optimize import Optimized, Options, optimize_source
 from taso_py.runtime.source import Source
+from taso_py.search.result import Candidate, SearchResult, StopReason
 
 X = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
 
@@ -59,3 +64,32 @@ def test_a_compiled_module_that_is_right_and_fast_wins(monkeypatch: pytest.Monke
     assert not found.keeps_original
     assert found.report.runtime in ("inductor", "inductor-freezing", "inductor-max-autotune")
     assert found.report.speedup_low > 1
+
+
+class Clamped(nn.Module):
+    """A function applied so often that once is surely faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = x.relu()
+        return x
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_result_is_refused_if_its_steps_do_not_lead_to_it(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
+
+    def search(graph: Graph, *_: Any) -> SearchResult:
+        original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
+        while found := Matcher([rule]).matches(now):
+            now = apply(now, found[0]) or now
+            steps.append((found[0], now))
+        best = Candidate(graph, now, 0.1, 0, (rule.id,) * len(steps), steps if traced else steps[1:2])
+        return SearchResult(original, (best, original), StopReason.EXHAUSTED, 1, 1, 0.0)
+
+    monkeypatch.setattr(optimize, "search", search)
+    source = Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {})
+    found = optimize_source(source, Options(runtime="eager", race_seconds=0.5, kernels=False), [rule])
+    assert bool(found.report.applied) == traced
+    refused = "refused 19 rules applied, eager: its steps one by one lead to another graph"
+    assert (refused in found.report.notes) != traced

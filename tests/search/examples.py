@@ -106,3 +106,14 @@ def recurrent(steps: int, leaves: int = 4, size: int = 16) -> Graph:
     inputs = ", ".join(f"x{t}: f32[1,{size}]" for t in range(steps))
     body = "\n".join([*weights, *cells])
     return parse_graph(f"graph({inputs}, h: f32[1,{size}]) {{ {body} return h }}")
+
+
+def blocks(count: int, shared: bool = False) -> Graph:
+    """Residual blocks that each merge products of one value; with weights of their own or the same for all."""
+    lines: list[str] = []
+    for b in range(count):
+        for i in range(4):
+            key = f"w{i}" if shared else f"w{b}.{i}"
+            lines.append(f'w{i} = weight{{key="{key}", type=f32[8,8]}} m{i} = relu(relu(matmul(h{b}, w{i})))')
+        lines.append(f"s = add(add(m0, m1), add(m2, m3)) h{b + 1} = add(tanh(s), h{b})")
+    return parse_graph(f"graph(h0: f32[2,8]) {{ {' '.join(lines)} return h{count} }}")

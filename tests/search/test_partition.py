@@ -15,21 +15,10 @@ from taso_py.search.partition import Partition
 from taso_py.search.region import cut
 from taso_py.search.result import Limits, Progress, SearchResult, StopReason
 from taso_py.search.trace import replay
-from tests.search.examples import FakeCost, read
+from tests.search.examples import FakeCost, blocks, read
 
 COST = FakeCost()
 RULES = read("merge", "slices", "factor", "idempotent")
-
-
-def blocks(count: int, shared: bool = False) -> Graph:
-    """Residual blocks that each merge products of one value; with weights of their own or the same for all."""
-    lines: list[str] = []
-    for b in range(count):
-        for i in range(4):
-            key = f"w{i}" if shared else f"w{b}.{i}"
-            lines.append(f'w{i} = weight{{key="{key}", type=f32[8,8]}} m{i} = relu(relu(matmul(h{b}, w{i})))')
-        lines.append(f"s = add(add(m0, m1), add(m2, m3)) h{b + 1} = add(tanh(s), h{b})")
-    return parse_graph(f"graph(h0: f32[2,8]) {{ {' '.join(lines)} return h{count} }}")
 
 
 def divided(graph: Graph, limits: Limits | None = None, seen: list[Progress] | None = None) -> SearchResult:

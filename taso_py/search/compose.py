@@ -1,0 +1,126 @@
+"""Putting a graph together of what was found for its regions.
+
+Regions come in topological order, so by the time one is put in, what it reads is known; its nodes are made once. The
+steps that lead to the same graph one by one are derived only when they are asked for: each makes anew whatever lies
+downstream of it, in the whole graph.
+
+Invariant: the graph computes what it did before, whatever is put in. Its steps are of the whole graph, as if it had not
+been cut; that they lead to it is for whoever asks for them to check, since by chance a region may have come to contain
+a node of another, which the step that replaces it would replace in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, remake
+from taso_py.rules.apply import instantiate
+from taso_py.rules.match import Match
+from taso_py.search.region import Region
+from taso_py.search.result import Candidate
+from taso_py.search.rewire import rewire
+from taso_py.search.transfer import Transfer
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A region of a graph, seen as one that is the same but for inputs and weights."""
+
+    number: int
+    """Its place among all regions."""
+    region: Region
+    like: Graph
+    """The graph of the other region."""
+    same: Mapping[Node, Node]
+    """What the nodes of the other region are in this one."""
+
+
+class Composition:
+    """A graph put together of candidates for its regions; iterating over it derives the steps that lead there."""
+
+    def __init__(self, before: Candidate, chosen: Sequence[tuple[Place, Candidate | None]]) -> None:
+        """Put a graph together.
+
+        Args:
+            before: the graph that was cut.
+            chosen: all its regions in topological order, and what is put there, found for the region that each is
+                like; a region without one stays as it is.
+        """
+        self._before = before
+        self._became: dict[Value, Value] = {}
+        """What values became that cross from one region to another."""
+        self._impure = (node for node in before.graph.nodes if node.token is not None)
+        """The nodes between regions that are not made anew yet."""
+        self._effects: dict[Node, Node] = {}
+        self._inserted: list[tuple[Mapping[Node, Value], Candidate]] = []
+        for place, candidate in chosen:
+            self._insert(place, candidate)
+        self.seams = frozenset(self._became.values())
+        """The values at which the graph was cut."""
+        outputs = tuple(map(self._now, before.graph.outputs))
+        self.graph = Graph(before.graph.inputs, outputs, tuple(map(self._effect, before.graph.effects)))
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """The identifiers of the rules in the order of application."""
+        inserted = (rule for _, candidate in self._inserted for rule in candidate.applied)
+        return (*self._before.applied, *inserted)
+
+    def __iter__(self) -> Iterator[tuple[Match, Graph]]:
+        """The matches that are applied one after the other, each with the graph after it."""
+        yield from self._before.steps
+        graph = self._before.graph
+        for leaves, candidate in self._inserted:
+            transfer = Transfer(leaves)
+            for match, _ in candidate.steps:
+                moved = transfer.match(match)
+                after = _applied(graph, moved)
+                if after is not None:
+                    graph = after
+                    yield moved, graph
+
+    def _insert(self, place: Place, candidate: Candidate | None) -> None:
+        region = place.region
+        inputs = dict(zip(region.graph.inputs, region.inputs, strict=True))
+        outputs = dict(zip(region.graph.outputs, region.outputs, strict=True))
+        leaves: dict[Node, Value] = {}
+        for node, there in place.same.items():
+            if not node.inputs and there.types:
+                leaves[node] = self._now(inputs[there]) if there in inputs else Value(there, 0)
+        # Where two inputs became one, steps that tell them apart may not fit any more.
+        if candidate is not None and len(set(leaves.values())) == len(leaves):
+            self._inserted.append((leaves, candidate))
+            after = candidate.graph
+        else:
+            after = place.like
+        transfer = Transfer(leaves)
+        for old, new in zip(place.like.outputs, after.outputs, strict=True):
+            self._became[outputs[Value(place.same[old.node], old.output)]] = transfer.value(new)
+
+    def _now(self, value: Value) -> Value:
+        """What a value became that regions read or the graph returns."""
+        if value.node.token is not None:
+            return Value(self._effect(value.node), value.output)
+        return self._became.get(value, value)
+
+    def _effect(self, node: Node) -> Node:
+        """What a node between regions became; those before it come first."""
+        while node not in self._effects:
+            effect = next(self._impure)
+            self._effects[effect] = remake(effect, list(map(self._now, effect.inputs)))
+        return self._effects[node]
+
+
+def _applied(graph: Graph, match: Match) -> Graph | None:
+    """The graph after a match; None if it does not fit any more, or changes nothing."""
+    targets = instantiate(match)
+    if targets is None or len(set(match.outputs)) < len(set(match.rule.source.outputs)):
+        return None
+    ends = {node for node, _ in match.outputs}
+    first = next((place for place, node in enumerate(graph.nodes) if node in ends), None)
+    if first is None:
+        return None
+    after, _ = rewire(graph, dict(zip(match.outputs, targets, strict=True)), first)
+    return None if after == graph else after

@@ -3,7 +3,7 @@
 Each model has a process of its own, so that nothing is warm from the one before. There all ways to run it are made, and
 then timed in turns: as it is; by the best kernels without any substitution; by hand-made templates; by ours in eager
 mode; by Inductor, by default, with freezing and with max-autotune; and by ours with Inductor behind it. *Auto* is
-whichever of ours was the faster one in the races that the optimizer held before, so the table's own race had no part in
+whichever of ours wins a race of their own, held before as the optimizer holds it, so the table's race has no part in
 choosing it.
 
 Invariant: all ratios of a row are paired, from one race; losses are shown like gains.
@@ -87,8 +87,10 @@ def _made(source: Source, settings: Settings) -> _Made:
             runners[runtime] = prepare(source.callable(), runtime, source.args, source.kwargs)
         except RuntimeUnavailableError:
             continue
-    auto = max((way for way in OURS if way in results), key=lambda way: results[way].report.speedup)
-    return _Made({way: source.call_of(runner) for way, runner in runners.items()}, auto, results)
+    calls = {way: source.call_of(runner) for way, runner in runners.items()}
+    ours = {way: calls[way] for way in OURS if way in calls}
+    auto = race(ours, device=settings.device, seconds=seconds, seed=settings.seed + 1).best()
+    return _Made(calls, auto, results)
 
 
 def _kernels(source: Source) -> Callable[..., Any]:

@@ -117,7 +117,7 @@ def _best_by_price(model: Subject, options: Options) -> _Found:
     found: SearchResult = search(model.imported.graph, rules, model.cost, options.limits())
     facts = {
         "rules": len(rules),
-        "applied": len(found.best.steps),
+        "applied": len(found.best.applied),
         "cost": found.best.seconds / found.original.seconds,
         "graphs": found.built,
         "search_s": found.seconds,

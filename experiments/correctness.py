@@ -94,7 +94,7 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
         "passed": not wrong,
         "models": 1,
         "budget": budget,
-        "rewrites": len(best.steps),
+        "rewrites": len(best.applied),
         "kernels": sum(step.kernel is not None for step in plan.steps.values()),
         "error": compared.error,
         "original_error": compared.original_error,

@@ -70,7 +70,7 @@ def _searched(model: Subject, strategy: str, limits: Limits) -> Row:
         "alpha": limits.alpha,
         "budget": limits.budget,
         "cost": found.best.seconds / found.original.seconds,
-        "steps": len(found.best.steps),
+        "steps": len(found.best.applied),
         "cpu_s": time.process_time() - started,
         "stop_reason": found.stop_reason.value,
         "applied": " ".join(f"{rule}:{count}" for rule, count in Counter(found.best.applied).most_common()),

@@ -19,8 +19,8 @@ from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
 from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.lowering import Caller, lower, materialize
-from taso_py.backend.overwrite import TYPE, overwrite_dead
-from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, is_formatted, laid_out
+from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
+from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, Step, is_formatted, laid_out
 from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
@@ -136,21 +136,23 @@ class _Writer:
                 variant = self._program.variants.get(node.digest, 0)
                 results = lower(self._caller(node), node, operands, self._program.device, variant)
             else:
-                results = self._kernel(step.kernel, node, step.reads)
+                results = self._kernel(step.kernel, node, step)
             for value, result in zip(node.outputs, results, strict=True):
                 self._values[value] = result
                 result.meta[TYPE] = value.type
             self._gives.update((value, step.gives) for value in node.outputs if is_formatted(value))
 
-    def _kernel(self, kernel: Kernel, node: Node, reads: Format) -> list[fx.Node]:
+    def _kernel(self, kernel: Kernel, node: Node, step: Step) -> list[fx.Node]:
         """The call of a kernel that gives the outputs of a node."""
         program = self._program
         bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics])
-        operands = [self._read(value, reads) for value in kernel.operands]
+        operands = [self._read(value, step.reads) for value in kernel.operands]
         if self._plan.traced:
             result = self._call(node, bound.target, *operands, *map(self._packed, bound.rest))
         else:
             result = self._call(node, bound.function, *operands)
+            if bound.overwriting is not None and step.reads is step.gives:
+                result.meta[OVERWRITING] = bound.overwriting_function
         result.meta[KERNEL] = kernel.name
         if len(node.types) == 1:
             return [result]

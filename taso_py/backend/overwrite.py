@@ -1,8 +1,9 @@
 """Results in the place of operands that nobody reads any more.
 
-Much of what an elementwise call on large tensors takes is new memory: getting it, and moving it into the caches. Where
-an operand's storage dies with the call, the result is written there. The opposite is for finding mistakes:
-:func:`poison` destroys every storage as soon as it is dead, so that a read after that shows.
+Much of what a call on large tensors takes is new memory: getting it, and moving it into the caches. Where the storage
+of an operand of an elementwise call dies with the call, the result is written there, and so is that of a kernel where
+what it adds dies. The opposite is for finding mistakes: :func:`poison` destroys every storage as soon as it is dead, so
+that a read after that shows.
 
 Invariant: only storage that was allocated within the graph is written to, after its last read.
 """
@@ -10,36 +11,41 @@ Invariant: only storage that was allocated within the graph is written to, after
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from taso_py.backend.schema import in_place_form, is_trusted
-from taso_py.backend.storage import Storages, allocates
+from taso_py.backend.storage import KERNEL, OVERWRITES, Storages, allocates
 
 aten = torch.ops.aten
 
 TYPE = "type"
 """Where fx nodes say, in ``meta``, of which of the graph's types their result is."""
-_OVERWRITES = "overwrites"
+OVERWRITING = "overwriting"
+"""Where calls of kernels say which function writes the result to the last operand instead, if one does."""
 _SAME_CONTENT = (aten.reshape.default, aten.contiguous.default)
 """Calls whose result is all of the operand, without gaps or overlaps, whether it is a view or a copy."""
 _COMMUTE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def overwrite_dead(graph: fx.Graph) -> None:
-    """Makes elementwise calls write to an operand that dies there."""
+    """Makes calls write to an operand that dies there: elementwise ones, and those of kernels that can."""
     storages = Storages(graph)
     for node in graph.nodes:
         form = _form(node)
         place = None if form is None else _dying(node, storages)
         if form is not None and place is not None:
             operands = list(node.args)
-            operands.insert(0, operands.pop(place))
+            if KERNEL not in node.meta:
+                operands.insert(0, operands.pop(place))
+                place = 0
             node.args, node.target = tuple(operands), form
-            node.meta[_OVERWRITES] = True
-            storages.join(operands[0], node)
+            node.meta[OVERWRITES] = place
+            storages.join(operands[place], node)
 
 
 def poison(module: fx.GraphModule) -> fx.GraphModule:
@@ -59,8 +65,10 @@ def _destroy(value: object) -> None:
         value.fill_(math.nan if value.is_floating_point() or value.is_complex() else 77)
 
 
-def _form(node: fx.Node) -> OpOverload | None:
-    """The form of an elementwise call that writes to its first operand."""
+def _form(node: fx.Node) -> Callable[..., Any] | None:
+    """The form of a call that writes to an operand: of an elementwise one to its first, of a kernel's to its last."""
+    if KERNEL in node.meta:
+        return node.meta.get(OVERWRITING)
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload) or not is_trusted(target):
         return None
@@ -68,9 +76,11 @@ def _form(node: fx.Node) -> OpOverload | None:
 
 
 def _dying(node: fx.Node, storages: Storages) -> int | None:
-    """The operand that may be overwritten, if any: the first one, or the second of a sum or product."""
+    """The operand that may be overwritten, if any: the first one, the second of a sum or product, a kernel's last."""
     commutes = node.target in _COMMUTE and not node.kwargs
-    for place, operand in enumerate(node.args[: 1 + commutes]):
+    places = [len(node.args) - 1] if KERNEL in node.meta else range(min(len(node.args), 1 + commutes))
+    for place in places:
+        operand = node.args[place]
         if isinstance(operand, fx.Node) and _may_take(node, operand, storages):
             return place
     return None
@@ -86,7 +96,7 @@ def _may_take(node: fx.Node, operand: fx.Node, storages: Storages) -> bool:
         and storage.last_read <= storages.place[node]
         # Of all that shares storage with it, the call reads the operand only, and once.
         and sum(isinstance(other, fx.Node) and storages.of(other) is storage for other in operands) == 1
-        and (allocates(source) or _OVERWRITES in source.meta)
+        and (allocates(source) or OVERWRITES in source.meta)
         and type_ is not None
         and type_ == operand.meta.get(TYPE)
     )

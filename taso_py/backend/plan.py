@@ -54,17 +54,26 @@ class Bound:
     """What generated code calls it."""
     target: Callable[..., Any]
     rest: tuple[Any, ...] = ()
+    overwriting: Callable[..., Any] | None = None
+    """The same, with the result written to the last of the run-time operands, if that lies as the result does."""
 
     @property
     def function(self) -> Callable[..., Any]:
         """What computes it from the run-time operands: a plain function, called in less time than an object."""
-        target, rest = self.target, self.rest
+        return _plain_function(self.name, self.target, self.rest)
 
-        def kernel(*operands: Tensor) -> Any:
-            return target(*operands, *rest)
+    @property
+    def overwriting_function(self) -> Callable[..., Any] | None:
+        """The same for the form that overwrites an operand."""
+        return self.overwriting and _plain_function(f"{self.name}_", self.overwriting, self.rest)
 
-        kernel.__name__ = self.name
-        return kernel
+
+def _plain_function(name: str, target: Callable[..., Any], rest: tuple[Any, ...]) -> Callable[..., Any]:
+    def kernel(*operands: Tensor) -> Any:
+        return target(*operands, *rest)
+
+    kernel.__name__ = name
+    return kernel
 
 
 class Kernel(Protocol):

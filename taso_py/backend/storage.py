@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,9 @@ _MAY_RETURN_OPERAND = frozenset({"conj_physical"})
 KERNEL = "kernel"
 """Where fx nodes say, in ``meta``, that they call a kernel of a plan."""
 
+OVERWRITES = "overwrites"
+"""Where fx nodes say which of their arguments their result is written to, if one is."""
+
 
 @dataclass(eq=False)
 class Storage:
@@ -56,9 +60,9 @@ class Storages:
             is_new = allocates(node)
             reads = (math.inf if user.op == "output" else self.place[user] for user in node.users)
             # A call that is no more than a view, or new, is as private as its operands.
-            is_private = is_new or (_is_known(node) and bool(node.all_input_nodes))
+            is_private = is_new or OVERWRITES in node.meta or (_is_known(node) and bool(node.all_input_nodes))
             self._of[node] = Storage(is_private, [node], max(reads, default=-1))
-            for operand in () if is_new else node.all_input_nodes:
+            for operand in () if is_new else _may_share(node):
                 self.join(node, operand)
 
     def of(self, node: fx.Node) -> Storage:
@@ -81,7 +85,7 @@ class Storages:
 
 def allocates(node: fx.Node) -> bool:
     """Whether a call's result is certainly in storage of its own."""
-    if node.op != "call_function":
+    if node.op != "call_function" or OVERWRITES in node.meta:
         return False
     if KERNEL in node.meta:
         return True
@@ -90,6 +94,12 @@ def allocates(node: fx.Node) -> bool:
         return False
     name = target.overloadpacket.__name__
     return (torch.Tag.pointwise in target.tags and name not in _MAY_RETURN_OPERAND) or name in _ALLOCATING
+
+
+def _may_share(node: fx.Node) -> Sequence[fx.Node]:
+    """The operands whose storage the result of a call may be in."""
+    overwritten = node.args[node.meta[OVERWRITES]] if OVERWRITES in node.meta else None
+    return [overwritten] if isinstance(overwritten, fx.Node) else node.all_input_nodes
 
 
 def _is_known(node: fx.Node) -> bool:

@@ -39,7 +39,7 @@ def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node):
         op = chain.product.op
         if isinstance(op, Conv2d) and _is_packed_right(op, chain) and _takes(chain, device, convolution_works):
-            yield _cover("onednn.conv", chain, _CONV_FORMATS, _bind_conv)
+            yield _cover("onednn.conv", chain, _CONV_FORMATS, _bind_conv, _conv_text(chain))
 
 
 def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
@@ -47,16 +47,26 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
         # The sum of the linear kernel takes no activation.
         is_simple = chain.other is None or chain.activation is None
         if isinstance(chain.product.op, Linear | Matmul) and is_simple and _takes(chain, device, linear_works):
-            yield _cover("onednn.linear", chain, _LINEAR_FORMATS, _bind_linear)
+            yield _cover("onednn.linear", chain, _LINEAR_FORMATS, _bind_linear, chain.text)
 
 
 def _cover(
-    name: str, chain: Chain, formats: tuple[Formats, ...], bind: Callable[[Chain, Sequence[Tensor]], Bound]
+    name: str,
+    chain: Chain,
+    formats: tuple[Formats, ...],
+    bind: Callable[[Chain, Sequence[Tensor]], Bound],
+    text: str,
 ) -> Cover:
     def binder(statics: Sequence[Tensor]) -> Bound:
         return bind(chain, statics)
 
-    return Cover(name, chain.nodes, chain.operands, formats, chain.statics, binder, chain.text)
+    return Cover(name, chain.nodes, chain.operands, formats, chain.statics, binder, text)
+
+
+def _conv_text(chain: Chain) -> str:
+    """What a latency depends on: that what is added is overwritten, as it is where nothing else reads it."""
+    overwrites = chain.other is not None and overwriting_works(TORCH_DTYPES[chain.other.type.dtype])
+    return f"{chain.text} in place" if overwrites else chain.text
 
 
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype], bool]) -> bool:
@@ -123,7 +133,13 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
         return Bound("onednn_conv", call, (packed, bias, *windows, name, [], algorithm))
     call = torch.ops.mkldnn._convolution_pointwise.binary
     unary = None if name == "none" else name
-    return Bound("onednn_conv_add", call, (packed, bias, *windows, "add", 1.0, unary, [], algorithm))
+    rest = (packed, bias, *windows, "add", 1.0, unary, [], algorithm)
+    return Bound("onednn_conv_add", call, rest, _add_into if overwriting_works(weight.dtype) else None)
+
+
+def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
+    """Adds a convolution to what is there, and gives it back."""
+    return torch.ops.mkldnn._convolution_pointwise_.binary(other, x, *rest)
 
 
 def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
@@ -150,6 +166,21 @@ def convolution_works(dtype: torch.dtype) -> bool:
 
     product = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1)
     return agrees(fused, [functional.relu(product), functional.relu(product + x.float())])
+
+
+@cache
+def overwriting_works(dtype: torch.dtype) -> bool:
+    """Whether the convolution that writes to what it adds computes a small example right, where that lies."""
+    x, weight = (example(shape, dtype, _CPU) for shape in ((2, 4, 5, 5), (4, 4, 3, 3)))
+    windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], 1)
+
+    def fused() -> list[Tensor]:
+        other = x.clone(memory_format=torch.channels_last)
+        packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *windows, list(x.shape))
+        _add_into(x, other, packed, None, *windows, "add", 1.0, "relu", [], "")
+        return [other]
+
+    return agrees(fused, [functional.relu(functional.conv2d(x.float(), weight.float(), padding=1) + x.float())])
 
 
 @cache

@@ -49,7 +49,15 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
     size = sum(tensor.nbytes for tensor in (*statics, *turned))
     copies = min(RING_COPIES, 1 + ring_bytes // size) if size else 1
     forward = None if cover.binder is not None else _plain(cover.root, operands, device)
-    ring = cycle([_turn(cover, forward, operands, is_turned, statics) for _ in range(copies)])
+    overwrites = (reads, reads) in cover.formats
+
+    def turn() -> tuple[Callable[..., Any], list[Tensor]]:
+        """A function and its arguments, with copies of the weights of their own."""
+        pairs = [(tensor, turns) for tensor, turns in zip(operands, is_turned, strict=True) if tensor is not None]
+        arguments = [_copy(tensor) if turns else tensor for tensor, turns in pairs]
+        return forward or _bound(cover, statics, overwrites), arguments
+
+    ring = cycle([turn() for _ in range(copies)])
 
     def call() -> Any:
         function, arguments = next(ring)
@@ -65,17 +73,10 @@ def conversion(value: Value, format_: Format, device: torch.device) -> Callable[
     return partial(_module(lambda call, given: laid_out(call, value, given[0], format_), [tensor]), tensor)
 
 
-def _turn(
-    cover: Cover,
-    forward: Callable[..., Any] | None,
-    operands: Sequence[Tensor | None],
-    is_turned: Sequence[bool],
-    statics: Sequence[Tensor],
-) -> tuple[Callable[..., Any], list[Tensor]]:
-    """A function and its arguments, with copies of the weights of their own."""
-    pairs = [(tensor, turns) for tensor, turns in zip(operands, is_turned, strict=True) if tensor is not None]
-    arguments = [_copy(tensor) if turns else tensor for tensor, turns in pairs]
-    return forward or cover.bind(list(map(_copy, statics))).function, arguments
+def _bound(cover: Cover, statics: Sequence[Tensor], overwrites: bool) -> Callable[..., Any]:
+    """The kernel of a cover with weights of its own, in the form that overwrites what dies there if it has one."""
+    bound = cover.bind(list(map(_copy, statics)))
+    return (bound.overwriting_function if overwrites else None) or bound.function
 
 
 def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.plan import Format, Step
-from taso_py.backend.storage import KERNEL
+from taso_py.backend.storage import KERNEL, OVERWRITES
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import CPU, InventedPrices
@@ -94,6 +95,51 @@ def test_every_tile_and_format_is_met() -> None:
         _check(program, plan, args)
     assert {name for name, _ in met} >= {"aten", "onednn.conv", "onednn.linear", "mkl.linear"}
     assert {format_ for _, format_ in met} == set(Format)
+
+
+class Added(nn.Module):
+    """A convolution, and what its result is added to."""
+
+    def __init__(self, function: Callable[[Added, Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+        self.conv, self.other = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+        self.weight = nn.Parameter(torch.randn(2, 6, 5, 4))
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(self, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "overwritten"),
+    [
+        (lambda m, x: functional.relu(m.conv(x) + m.other(x)), 1),
+        # What is computed from what is added, or reads it before.
+        (lambda m, x: m.conv(y := torch.tanh(x)) + y, 0),
+        (lambda m, x: m.conv(torch.tanh(y := torch.sigmoid(x))) + y, 1),
+        (lambda m, x: m.conv(x) + x, 0),
+        (lambda m, x: m.conv(x) + m.weight, 0),
+        (lambda m, x: (y := torch.tanh(x), m.conv(x) + y), 0),
+        (lambda m, x: (m.conv(x) + (y := torch.tanh(x))) * torch.relu(y), 0),
+        (lambda m, x: m.conv(x) + torch.tanh(x).reshape(5, 4, 2, 6).reshape(2, 6, 5, 4), 1),
+        (lambda m, x: m.conv(x) + torch.tanh(x[:1]).expand(2, 6, 5, 4), 0),
+        (lambda m, x: m.conv(m.conv(x) + (y := torch.sigmoid(x))) + torch.tanh(y), 1),
+    ],
+)
+@pytest.mark.parametrize("format_", Format)
+def test_a_convolution_is_added_in_place_where_nothing_else_reads(
+    format_: Format, function: Callable[[Added, Tensor], object], overwritten: int
+) -> None:
+    """And where it lies as the result does."""
+    module, x = Added(function).eval(), torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0))
+    program = fold(import_module(module, (x,)))
+    found = [cover for node in program.graph.nodes for cover in covers(node, CPU) if len(cover.operands) == 2]
+    fused = {cover.root: cover for cover in found if cover.name == "onednn.conv"}
+    assert fused
+    plan = Plan({root: Step(cover, format_, Format.CHANNELS_LAST) for root, cover in fused.items()}).eager()
+    written = [node for node in build(program, plan).graph.nodes if KERNEL in node.meta and OVERWRITES in node.meta]
+    assert len(written) == (overwritten if format_ is Format.CHANNELS_LAST else 0)
+    _check(program, plan, (x,))
 
 
 @pytest.mark.parametrize(("channels", "rows", "columns"), [(1, 4, 1), (1, 4, 4), (3, 1, 1), (3, 4, 1)])

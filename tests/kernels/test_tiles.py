@@ -94,17 +94,25 @@ def _check(cover: Cover, inputs: Sequence[Tensor], graph: Graph, weights: dict[s
     if between:
         results = run_graph(Graph(graph.inputs, tuple(between)), inputs, weights)
         named |= dict(zip(between, results, strict=True))
-    call = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics]).function
+    bound = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics])
     (expected,) = run_graph(graph, inputs, weights)
     tolerance = TOLERANCE[expected.dtype]
     for reads, _ in cover.formats:
         for operands in zip(*(_layouts(named[value], reads) for value in cover.operands), strict=False):
             kept = [operand.clone() for operand in operands]
             with torch.no_grad():
-                result = call(*operands)
+                result = bound.function(*operands)
             assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
             assert torch.allclose(result.float(), expected.float(), rtol=tolerance, atol=4 * tolerance), cover.name
             assert all(torch.equal(a, b) for a, b in zip(kept, operands, strict=True)), "an operand was written to"
+            overwriting = bound.overwriting_function if (reads, reads) in cover.formats else None
+            if overwriting is not None:
+                last = operands[-1].clone()
+                with torch.no_grad():
+                    written = overwriting(*operands[:-1], last)
+                assert written.data_ptr() == last.data_ptr()
+                assert torch.allclose(last.float(), result.float(), rtol=tolerance, atol=tolerance)
+                assert all(torch.equal(a, b) for a, b in zip(kept, operands, strict=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -129,10 +137,13 @@ def _random_convolution(chance: random.Random) -> Graph | None:
     windows = [apart * (size - 1) + 1 for apart, size in zip(dilation, kernel, strict=True)]
     if any(size + 2 * pad < window for size, pad, window in zip(image, padding, windows, strict=True)):
         return None
+    sizes = zip(image, padding, windows, stride, strict=True)
+    result = ",".join(str((size + 2 * pad - window) // step + 1) for size, pad, window, step in sizes)
+    convolution = f"conv2d(x, w){{stride={stride}, padding={padding}, dilation={dilation}, groups={groups}}}"
     return parse_graph(
-        f'graph(x: f32[2,{channels},{image[0]},{image[1]}]) {{ w = weight{{key="w", '
-        f"type=f32[{outputs},{channels // groups},{kernel[0]},{kernel[1]}]}} "
-        f"return conv2d(x, w){{stride={stride}, padding={padding}, dilation={dilation}, groups={groups}}} }}"
+        f"graph(x: f32[2,{channels},{image[0]},{image[1]}], z: f32[2,{outputs},{result}]) {{ "
+        f'w = weight{{key="w", type=f32[{outputs},{channels // groups},{kernel[0]},{kernel[1]}]}} '
+        f"return {chance.choice((convolution, f'relu(add({convolution}, z))'))} }}"
     )
 
 
@@ -245,6 +256,22 @@ def test_a_linear_layer_is_packed_for_one_number_of_rows(rows: Dim, is_packed: b
     names = [cover.name for cover in covers(make(Linear(), [x, weight]), CPU)]
     assert ("mkl.linear" in names) == is_packed
     assert "onednn.linear" in names
+
+
+def test_where_nothing_can_be_overwritten_results_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = parse_graph(CONV.format(t="f32", o=16, c=8, n=1, bias="", result="add(p, z)"))
+    inputs, weights = _tensors(graph, CPU)
+    monkeypatch.setattr(torch.ops.mkldnn._convolution_pointwise_, "binary", lambda other, *_: other)
+    onednn.overwriting_works.cache_clear()
+    (cover,) = _fused(graph, CPU)
+    assert cover.bind([weights["w"]]).overwriting_function is None
+    assert "in place" not in cover.text
+    _check(cover, inputs, graph, weights)
+    monkeypatch.undo()
+    onednn.overwriting_works.cache_clear()
+    (cover,) = _fused(graph, CPU)
+    assert cover.bind([weights["w"]]).overwriting_function is not None
+    assert "in place" in cover.text
 
 
 def test_an_operator_that_does_not_exist_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ is prepared as resizable, for all that the module takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from io import StringIO
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -102,12 +103,13 @@ def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any
     return torch.compile(module, backend="inductor", dynamic=_dynamic(resizable))
 
 
-def _frozen(settings: Mapping[str, Any]) -> _Preparation:
-    """What prepares a module with Inductor, weights frozen."""
+def _frozen(settings: Mapping[str, Any], packs: bool = True) -> _Preparation:
+    """What prepares a module with Inductor, weights frozen; its own packing of products can be left out."""
     options = {"freezing": True, **settings}
 
     def prepared(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         from torch._inductor import config as inductor  # imported here: it takes as long as PyTorch itself
+        from torch._inductor.fx_passes import freezing_patterns
 
         # The options keep what is compiled apart from what other forms have compiled of the same module.
         compiled = torch.compile(module, backend="inductor", dynamic=_dynamic(resizable), options={**options})
@@ -115,7 +117,10 @@ def _frozen(settings: Mapping[str, Any]) -> _Preparation:
         def compiling(*args: Any, **kwargs: Any) -> Any:
             # Tracing asks the configuration whether weights are frozen, before the options are looked at: as an option
             # alone the setting is without effect.
-            with inductor.patch(options):
+            # What packs products is registered once a process, then applied whatever the configuration says, and takes
+            # packed products of a plan for its own (PyTorch 2.13).
+            patterns = nullcontext() if packs else patch.object(freezing_patterns, "pass_patterns", [], create=True)
+            with inductor.patch(options), patterns:
                 return running(*args, **kwargs)
 
         def running(*args: Any, **kwargs: Any) -> Any:
@@ -166,6 +171,6 @@ _PREPARE: Mapping[str, _Preparation] = {
     "inductor-freezing": _frozen({}),
     "inductor-max-autotune": _frozen({"max_autotune": True, "autotune_num_choices_displayed": 0}),
     # What the plan chose stays as it is: nothing else is packed, nor laid out otherwise.
-    COMPILED_AROUND: _frozen({"layout_optimization": False, "cpp.weight_prepack": False}),
+    COMPILED_AROUND: _frozen({"layout_optimization": False, "cpp.weight_prepack": False}, packs=False),
     "cudagraph": _cudagraph,
 }

@@ -151,7 +151,7 @@ class _Writer:
             result = self._call(node, bound.target, *operands, *map(self._packed, bound.rest))
         else:
             result = self._call(node, bound.function, *operands)
-            if bound.overwriting is not None and step.reads is step.gives:
+            if step.reads is step.gives:
                 result.meta[OVERWRITING] = bound.overwriting_function
         result.meta[KERNEL] = kernel.name
         if len(node.types) == 1:

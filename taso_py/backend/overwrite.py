@@ -11,8 +11,8 @@ Invariant: only storage that was allocated within the graph is written to, after
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -37,15 +37,13 @@ def overwrite_dead(graph: fx.Graph) -> None:
     storages = Storages(graph)
     for node in graph.nodes:
         form = _form(node)
-        place = None if form is None else _dying(node, storages)
-        if form is not None and place is not None:
+        source = None if form is None else _dying(node, form, storages)
+        if form is not None and source is not None:
             operands = list(node.args)
-            if KERNEL not in node.meta:
-                operands.insert(0, operands.pop(place))
-                place = 0
-            node.args, node.target = tuple(operands), form
-            node.meta[OVERWRITES] = place
-            storages.join(operands[place], node)
+            operands.insert(form.place, operands.pop(source))
+            node.args, node.target = tuple(operands), form.function
+            node.meta[OVERWRITES] = form.place
+            storages.join(operands[form.place], node)
 
 
 def poison(module: fx.GraphModule) -> fx.GraphModule:
@@ -65,24 +63,35 @@ def _destroy(value: object) -> None:
         value.fill_(math.nan if value.is_floating_point() or value.is_complex() else 77)
 
 
-def _form(node: fx.Node) -> Callable[..., Any] | None:
-    """The form of a call that writes to an operand: of an elementwise one to its first, of a kernel's to its last."""
+class _Form(NamedTuple):
+    """The form of a call that writes to one of its operands."""
+
+    function: Callable[..., Any]
+    place: int
+    """Where it takes the operand that it writes to."""
+    sources: Sequence[int]
+    """Where the call itself takes an operand that can be put there."""
+
+
+def _form(node: fx.Node) -> _Form | None:
+    """The form of an elementwise call writes to its first operand, that of a kernel to its last."""
     if KERNEL in node.meta:
-        return node.meta.get(OVERWRITING)
+        last, function = len(node.args) - 1, node.meta.get(OVERWRITING)
+        return None if function is None else _Form(function, last, [last])
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload) or not is_trusted(target):
         return None
-    return in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
+    function = in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
+    commutes = target in _COMMUTE and not node.kwargs
+    return None if function is None else _Form(function, 0, range(min(len(node.args), 1 + commutes)))
 
 
-def _dying(node: fx.Node, storages: Storages) -> int | None:
-    """The operand that may be overwritten, if any: the first one, the second of a sum or product, a kernel's last."""
-    commutes = node.target in _COMMUTE and not node.kwargs
-    places = [len(node.args) - 1] if KERNEL in node.meta else range(min(len(node.args), 1 + commutes))
-    for place in places:
-        operand = node.args[place]
+def _dying(node: fx.Node, form: _Form, storages: Storages) -> int | None:
+    """Where a call takes an operand that the form may write to, if there is one."""
+    for source in form.sources:
+        operand = node.args[source]
         if isinstance(operand, fx.Node) and _may_take(node, operand, storages):
-            return place
+            return source
     return None
 
 

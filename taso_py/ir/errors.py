@@ -25,8 +25,14 @@ MOST_CHARACTERS = 200
 
 
 def first_line(error: BaseException) -> str:
-    """What another library says is wrong, enough for a message of one line: its first line, of a long one less."""
-    line = next(iter(str(error).strip().splitlines()), repr(error))
+    """What another library says is wrong, enough for a message of one line: its first line, of a long one less.
+
+    A line that ends with a colon only announces the next.
+    """
+    lines = iter(str(error).strip().splitlines())
+    line = next(lines, repr(error))
+    if line.endswith(":"):
+        line = f"{line} {next(lines, '')}".rstrip()
     if len(line) <= MOST_CHARACTERS:
         return line
     start = line[:MOST_CHARACTERS]

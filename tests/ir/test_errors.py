@@ -10,6 +10,8 @@ from taso_py.ir.errors import first_line
     [
         ("too large\n  at line 3\n", "too large"),
         ("", "ValueError('')"),
+        ("the backend raised:\nAssertionError: no packing\nmore", "the backend raised: AssertionError: no packing"),
+        ("it ends:", "it ends:"),
         ("It is broken. " + "Ask someone. " * 30, "It is broken." + " Ask someone." * 13 + " Ask someone"),
         ("word " * 100, "word " * 40 + "..."),
     ],

@@ -4,6 +4,9 @@ Inductor comes in four forms: as ``torch.compile`` has it by default; with ``fre
 packed kernels for them; with ``max_autotune`` besides, which measures kernels; and, on the CPU, behind the kernels and
 memory formats of a plan, where it compiles only what lies between them. Which is fastest depends on the model.
 
+What freezing compiles was computed of the weights once; writes to a weight in place show afterwards only where it is
+read as it is, which is the compiler's choice and, around the kernels of a plan, the plan's.
+
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs; if it
 is prepared as resizable, for all that the module takes.
 """

@@ -11,7 +11,14 @@ from taso_py.cost.choice import choose
 from taso_py.frontend import import_program
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import TRACED
-from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS, RuntimeUnavailableError, prepare, runtimes_to_try
+from taso_py.runtime.runtimes import (
+    COMPILED,
+    COMPILED_AROUND,
+    COMPILERS,
+    RuntimeUnavailableError,
+    prepare,
+    runtimes_to_try,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -60,6 +67,28 @@ def test_frozen_weights_stay_as_they_were() -> None:
     assert frozen == ["inductor-freezing", "inductor-max-autotune"]
 
 
+class TwoWeights(torch.nn.Module):
+    """A linear layer whose weight is a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.ones(4, 3)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.first + self.second)
+
+
+@compiles
+def test_what_is_computed_of_frozen_weights_stays_as_it_was() -> None:
+    module, x = TwoWeights(), torch.ones(2, 3)
+    prepared = {runtime: prepare(module, runtime, (x,), {}) for runtime in COMPILED}
+    before = module(x)
+    with torch.no_grad():
+        module.first.add_(1)
+    frozen = [runtime for runtime, runner in prepared.items() if torch.allclose(runner(x), before)]
+    assert frozen == ["inductor-freezing", "inductor-max-autotune", "inductor-kernels"]
+
+
 @compiles
 def test_weights_are_frozen_for_sizes_that_come_later_too() -> None:
     module = torch.nn.Linear(3, 4)
@@ -86,6 +115,30 @@ def test_a_compiler_leaves_products_to_the_kernels_of_a_plan(open_batch: bool) -
     for given in (x, torch.randn(5, 3, 8, 8)) if open_batch else (x,):
         with torch.no_grad():
             assert torch.allclose(runner(given), module(given), atol=1e-5)
+
+
+class Shifted(torch.nn.Module):
+    """A linear layer with a sum that no kernel takes in: the other operand has another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 5, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + x.sum()
+
+
+@compiles
+def test_what_another_form_packs_is_not_looked_for_in_packed_products() -> None:
+    torch.manual_seed(0)
+    module, x = Shifted().eval(), torch.randn(4, 6)
+    # It makes known to the compiler how it packs products, for the whole process.
+    prepare(module, "inductor-freezing", (x,), {})
+    program = fold(import_program(torch.export.export(module, (x,))))
+    plan = choose(program.graph, InventedPrices(0, fused=0.01, tiles=TRACED)).plan.compiled()
+    assert {step.kernel.name for step in plan.steps.values() if step.kernel} == {"onednn.linear"}
+    runner = prepare(build(program, plan), COMPILED_AROUND, (x,), {})
+    assert torch.allclose(runner(x), module(x), atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

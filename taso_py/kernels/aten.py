@@ -15,7 +15,7 @@ from taso_py.ir.operator import Constant
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
-from taso_py.ops.movement import Concat, Permute, Slice
+from taso_py.ops.movement import Concat, Pad, Permute, Slice
 from taso_py.ops.normalization import BatchNorm
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -23,9 +23,12 @@ from taso_py.ops.reduction import Max, Mean, Sum
 
 _ELEMENTWISE = (Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast)
 _REDUCTIONS = (Sum, Mean, Max)
-_KEEP_FORMAT = (*_ELEMENTWISE, *_REDUCTIONS, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat, Slice)
-_OPAQUE_ELEMENTWISE = frozenset(
-    {"aten.hardswish.default", "aten.hardsigmoid.default", "aten.hardtanh.default", "aten.clamp.default"}
+_KEEP_FORMAT = (*_ELEMENTWISE, *_REDUCTIONS, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat, Pad, Slice)
+_OPAQUE_KEEP_FORMAT = frozenset(
+    {
+        *("aten.hardswish.default", "aten.hardsigmoid.default", "aten.hardtanh.default", "aten.clamp.default"),
+        "aten.pad.default",
+    }
 )
 TO_LAST = (0, 2, 3, 1)
 """The order of axes that takes channels last: of a channels-last value it is a dense one, without moving anything."""
@@ -57,7 +60,9 @@ def _order(node: Node) -> tuple[int, ...] | None:
 
 def _keeps_format(node: Node) -> bool:
     if isinstance(node.op, Opaque):
-        return node.op.target in _OPAQUE_ELEMENTWISE and len(node.inputs) == 1
+        # Of all ways to pad, that one makes a dense result.
+        is_circular = "text:circular" in node.op.arguments
+        return node.op.target in _OPAQUE_KEEP_FORMAT and len(node.inputs) == 1 and not is_circular
     return isinstance(node.op, _KEEP_FORMAT)
 
 

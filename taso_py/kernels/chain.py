@@ -66,8 +66,8 @@ class Chain:
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.
 
-        A normalised product is ``(x * w + b - mean) * s + beta`` with ``s = gamma / sqrt(variance + eps)``, so that the
-        weight becomes ``w * s`` and the bias ``(b - mean) * s + beta``; computed in double precision.
+        A normalised product is ``(x * w + b) * s + t``: the weight becomes ``w * s`` and the bias ``b * s + t``, both
+        computed in double precision.
         """
         count = len(self.product.inputs) - 1
         weight, bias = statics[0], statics[1] if count == 2 else None
@@ -75,11 +75,19 @@ class Chain:
             weight = weight.t()
         if self.norm is None:
             return weight, bias
-        gamma, beta, mean, variance = (tensor.double() for tensor in statics[count:])
-        scale = gamma / torch.sqrt(variance + cast(float, cast(BatchNorm, self.norm.op).eps))
-        shift = (0.0 if bias is None else bias.double()) - mean
+        scale, shift = scale_and_shift(self.norm, statics[count:])
         folded = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
-        return folded.to(weight.dtype), (shift * scale + beta).to(weight.dtype)
+        return folded.to(weight.dtype), (shift if bias is None else bias.double() * scale + shift).to(weight.dtype)
+
+
+def scale_and_shift(norm: Node, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """What an inference batch normalisation multiplies channels by, and adds then, in double precision.
+
+    Of ``(x - mean) / sqrt(variance + eps) * gamma + beta`` the parameters are gamma, beta, mean and variance.
+    """
+    gamma, beta, mean, variance = (tensor.double() for tensor in parameters)
+    scale = gamma / torch.sqrt(variance + cast(float, cast(BatchNorm, norm.op).eps))
+    return scale, beta - mean * scale
 
 
 def chains(root: Node) -> Iterator[Chain]:
@@ -95,7 +103,7 @@ def chains(root: Node) -> Iterator[Chain]:
 def _normed(end: Node, other: Value | None, tail: list[Node], activation: Node | None) -> Iterator[Chain]:
     if _is_product(end):
         yield Chain(end, None, other, (end, *tail), activation)
-    elif isinstance(end.op, BatchNorm) and all(value.node.is_static for value in end.inputs[1:]):
+    elif is_inference_norm(end):
         product = end.inputs[0].node
         if isinstance(product.op, Conv2d) and _is_product(product):
             yield Chain(product, end, other, (product, end, *tail), activation)
@@ -112,6 +120,11 @@ def _is_product(node: Node) -> bool:
         and others[0].type.rank == (4 if isinstance(node.op, Conv2d) else 2)
         and all(size > 0 for size in (*first.type.sizes, *node.types[0].sizes))
     )
+
+
+def is_inference_norm(node: Node) -> bool:
+    """Whether a node is a batch normalisation whose parameters are known when a module is built."""
+    return isinstance(node.op, BatchNorm) and all(value.node.is_static for value in node.inputs[1:])
 
 
 def is_activation(node: Node) -> bool:

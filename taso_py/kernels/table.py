@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from taso_py.ir.node import Node
+from taso_py.kernels.affine import AFFINE
 from taso_py.kernels.aten import ATEN
 from taso_py.kernels.cudnn import CUDNN
 from taso_py.kernels.mkl import MKL
@@ -18,7 +19,7 @@ from taso_py.kernels.tile import Cover, Tile
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.normalization import BatchNorm
 
-TILES: tuple[Tile, ...] = (ATEN, *ONEDNN, MKL, *CUDNN)
+TILES: tuple[Tile, ...] = (ATEN, AFFINE, *ONEDNN, MKL, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
 """For compilers behind the module that choose kernels of their own."""

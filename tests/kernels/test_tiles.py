@@ -45,6 +45,11 @@ CONV_RESULTS = [
     *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
+NORMED = """graph(p: f32[2,16,5,4]) {{
+  g = weight{{key="g", type=f32[16]}} m = weight{{key="m", type=f32[16]}} b = weight{{key="b", type=f32[16]}}
+  v = weight{{key="v", type=f32[16]}}
+  return {result}
+}}"""
 LINEAR_RESULTS = [
     *("linear(x, w)", "linear(x, w, b)", "gelu(linear(x, w, b))", "silu(linear(x, w))", "add(z, linear(x, w, b))"),
     *("matmul(x, u)", "relu(matmul(x, u))"),
@@ -56,6 +61,7 @@ def _graphs(dtype: str) -> Iterator[Graph]:
         yield parse_graph(CONV.format(t=dtype, o=16, c=8 // groups, n=groups, bias=bias, result=result))
     for result in LINEAR_RESULTS:
         yield parse_graph(LINEAR.format(t=dtype, result=result))
+    yield parse_graph(NORMED.format(result=NORM))
 
 
 def _tensors(graph: Graph, device: torch.device) -> tuple[list[Tensor], dict[str, Tensor]]:

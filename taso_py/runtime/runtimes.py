@@ -28,6 +28,8 @@ from taso_py.kernels.table import PLAIN, TILES, TRACED
 from taso_py.kernels.tile import Tile
 
 Runner: TypeAlias = Callable[..., Any]
+_PACKS = "cpp.weight_prepack"
+"""The setting of Inductor that says whether it packs products itself."""
 _Preparation: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any], bool], Runner]
 
 COMPILERS = ("inductor", "inductor-freezing", "inductor-max-autotune")
@@ -106,9 +108,10 @@ def _inductor(module: nn.Module, _args: Sequence[Any], _kwargs: Mapping[str, Any
     return torch.compile(module, backend="inductor", dynamic=_dynamic(resizable))
 
 
-def _frozen(settings: Mapping[str, Any], packs: bool = True) -> _Preparation:
-    """What prepares a module with Inductor, weights frozen; its own packing of products can be left out."""
+def _frozen(settings: Mapping[str, Any]) -> _Preparation:
+    """What prepares a module with Inductor, weights frozen."""
     options = {"freezing": True, **settings}
+    packs = options.get(_PACKS, True)
 
     def prepared(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         from torch._inductor import config as inductor  # imported here: it takes as long as PyTorch itself
@@ -174,6 +177,6 @@ _PREPARE: Mapping[str, _Preparation] = {
     "inductor-freezing": _frozen({}),
     "inductor-max-autotune": _frozen({"max_autotune": True, "autotune_num_choices_displayed": 0}),
     # What the plan chose stays as it is: nothing else is packed, nor laid out otherwise.
-    COMPILED_AROUND: _frozen({"layout_optimization": False, "cpp.weight_prepack": False}, packs=False),
+    COMPILED_AROUND: _frozen({"layout_optimization": False, _PACKS: False}),
     "cudagraph": _cudagraph,
 }

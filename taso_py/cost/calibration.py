@@ -1,8 +1,9 @@
-"""What a call takes longer in a model for reasons that have nothing to do with its operands.
+"""What a call takes longer in a model than alone.
 
 In a model a call finds its code and the interpreter's data displaced from the caches by the calls before: hardly in one
-of small operators, by microseconds in one of large convolutions. How long each node takes in a run, less its latency
-alone, tells this apart from what grows with the bytes that calls move, which is most where they move many.
+of small operators, by microseconds in one of large convolutions. And it finds its operands where another call, perhaps
+on another core, left them, which takes the longer the more bytes it moves. How long each node takes in a run, less its
+latency alone, tells the two apart.
 
 Invariant: what is answered is not negative, and does not depend on how the machine's clock is scaled.
 """
@@ -35,26 +36,36 @@ class Part:
     """The bytes of the activations that it reads and writes."""
 
 
-def cold_call_seconds(parts: Sequence[Part]) -> float:
-    """What a call takes longer in a run, whatever it moves.
+@dataclass(frozen=True)
+class Excess:
+    """What a call takes longer in a run, in seconds."""
 
-    It is the constant of the line ``inside - alone = constant + slope * moved``, both at least 0, with the least sum of
-    absolute residuals as shares of the time, so that a few nodes that were disturbed, or that suffer for other reasons,
-    do not count. The sum is minimised by least squares, reweighted until they are least absolutes (Schlossmacher, An
-    iterative technique for absolute deviations curve fitting, JASA 1973).
+    per_call_s: float = 0.0
+    """Whatever it moves."""
+    per_byte_s: float = 0.0
+    """Of the activations that it reads and writes."""
+
+
+def excess(parts: Sequence[Part]) -> Excess:
+    """What calls take longer in a run than alone.
+
+    It is the line ``inside - alone = per_call + per_byte * moved``, both at least 0, with the least sum of absolute
+    residuals as shares of the time, so that a few nodes that were disturbed, or that suffer for other reasons, do not
+    count. The sum is minimised by least squares, reweighted until they are least absolutes (Schlossmacher, An iterative
+    technique for absolute deviations curve fitting, JASA 1973).
     """
     if not parts:
-        return 0.0
+        return Excess()
     alone = np.array([part.alone_s for part in parts])
-    excess = np.array([part.inside_s for part in parts]) - alone
+    longer = np.array([part.inside_s for part in parts]) - alone
     moved = np.array([float(part.moved) for part in parts])
     shares = 1.0 / (alone + SHORT_S)
-    weights, constant = shares**2, 0.0
+    weights, constant, slope = shares**2, 0.0, 0.0
     for _ in range(ROUNDS):
-        constant, slope = _line(moved, excess, weights)
-        residuals = np.abs(excess - constant - slope * moved) * shares
+        constant, slope = _line(moved, longer, weights)
+        residuals = np.abs(longer - constant - slope * moved) * shares
         weights = shares**2 / np.maximum(residuals, LEAST_SHARE)
-    return constant
+    return Excess(constant, slope)
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[float, float]:

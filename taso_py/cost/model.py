@@ -5,9 +5,10 @@ once and put there. What depends on weights only is computed when a module is bu
 the search; it is not the verdict.
 
 Called again and again alone, an operator finds its operands in the nearest cache and its code in the pipeline; in a
-model it does not, and the plain sum is 0.7 to 0.9 of the truth. What is missing is proportional to the bytes of the
-activations that calls read and write, next to something per call (:mod:`taso_py.cost.calibration`). So one run of the
-model itself, plainly computed, calibrates the sum (:meth:`CostModel.calibrate`), and candidates are priced alike.
+model it does not, and the plain sum is 0.7 to 0.9 of the truth. What calls take longer there, each by itself and for
+each byte of activations, is seen in a run of the model itself, plainly computed (:mod:`taso_py.cost.calibration`); what
+is missing then, since the machine has become slower or faster meanwhile, is a factor that all latencies share
+(:meth:`CostModel.calibrate`). Candidates are priced alike.
 
 Invariant: the latency of a node is the same throughout the life of a model, so that a search is deterministic.
 """
@@ -28,7 +29,7 @@ from tqdm import tqdm
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.calibration import Part, cold_call_seconds
+from taso_py.cost.calibration import Excess, Part, excess
 from taso_py.cost.choice import IMAGE_OPERATORS, Choice, Rim, allowed, choose, is_running
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
@@ -49,6 +50,7 @@ BUDGET_S = 0.01
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
 RUN_S = 0.6
 """Time to measure a run of a whole graph for."""
+GIB = 2**30
 PLAIN_NAME = "torch:"
 """How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
@@ -61,7 +63,7 @@ class Context:
     """What being in a model adds to latencies that were measured alone."""
 
     scale: float = 1.0
-    """Less than 1 where calls overlap in time."""
+    """Of what was measured alone."""
     per_call_s: float = 0.0
     per_byte_s: float = 0.0
     """Of the activations that a call reads and writes."""
@@ -183,16 +185,29 @@ class CostModel:
         together = self._lookup((f"{PLAIN_NAME}graph", run), lambda: call, RUN_S)
         if not together or not alone or math.inf in (together, alone):
             return
-        missing = max(0.0, together - alone)
-        cold = self._remembered((f"{PLAIN_NAME}cold call", run), lambda: self._cold_call(inside()))
-        per_call = min(cold, missing / max(1, len(covers)))
+        longer = self._excess(run, inside)
         moved = sum(self._activation_bytes(cover) for cover in covers)
-        per_byte = (missing - per_call * len(covers)) / moved if moved else 0.0
-        self.recalibrate(Context(min(1.0, together / alone), per_call, per_byte))
+        scale = together / (alone + longer.per_call_s * len(covers) + longer.per_byte_s * moved)
+        self.recalibrate(Context(scale, scale * longer.per_call_s, scale * longer.per_byte_s))
 
-    def _cold_call(self, inside: Mapping[Node, float]) -> float:
+    def _excess(self, run: str, inside: Callable[[], Mapping[Node, float]]) -> Excess:
+        """What calls take longer in a run than alone: found once and kept, unless the machine is not calm."""
+        keys = [(f"{PLAIN_NAME}{name}", run) for name in ("cold call", "cold GiB")]
+        known = [self._database.get(self._environment, *key) for key in keys]
+        if known[0] is not None and known[1] is not None:
+            return Excess(known[0].median_s, known[1].median_s / GIB)
+        if self._measuring is None:
+            return Excess()
+        found = self._compared(inside())
+        if self._measuring.is_calm:
+            for key, seconds in zip(keys, (found.per_call_s, found.per_byte_s * GIB), strict=True):
+                self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
+        return found
+
+    def _compared(self, inside: Mapping[Node, float]) -> Excess:
+        """What calls take longer by what nodes took in a run."""
         plain = {node: self.covers(node)[0] for node in inside if not _is_free(node)}
-        return cold_call_seconds(
+        return excess(
             [
                 Part(self._alone(cover, Format.DENSE), inside[node], self._activation_bytes(cover))
                 for node, cover in plain.items()
@@ -284,18 +299,6 @@ class CostModel:
                     self._database.put(self._environment, *key, found)
             known = self._latencies[key] = found.median_s
         return known
-
-    def _remembered(self, key: Key, find: Callable[[], float]) -> float:
-        """Seconds that are found once and kept, unless the machine is not calm."""
-        found = self._database.get(self._environment, *key)
-        if found is not None:
-            return found.median_s
-        if self._measuring is None:
-            return 0.0
-        seconds = find()
-        if self._measuring.is_calm:
-            self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
-        return seconds
 
     def _key(self, cover: Cover, reads: Format) -> Key:
         """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""

@@ -1,4 +1,4 @@
-"""What a call takes longer in a model, told apart from what the bytes that it moves take."""
+"""What a call takes longer in a model: by itself, and for the bytes that it moves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from taso_py.cost.calibration import Part, cold_call_seconds
+from taso_py.cost.calibration import Excess, Part, excess
 
 
 def parts(constant: float, slope: float, seed: int, disturbed: float = 0.0) -> list[Part]:
@@ -23,21 +23,27 @@ def parts(constant: float, slope: float, seed: int, disturbed: float = 0.0) -> l
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("constant", "slope"), [(7e-6, 2e-11), (7e-6, 0.0), (1e-6, 1e-11)])
-def test_the_constant_is_found(constant: float, slope: float, seed: int) -> None:
-    assert cold_call_seconds(parts(constant, slope, seed)) == pytest.approx(constant, rel=0.15)
+def test_the_line_is_found(constant: float, slope: float, seed: int) -> None:
+    found = excess(parts(constant, slope, seed))
+    assert found.per_call_s == pytest.approx(constant, rel=0.15)
+    assert found.per_byte_s == pytest.approx(slope, rel=0.15, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_disturbed_nodes_do_not_count(seed: int) -> None:
-    assert cold_call_seconds(parts(7e-6, 2e-11, seed, disturbed=0.15)) == pytest.approx(7e-6, rel=0.3)
+    found = excess(parts(7e-6, 2e-11, seed, disturbed=0.15))
+    assert found.per_call_s == pytest.approx(7e-6, rel=0.3)
+    assert found.per_byte_s == pytest.approx(2e-11, rel=0.3)
 
 
 def test_what_only_bytes_cost_is_no_constant() -> None:
-    assert cold_call_seconds(parts(0.0, 1e-10, 0)) < 3e-7
+    found = excess(parts(0.0, 1e-10, 0))
+    assert found.per_call_s < 3e-7
+    assert found.per_byte_s == pytest.approx(1e-10, rel=0.1)
 
 
 def test_it_is_never_negative() -> None:
     faster = [Part(1e-5, 0.8e-5, 1000 * n) for n in range(1, 20)]
-    assert cold_call_seconds(faster) == 0
-    assert cold_call_seconds([]) == 0
-    assert cold_call_seconds([Part(1e-5, 1.5e-5, 0)]) == pytest.approx(5e-6)
+    assert excess(faster) == excess([]) == Excess()
+    found = excess([Part(1e-5, 1.5e-5, 0)])
+    assert (found.per_call_s, found.per_byte_s) == (pytest.approx(5e-6), 0)

@@ -24,11 +24,17 @@ from taso_py.backend.schema import OVERLOAD
 from taso_py.ir.types import TensorType
 
 aten = torch.ops.aten
+nn: Any = torch._C._nn  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+"""Where :mod:`torch.nn.functional` takes its functions from; some of them it has only behind more arguments."""
 
 _ELEMENTWISE = ("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt")
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
-    *("cat", "permute", "reshape", "constant_pad_nd"),
+    *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll"),
+)
+_NEURAL = (
+    *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
+    *("hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "hardtanh", "hardtanh_"),
 )
 _BINARY = ("add", "sub", "mul", "div")
 
@@ -37,9 +43,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{getattr(aten, name).Tensor: getattr(torch, name) for name in _BINARY},
     **{getattr(aten, f"{name}_").default: getattr(Tensor, f"{name}_") for name in _ELEMENTWISE},
     **{getattr(aten, f"{name}_").Tensor: getattr(Tensor, f"{name}_") for name in _BINARY},
-    aten.gelu.default: functional.gelu,
-    aten.linear.default: functional.linear,
-    aten.avg_pool2d.default: functional.avg_pool2d,
+    **{getattr(aten, name).default: getattr(nn, name) for name in _NEURAL},
     aten.scaled_dot_product_attention.default: functional.scaled_dot_product_attention,
     aten.softmax.int: torch.softmax,
     aten.sum.dim_IntList: torch.sum,

@@ -16,7 +16,6 @@ from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
     DENSE_RIM,
     IMAGE_OPERATORS,
-    Labelling,
     Prices,
     Problem,
     Rim,
@@ -24,6 +23,7 @@ from taso_py.cost.choice import (
     cheapest,
     is_running,
     is_usable,
+    labelled,
 )
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -74,14 +74,12 @@ class Appraisal:
 def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format, rim: Rim = DENSE_RIM) -> Appraisal:
     """The appraisal of a graph of which nothing is known."""
     problem = Problem(graph, prices, frozenset(formats))
-    covers = problem.take(None)
-    labelling = Labelling(graph, covers, problem, rim)
-    labels = labelling.labels()
+    labelling, labels = labelled(problem, rim)
     slots = {
         cover.root: Slot(cover.nodes, pairs, own, label, cover.root in problem.images)
-        for cover, pairs, own, label in zip(covers, labelling.pairs, labelling.own, labels, strict=True)
+        for cover, pairs, own, label in zip(labelling.covers, labelling.pairs, labelling.own, labels, strict=True)
     }
-    homes = {node: cover.root for cover in covers for node in cover.nodes[:-1]}
+    homes = {node: cover.root for cover in labelling.covers for node in cover.nodes[:-1]}
     return Appraisal(slots, homes, labelling.conversions(labels), labelling.seconds(labels))
 
 

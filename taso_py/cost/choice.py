@@ -87,11 +87,7 @@ EVERY_START: Sequence[Format | None] = (None, *Format)
 
 
 def choose(
-    graph: Graph,
-    prices: Prices,
-    *,
-    formats: Iterable[Format] = Format,
-    starts: Sequence[Format | None] = EVERY_START,
+    graph: Graph, prices: Prices, *, formats: Iterable[Format] = Format, starts: Sequence[Format | None] = EVERY_START
 ) -> Choice:
     """The best covers and memory formats of a graph.
 
@@ -101,11 +97,18 @@ def choose(
         formats: the memory formats to choose from.
         starts: by what covers save in which format they are taken; None for what they save at their best.
     """
-    problem = Problem(graph, prices, frozenset(formats))
+    labelling, labels = labelled(Problem(graph, prices, frozenset(formats)), starts=starts)
+    return Choice(labelling.plan(labels), labelling.seconds(labels))
+
+
+def labelled(
+    problem: Problem, rim: Rim = DENSE_RIM, starts: Sequence[Format | None] = EVERY_START
+) -> tuple[Labelling, list[int]]:
+    """The best covers of a problem, and their best labels; the arguments are those of `choose`."""
     taken = [problem.take(format_) for format_ in (starts if problem.has_choice else starts[:1])]
     distinct = {frozenset(covers): covers for covers in taken}
-    choices = [Labelling(graph, covers, problem).solve() for covers in distinct.values()]
-    return min(choices, key=lambda choice: choice.seconds)
+    tried = [Labelling(covers, problem, rim) for covers in distinct.values()]
+    return min([(one, one.labels()) for one in tried], key=lambda found: found[0].seconds(found[1]))
 
 
 class Problem:
@@ -115,8 +118,8 @@ class Problem:
     """The nodes whose memory format may matter."""
 
     def __init__(self, graph: Graph, prices: Prices, formats: frozenset[Format]) -> None:
-        self.prices = prices
-        self._graph, self._formats = graph, formats
+        self.prices, self.graph = prices, graph
+        self._formats = formats
         self._running = [node for node in graph.nodes if is_running(node)]
         self.images = _reached_from_images(self._running) if Format.CHANNELS_LAST in formats else frozenset[Node]()
         self.has_choice = bool(self.images)
@@ -247,8 +250,8 @@ def _disjoint(one: Cover, other: Cover) -> bool:
 class Labelling:
     """Memory formats for covers that were taken: one of the pairs of each."""
 
-    def __init__(self, graph: Graph, covers: Sequence[Cover], problem: Problem, rim: Rim = DENSE_RIM) -> None:
-        self._covers = covers
+    def __init__(self, covers: Sequence[Cover], problem: Problem, rim: Rim = DENSE_RIM) -> None:
+        self.covers = covers
         self.pairs = [problem.formats(cover) for cover in covers]
         """The formats that each cover can choose from."""
         self._prices = problem.prices
@@ -263,20 +266,18 @@ class Labelling:
             for value in dict.fromkeys(cover.operands):
                 if is_formatted(value):
                     self._readers.setdefault(value, []).append(i)
-        self._rim, self._returned = rim, rim.returned(graph)
+        self._rim, self._returned = rim, rim.returned(problem.graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
         """What may have to be converted."""
         self._known_around: dict[int, Sequence[Value]] = {}
 
-    def solve(self) -> Choice:
-        """The plan with the best labels."""
-        labels = self.labels()
+    def plan(self, labels: Sequence[int]) -> Plan:
+        """The plan under labels."""
         steps = {
             cover.root: cover.step(pairs[label])
-            for cover, pairs, label in zip(self._covers, self.pairs, labels, strict=True)
+            for cover, pairs, label in zip(self.covers, self.pairs, labels, strict=True)
         }
-        needed = {node: step for node, step in steps.items() if step != Step(None)}
-        return Choice(Plan(needed), self.seconds(labels))
+        return Plan({node: step for node, step in steps.items() if step != Step(None)})
 
     def labels(self) -> list[int]:
         """The best labels.
@@ -286,7 +287,7 @@ class Labelling:
         anything to solve for (persistency: Boros and Hammer, Pseudo-Boolean optimization, 2002).
         """
         free = [i for i, pairs in enumerate(self.pairs) if len(pairs) > 1]
-        least = self._descended([0] * len(self._covers), free)
+        least = self._descended([0] * len(self.covers), free)
         most = self._descended([len(pairs) - 1 for pairs in self.pairs], free)
         open_ = [i for i in free if least[i] != most[i]]
         return self._cut(least, open_) if open_ else least
@@ -339,7 +340,7 @@ class Labelling:
         """The values of rank 4 that a cover reads and gives, remembered."""
         known = self._known_around.get(i)
         if known is None:
-            cover = self._covers[i]
+            cover = self.covers[i]
             values = [value for value in (*cover.operands, *cover.root.outputs) if is_formatted(value)]
             known = self._known_around[i] = list(dict.fromkeys(values))
         return known

@@ -17,7 +17,6 @@ import torch
 from experiments.harness import Settings
 from taso_py.backend import Plan, Program, build, fold
 from taso_py.backend.schema import stored_bytes
-from taso_py.cost.clock import Latency, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
@@ -28,8 +27,6 @@ from taso_py.runtime.source import Source, load_source
 Cost = TypeVar("Cost", bound=CostModel)
 UNLIMITED = 100.0
 """How many times the weights a graph may store here: the search has held it to its limit."""
-SECONDS = 1.5
-"""How long one module is timed."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +77,6 @@ def priced(source: Source) -> Generator[Subject]:
 def subject(name: str, settings: Settings) -> AbstractContextManager[Subject]:
     """A zoo model likewise."""
     return priced(load_source(f"zoo:{name}", device=settings.device, seed=settings.seed))
-
-
-def timed(call: Callable[[], object], settings: Settings) -> Latency:
-    """The latency of a module that runs alone, after a first run."""
-    call()
-    return measure(call, device=torch.device(settings.device), budget_s=SECONDS)
 
 
 def peak_mib() -> float:

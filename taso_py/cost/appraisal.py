@@ -3,8 +3,9 @@
 An appraisal remembers which covers compute a graph, in which formats, and what each costs. A substitution makes
 everything downstream of it anew, but node for node: there the covers, the formats and the prices stay.
 
-Invariant: an appraisal is the cost of a plan that is possible. So it is never below that of the best plan; it is above
-that of :func:`taso_py.cost.choice.choose` at most by what covers and formats far from the changes would gain by them.
+Invariant: an appraisal is the cost of a plan that is possible. So it is never below that of the best plan. A fresh one
+is that of :func:`taso_py.cost.choice.choose`; a revised one may be above it by what covers and formats far from the
+changes would gain by them, and since covers around them are taken in one way only, by what each saves at its best.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ BUDGET_S = 0.01
 RUN_S = 0.6
 """Time to measure a run of a whole graph for."""
 GIB = 2**30
+"""Bytes for which the latency database says what they take longer in a run: those of one byte would be listed as 0."""
 PLAIN_NAME = "torch:"
 """How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
 _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)

@@ -5,22 +5,25 @@ everything downstream of it anew, but node for node: there the covers, the forma
 
 Invariant: an appraisal is the cost of a plan that is possible. So it is never below that of the best plan. A fresh one
 is that of :func:`taso_py.cost.choice.choose`; a revised one may be above it by what covers and formats far from the
-changes would gain by them, and since covers around them are taken in one way only, by what each saves at its best.
+changes would gain by them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, replace
 
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
     DENSE_RIM,
+    EVERY_START,
     IMAGE_OPERATORS,
     Prices,
     Problem,
     Rim,
     allowed,
+    best_in,
     cheapest,
     is_running,
     is_usable,
@@ -106,9 +109,8 @@ def revise(
     """
     revision = _Revision(before, graph, images, prices, frozenset(formats), rim)
     zone = revision.dissolve(revision.zone(touched))
-    changed = revision.relabel(revision.fill(zone))
     values = {value for node in {*touched, *zone} for value in node.outputs if is_formatted(value)}
-    return revision.result(values.union(*map(revision.around, changed)))
+    return min([way.settled(values) for way in revision.filled(zone)], key=lambda appraisal: appraisal.seconds)
 
 
 class _Revision:
@@ -129,6 +131,7 @@ class _Revision:
         self._returned, self._rim, self._wanted = set(graph.outputs), rim, rim.returned(graph)
         self._slots: dict[Node, Slot] = {}
         self._homes: dict[Node, Node] = {}
+        self._filled: list[Node] = []
         for slot in before.slots.values():
             self._keep(slot)
 
@@ -183,8 +186,8 @@ class _Revision:
                     waiting.append(inner)
         return [node for node in self._graph.nodes if node in zone]
 
-    def fill(self, zone: Sequence[Node]) -> list[Node]:
-        """Takes covers for the nodes of a zone; returns the last nodes of the slots."""
+    def filled(self, zone: Sequence[Node]) -> list[_Revision]:
+        """The revisions in which the nodes of a zone have covers: one for each way to take them, at least one."""
         inside = set(zone)
         matter = self._mattering(zone)
         alone: dict[Node, list[Cover]] = {}
@@ -193,21 +196,32 @@ class _Revision:
             covers = self._prices.covers(node)
             alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
             fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._is_usable(c)]
-        costs: dict[Cover, tuple[Sequence[Formats], list[float]]] = {}
+        slots: dict[Cover, Slot] = {}
 
-        def seconds(cover: Cover) -> float:
-            if cover not in costs:
+        def slot(cover: Cover) -> Slot:
+            if cover not in slots:
                 pairs = self._pairs(cover, matter)
-                costs[cover] = pairs, [self._prices.cover_seconds(cover, pair) for pair in pairs]
-            return min(costs[cover][1])
+                own = [self._prices.cover_seconds(cover, pair) for pair in pairs]
+                slots[cover] = Slot(cover.nodes, pairs, own, 0, cover.root in matter)
+            return slots[cover]
 
-        roots: list[Node] = []
-        for cover in cheapest(alone, fused, seconds):
-            seconds(cover)
-            self._slots[cover.root] = Slot(cover.nodes, *costs[cover], 0, cover.root in matter)
-            self._homes.update(dict.fromkeys(cover.nodes[:-1], cover.root))
-            roots.append(cover.root)
-        return roots
+        def taken(format_: Format | None) -> list[Cover]:
+            return cheapest(alone, fused, lambda cover: best_in(format_, slot(cover).pairs, slot(cover).own))
+
+        ways = [taken(format_) for format_ in (EVERY_START if matter else EVERY_START[:1])]
+        distinct = {frozenset(covers): covers for covers in ways}
+        return [self._with(map(slot, covers)) for covers in distinct.values()]
+
+    def _with(self, slots: Iterable[Slot]) -> _Revision:
+        """This revision with more slots."""
+        way = copy(self)
+        way._slots, way._homes, way._filled = dict(self._slots), dict(self._homes), []
+        for slot in slots:
+            *inner, root = slot.nodes
+            way._slots[root] = slot
+            way._homes.update(dict.fromkeys(inner, root))
+            way._filled.append(root)
+        return way
 
     def _is_usable(self, cover: Cover) -> bool:
         return is_usable(cover, self._users, self._returned)
@@ -241,16 +255,20 @@ class _Revision:
         slots = (self._slots.get(self._homes.get(other, other)) for other in self._connected(node))
         return any(slot is not None and slot.matters for slot in slots)
 
-    def relabel(self, roots: Sequence[Node]) -> set[Node]:
-        """Chooses formats for new slots, and for others as far as that pays; returns the last nodes of all of them."""
-        free = [root for root in roots if len(self._slots[root].pairs) > 1]
+    def settled(self, values: Set[Value]) -> Appraisal:
+        """The appraisal once formats are chosen: of new slots, and of others as far as that pays.
+
+        Args:
+            values: those whose conversion may cost something else than before, whatever is chosen.
+        """
+        free = [root for root in self._filled if len(self._slots[root].pairs) > 1]
         ways = [self._descended(free, label) for label in ((0, 1) if free else ())]
-        changed = set(roots).union(*ways)
+        changed = set(self._filled).union(*ways)
+        around = set[Value]().union(*map(self._around, changed))
         if ways:
-            values = set[Value]().union(*map(self.around, changed))
-            best = min(ways, key=lambda way: self._seconds(changed, values, way))
+            best = min(ways, key=lambda way: self._seconds(changed, around, way))
             self._slots.update((root, replace(self._slots[root], label=label)) for root, label in best.items())
-        return changed
+        return self._result(values | around)
 
     def _descended(self, free: Sequence[Node], start: int) -> dict[Node, int]:
         """Labels of free slots, all the same to begin with, and of those around, that no single change improves."""
@@ -260,7 +278,7 @@ class _Revision:
             root = next(iter(waiting))
             del waiting[root]
             label = self._label(root, labels)
-            values = self.around(root)
+            values = self._around(root)
             stays = self._seconds((root,), values, labels)
             if self._seconds((root,), values, {**labels, root: label ^ 1}) < stays * SURELY:
                 labels[root] = label ^ 1
@@ -275,7 +293,7 @@ class _Revision:
     def _label(self, root: Node, labels: Mapping[Node, int]) -> int:
         return labels[root] if root in labels else self._slots[root].label
 
-    def around(self, root: Node) -> list[Value]:
+    def _around(self, root: Node) -> list[Value]:
         """The values of rank 4 that a slot reads and gives."""
         nodes = self._slots[root].nodes
         read = [value for node in nodes for value in node.inputs if is_formatted(value) and value.node not in nodes]
@@ -297,7 +315,7 @@ class _Revision:
                 wanted = slot.pairs[self._label(root, labels)][0] is not given
         return self._prices.conversion_seconds(value, given.other) if wanted else 0.0
 
-    def result(self, changed: Set[Value]) -> Appraisal:
+    def _result(self, changed: Set[Value]) -> Appraisal:
         """The appraisal, what the conversion of some values costs asked anew."""
         conversions: dict[Value, float] = {}
         for (node, output), seconds in self._before.conversions.items():

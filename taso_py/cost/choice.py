@@ -143,10 +143,20 @@ class Problem:
 
         def seconds(cover: Cover) -> float:
             pairs = self.formats(cover)
-            wanted = [pair for pair in pairs if format_ in (None, pair[0])] or pairs
-            return min(self.prices.cover_seconds(cover, pair) for pair in wanted)
+            return best_in(format_, pairs, [self.prices.cover_seconds(cover, pair) for pair in pairs])
 
         return cheapest(self._alone, self._fused, seconds)
+
+
+def best_in(format_: Format | None, pairs: Sequence[Formats], own: Sequence[float]) -> float:
+    """What a cover costs that reads a format, where it can; at its best where it cannot, or None is given.
+
+    Args:
+        format_: the format.
+        pairs: the formats that the cover can choose from.
+        own: what it costs in each.
+    """
+    return min([cost for pair, cost in zip(pairs, own, strict=True) if format_ in (None, pair[0])] or own)
 
 
 def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[Value]) -> bool:

@@ -172,16 +172,11 @@ def test_a_revised_appraisal_is_that_of_a_possible_plan(seed: int) -> None:
 def test_a_revised_appraisal_is_nearly_that_of_a_fresh_look() -> None:
     """After up to a dozen changes; what is invented differs from format to format more than latencies do."""
     walks = [walk for seed in range(100) for walk in rewritings(seed, 14, 12)]
-    pairs = [
-        (appraisal.seconds, choose(graph, prices, starts=[None]).seconds, appraise(graph, prices).seconds)
-        for graph, appraisal, prices in walks
-    ]
-    ratios = [revised / fresh for revised, fresh, _ in pairs if fresh]
+    pairs = [(appraisal.seconds, appraise(graph, prices).seconds) for graph, appraisal, prices in walks]
+    ratios = [revised / fresh for revised, fresh in pairs if fresh]
     assert mean(ratios) < 1.01
     assert max(ratios) < 1.5
     assert sum(ratio < 1 + 1e-9 for ratio in ratios) > 0.9 * len(ratios)
-    # A revision takes covers by what each saves at its best; a fresh look also by what it saves in one format.
-    assert mean([revised / fresh for revised, _, fresh in pairs if fresh]) < 1.03
 
 
 @pytest.mark.parametrize("seed", range(20))

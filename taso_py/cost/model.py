@@ -311,9 +311,8 @@ class CostModel:
             # Which operand comes first is chance.
             operands = tuple(sorted(operands, key=lambda value: self._layouts.signature([value], reads)))
         signature = self._layouts.signature(operands, reads)
-        if cover.statics:
-            # Parameters of a normalisation are folded into the weight, which is the first.
-            signature += "; " + self._layouts.signature(cover.statics[:1])
+        if cover.packed is not None:
+            signature += f"; weight {cover.packed.at_example.text}"
         if "weight" in signature:
             signature += f" of {self._ring >> 20} MiB"
         return name + cover.text, signature

@@ -29,7 +29,8 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
         def binder(statics: Sequence[Tensor]) -> Bound:
             return _bound(*scale_and_shift(node, statics))
 
-        yield Cover("aten.addcmul", (node,), node.inputs[:1], (CHANNELS_LAST,), node.inputs[1:], binder)
+        statics = node.inputs[1:]
+        yield Cover("aten.addcmul", (node,), node.inputs[:1], (CHANNELS_LAST,), statics, statics[0].type, binder)
 
 
 def _bound(scale: Tensor, shift: Tensor) -> Bound:

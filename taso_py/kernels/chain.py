@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
+from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Gelu, Relu, Sigmoid, Silu, Tanh
 from taso_py.ops.normalization import BatchNorm
@@ -47,6 +48,12 @@ class Chain:
         return (*self.product.inputs[1:], *(self.norm.inputs[1:] if self.norm else ()))
 
     @property
+    def weight(self) -> TensorType:
+        """The type of the weight as :meth:`parameters` gives it."""
+        type_ = self.product.inputs[1].type
+        return replace(type_, shape=type_.shape[::-1]) if isinstance(self.product.op, Matmul) else type_
+
+    @property
     def operands(self) -> tuple[Value, ...]:
         """What is read at run time: the input, and what is added."""
         return (self.product.inputs[0], *((self.other,) if self.other else ()))
@@ -58,10 +65,15 @@ class Chain:
 
     @property
     def text(self) -> str:
-        """What a kernel's latency depends on: not on a normalisation, which becomes weight and bias."""
+        """What a kernel's latency depends on: not on a normalisation, which becomes weight and bias.
+
+        Nor on which way round a weight is multiplied that is packed anyway: were a product and a linear layer measured
+        by themselves, the search would take the noise between the two for a gain.
+        """
         has_bias = self.norm is not None or len(self.product.inputs) == 3
         epilogue = ["bias"] * has_bias + ["add"] * (self.other is not None)
-        return " ".join([self.product.op.text, *epilogue, *([self.activation.op.text] if self.activation else ())])
+        product = Linear.name if isinstance(self.product.op, Matmul) else self.product.op.text
+        return " ".join([product, *epilogue, *([self.activation.op.text] if self.activation else ())])
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.

@@ -46,14 +46,14 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
         is_biased_linear = isinstance(chain.product.op, Linear) and len(chain.product.inputs) == 3
         if fuses and is_biased_linear and chain.other is None and _takes(chain, device, linear_works):
             yield Cover(
-                *("cublaslt.linear", chain.nodes, chain.operands, (DENSE,), chain.statics),
+                *("cublaslt.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, chain.weight),
                 *(lambda statics, chain=chain: _bind_linear(chain, statics), chain.text),
             )
 
 
 def _cover(name: str, chain: Chain, bind: Callable[[Chain, Sequence[Tensor]], Bound]) -> Cover:
     return Cover(
-        *(name, chain.nodes, chain.operands, (CHANNELS_LAST,), chain.statics),
+        *(name, chain.nodes, chain.operands, (CHANNELS_LAST,), chain.statics, chain.weight),
         *(lambda statics: bind(chain, statics), chain.text),
     )
 
@@ -91,7 +91,7 @@ def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor]) -> Bound:
 def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     weight, bias = chain.parameters(statics)
     uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
-    columns = weight.t()
+    columns = weight.contiguous().t()
 
     def linear(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])

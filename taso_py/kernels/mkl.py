@@ -43,7 +43,7 @@ def _cover(chain: Chain) -> Cover:
         weight, bias = chain.parameters(statics)
         return _bound(weight.contiguous(), bias, chain.rows)
 
-    return Cover("mkl.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, binder, chain.text)
+    return Cover("mkl.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, chain.weight, binder, chain.text)
 
 
 def _bound(weight: Tensor, bias: Tensor | None, rows: int) -> Bound:

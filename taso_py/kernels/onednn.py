@@ -60,7 +60,7 @@ def _cover(
     def binder(statics: Sequence[Tensor]) -> Bound:
         return bind(chain, statics)
 
-    return Cover(name, chain.nodes, chain.operands, formats, chain.statics, binder, text)
+    return Cover(name, chain.nodes, chain.operands, formats, chain.statics, chain.weight, binder, text)
 
 
 def _conv_text(chain: Chain) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from taso_py.backend.plan import Bound, Format, Step
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
+from taso_py.ir.types import TensorType
 
 Formats: TypeAlias = tuple[Format, Format]
 """How operands of rank 4 are read, and how results of rank 4 are given."""
@@ -40,7 +41,9 @@ class Cover:
     formats: tuple[Formats, ...]
     """The memory formats to choose from."""
     statics: tuple[Value, ...] = ()
-    """What is packed when a module is built."""
+    """What is packed when a module is built, in whatever order the kernel reads it."""
+    packed: TensorType | None = None
+    """The type of the weight among them: all that a latency depends on, however it lay before."""
     binder: Callable[[Sequence[Tensor]], Bound] | None = None
     """Packs static operands; None for plain ATen calls."""
     text: str = ""

@@ -35,6 +35,33 @@ def embeddings(
             yield bound
 
 
+def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
+    """Whether operator number ``place`` may be bound to a node, and what it reads to what the node reads.
+
+    That depends on operators and types alone, and which operands are the same; most that fails, fails here.
+    """
+    operator, bound = pattern.operators[place], Bindings(len(pattern.operators), len(pattern.variables))
+    if not bound.bind_node(place, operator, node):
+        return False
+    orders = (node.inputs, node.inputs[::-1]) if operator.swappable else (node.inputs,)
+    return any(_may_read_all(pattern, bound.copy(), operator, operands) for operands in orders)
+
+
+def _may_read_all(pattern: Pattern, bound: Bindings, operator: PatternOperator, operands: Sequence[Value]) -> bool:
+    """Whether what an operator reads may be bound to some operands; as far as that goes it is bound."""
+    for slot, value in zip(operator.operands, operands, strict=True):
+        place = slot.index
+        if slot.is_variable:
+            fits = bound.bind_variable(place, pattern.types[place], value)
+        elif bound.nodes[place] is not None:
+            fits = bound.nodes[place] is value.node and value.output == slot.output
+        else:
+            fits = value.output == slot.output and bound.bind_node(place, pattern.operators[place], value.node)
+        if not fits:
+            return False
+    return True
+
+
 class _Embedding:
     """The embedding of one pattern under way."""
 

@@ -19,9 +19,9 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim, is_never_negative, substitute, symbols
-from taso_py.ir.types import DType
+from taso_py.ir.types import DType, TensorType
 from taso_py.ops.scalar import Condition
-from taso_py.rules.embed import embeddings
+from taso_py.rules.embed import embeddings, may_begin
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, Slot, compile_pattern
 from taso_py.rules.substitution import Substitution, key
@@ -83,59 +83,38 @@ class Matcher:
         return list(found.values())
 
 
-_Operators: TypeAlias = Sequence[type[Operator] | None]
-_Surroundings: TypeAlias = tuple[type[Operator], tuple[type[Operator], ...], frozenset[type[Operator]]]
-"""The operators of a node, of its operands, and of its readers."""
-
-
-@dataclass(frozen=True)
-class _Needs:
-    """What a node must be for an operator of a rule to be matched to it."""
-
-    kind: type[Operator]
-    swap: bool
-    """Whether operands may be swapped."""
-    operands: tuple[type[Operator] | None, ...]
-    """Their operators; None where there may be any."""
-    readers: frozenset[type[Operator]]
-    """Operators that must be among the readers'."""
-
-    def fit(self, there: _Surroundings) -> bool:
-        """Whether a node with these surroundings has what is needed."""
-        kind, operands, readers = there
-        if kind is not self.kind or len(operands) != len(self.operands) or not self.readers <= readers:
-            return False
-        return _fit(self.operands, operands) or (self.swap and _fit(self.operands, operands[::-1]))
-
-
-def _fit(wanted: _Operators, operands: _Operators) -> bool:
-    return all(want is None or want is have for want, have in zip(wanted, operands, strict=True))
+_Operand: TypeAlias = tuple[Operator, tuple[TensorType, ...], int, int]
+"""Its operator, the types of what that gives, which of these is read, and the first operand that is the same."""
+_Surroundings: TypeAlias = tuple[Operator, tuple[TensorType, ...], tuple[_Operand, ...], frozenset[type[Operator]]]
+"""The operator of a node, the types of what it gives, what it reads, and the operators of its readers."""
 
 
 class _Anchors:
-    """Places to begin at, in any rule, by what a node must be there; nodes with alike surroundings are told alike."""
+    """Places to begin at, in any rule, by what a node must be there; nodes with equal surroundings are told alike."""
 
     def __init__(self) -> None:
-        self._places: dict[_Needs, list[tuple[_Search, int]]] = {}
+        self._places: dict[type[Operator], list[tuple[frozenset[type[Operator]], _Search, int]]] = {}
+        """By operator; each with the operators that must be among those of the node's readers."""
         self._known: dict[_Surroundings, Sequence[tuple[_Search, int]]] = {}
 
     def add(self, search: _Search, place: int) -> None:
         """Adds an operator of a rule."""
-        operators = search.pattern.operators
-        operator, slot = operators[place], Slot(False, place, 0)
-        operands = tuple([None if o.is_variable else type(operators[o.index].op) for o in operator.operands])
+        operators, slot = search.pattern.operators, Slot(False, place, 0)
         readers = frozenset([type(reader.op) for reader in operators if slot in reader.operands])
-        needs = _Needs(type(operator.op), operator.op.commutative, operands, readers)
-        self._places.setdefault(needs, []).append((search, place))
+        self._places.setdefault(type(operators[place].op), []).append((readers, search, place))
 
     def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[_Search, int]]:
         """Where to begin with a node of a graph."""
-        operands = tuple([type(operand.op) for operand, _ in node.inputs])
-        there = type(node.op), operands, frozenset([type(user.op) for user in index.users[node]])
+        inputs = node.inputs
+        operands = tuple([(value[0].op, value[0].types, value[1], inputs.index(value)) for value in inputs])
+        there = node.op, node.types, operands, frozenset([type(user.op) for user in index.users[node]])
         known = self._known.get(there)
         if known is None:
-            fitting = (places for needs, places in self._places.items() if needs.fit(there))
-            known = self._known[there] = [place for places in fitting for place in places]
+            known = self._known[there] = [
+                (search, place)
+                for readers, search, place in self._places.get(type(node.op), ())
+                if readers <= there[-1] and may_begin(search.pattern, node, place)
+            ]
         return known
 
 

@@ -74,6 +74,34 @@ def test_views_are_measured_once_whatever_they_show(measured: list[object]) -> N
     assert len(measured) == 4
 
 
+def test_a_weight_that_is_packed_is_measured_once_however_it_lay(measured: list[object]) -> None:
+    """Two measurements differ by a few hundredths, which a search that chooses between the two would take for a gain.
+
+    The plain products are two calls, and so are packed ones of the same sizes the other way round.
+    """
+    graph = parse_graph(
+        """graph(x: f32[3,6], y: f32[3,4]) {
+          w = weight{key="w", type=f32[4,6]}
+          v = weight{key="v", type=f32[6,4]}
+          return linear(x, w), matmul(x, permute(w){order=[-1,-2]}), matmul(x, v), matmul(y, w)
+        }"""
+    )
+    with LatencyDatabase(":memory:") as database:
+        CostModel(CPU, database).warm(graph)
+        kernels = [(row.kernel, row.signature.split(" of ")[0]) for row in database.rows()]
+    plain = [kernel for kernel in kernels if kernel[0].startswith("torch:")]
+    assert plain == [
+        ("torch:linear", "f32[3,6], weight f32[4,6]"),
+        ("torch:matmul", "f32[3,4], weight f32[4,6]"),
+        ("torch:matmul", "f32[3,6], weight f32[6,4]"),
+        ("torch:matmul", "f32[3,6], weight f32[6,4]:1x6"),
+    ]
+    packed = [kernel for kernel in kernels if kernel not in plain]
+    assert {kernel.partition(":")[2] for kernel, _ in packed} == {"linear"}
+    assert {signature for _, signature in packed} == {"f32[3,4]; weight f32[6,4]", "f32[3,6]; weight f32[4,6]"}
+    assert len(measured) == len(kernels) == len(set(kernels))
+
+
 def test_what_was_disturbed_is_used_but_not_kept(measured: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: False)
     monkeypatch.setattr(measuring, "PATIENCE_S", 0.0)

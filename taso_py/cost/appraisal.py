@@ -78,13 +78,13 @@ class Appraisal:
 def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format, rim: Rim = DENSE_RIM) -> Appraisal:
     """The appraisal of a graph of which nothing is known."""
     problem = Problem(graph, prices, frozenset(formats))
-    labelling, labels = labelled(problem, rim)
+    seconds, labelling, labels = labelled(problem, rim)
     slots = {
         cover.root: Slot(cover.nodes, pairs, own, label, cover.root in problem.images)
         for cover, pairs, own, label in zip(labelling.covers, labelling.pairs, labelling.own, labels, strict=True)
     }
     homes = {node: cover.root for cover in labelling.covers for node in cover.nodes[:-1]}
-    return Appraisal(slots, homes, labelling.conversions(labels), labelling.seconds(labels))
+    return Appraisal(slots, homes, labelling.conversions(labels), seconds)
 
 
 def revise(

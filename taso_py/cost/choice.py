@@ -97,18 +97,20 @@ def choose(
         formats: the memory formats to choose from.
         starts: by what covers save in which format they are taken; None for what they save at their best.
     """
-    labelling, labels = labelled(Problem(graph, prices, frozenset(formats)), starts=starts)
-    return Choice(labelling.plan(labels), labelling.seconds(labels))
+    seconds, labelling, labels = labelled(Problem(graph, prices, frozenset(formats)), starts=starts)
+    return Choice(labelling.plan(labels), seconds)
 
 
 def labelled(
     problem: Problem, rim: Rim = DENSE_RIM, starts: Sequence[Format | None] = EVERY_START
-) -> tuple[Labelling, list[int]]:
-    """The best covers of a problem, and their best labels; the arguments are those of `choose`."""
+) -> tuple[float, Labelling, list[int]]:
+    """What the best covers of a problem cost, and their best labels; the arguments are those of `choose`."""
     taken = [problem.take(format_) for format_ in (starts if problem.has_choice else starts[:1])]
     distinct = {frozenset(covers): covers for covers in taken}
     tried = [Labelling(covers, problem, rim) for covers in distinct.values()]
-    return min([(one, one.labels()) for one in tried], key=lambda found: found[0].seconds(found[1]))
+    labels = [labelling.labels() for labelling in tried]
+    found = [(one.seconds(own), one, own) for one, own in zip(tried, labels, strict=True)]
+    return min(found, key=lambda one: one[0])
 
 
 class Problem:

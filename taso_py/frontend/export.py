@@ -53,12 +53,34 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
             the random generator.
     """
     _forget_derived_ranges(exported.graph)
-    functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
-    before, after = random_draws(exported.graph), random_draws(functional.graph)
+    with _idle_dropout_shares(exported.graph):
+        functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
+        before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
         refuse(lost, "draws random numbers that nothing reads", "remove the draw, or use its result")
     return functional
+
+
+@contextlib.contextmanager
+def _idle_dropout_shares(graph: fx.Graph) -> Generator[None]:
+    """Says of dropout that drops nothing that it gives back its operand, for as long as the body runs.
+
+    Its schema says that the result is new, and PyTorch 2.13 takes it apart into a copy. But it is the operand itself:
+    what is written to one is written to the other.
+    """
+    calls = [(node, node.args, node.kwargs) for node in graph.nodes if node.target is torch.ops.aten.dropout.default]
+    changed: list[tuple[fx.Node, Any, Any]] = []
+    try:
+        for node, args, kwargs in calls:
+            bound = bind(torch.ops.aten.dropout.default, args, kwargs)
+            if not (bound["train"] and bound["p"]):
+                changed.append((node, args, kwargs))
+                node.target, node.args, node.kwargs = torch.ops.aten.alias.default, (bound["input"],), {}
+        yield
+    finally:
+        for node, args, kwargs in changed:
+            node.target, node.args, node.kwargs = torch.ops.aten.dropout.default, args, kwargs
 
 
 def _forget_derived_ranges(graph: fx.Graph) -> None:

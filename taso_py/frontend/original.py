@@ -28,11 +28,17 @@ class OriginalRun:
     kwargs: Mapping[str, Any]
     results: list[Any]
     """The leaves."""
+    written: frozenset[int]
+    """Which tensors among the leaves of the arguments were written to, by their identity."""
 
     def arguments(self, in_spec: pytree.TreeSpec) -> list[Any]:
         """The leaves of the arguments in the order of a tree, which may have the keywords in another order."""
         names: Sequence[str] = in_spec.child(1).context
         return pytree.tree_leaves((self.args, {name: self.kwargs[name] for name in names}))
+
+    def wrote_to(self, argument: Any) -> bool:
+        """Whether a leaf of the arguments was written to."""
+        return id(argument) in self.written
 
 
 def run_original(
@@ -50,6 +56,8 @@ def run_original(
         ImportRefusal: the call fails.
     """
     copied_args, copied_kwargs = _copied(args, kwargs)
+    leaves = pytree.tree_leaves((copied_args, copied_kwargs))
+    versions = [(leaf, leaf._version) for leaf in leaves if isinstance(leaf, Tensor)]
     with restored(state), random_state_kept(), torch.no_grad():
         try:
             result = module(*copied_args, **copied_kwargs)
@@ -59,7 +67,8 @@ def run_original(
                 f"the model fails on the example inputs ({type(error).__name__}: {first}); check their shapes and types"
             )
             raise ImportRefusal(message) from error
-    return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result))
+    written = frozenset([id(leaf) for leaf, version in versions if leaf._version != version])
+    return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), written)
 
 
 def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -89,6 +89,9 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     graph = Graph(tuple(leaf for leaf in inputs if isinstance(leaf, Node)), outputs, tuple(importer.effects))
     keys = {node.op.key for node in graph.nodes if isinstance(node.op, Weight)}
     examples = {leaf: tensor for leaf, tensor in zip(signature.inputs, arguments, strict=True) if isinstance(leaf, str)}
+    # Where the schema of what writes to an input says nothing of it, the export shows no write either.
+    for name in (name for name, tensor in examples.items() if run.wrote_to(tensor)):
+        raise ImportRefusal(_explain_write(OutputKind.USER_INPUT_MUTATION, name))
     returned = [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
     return Program(
         graph=graph,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import build
-from taso_py.frontend import ImportRefusal, import_module
+from taso_py.frontend import ImportRefusal, import_module, import_program
 from taso_py.ir.node import make
 from taso_py.ops.movement import Contiguous, Permute
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
@@ -30,6 +30,21 @@ def test_dropout_draws_in_training_only() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout())
     assert len(round_trip(model.train(), torch.randn(2, 3)).graph.effects) == 1
     assert len(round_trip(model.eval(), torch.randn(2, 3)).graph.effects) == 0
+
+
+@pytest.mark.parametrize(("rate", "train"), [(0.5, False), (0.0, True)])
+def test_what_is_written_to_a_dropout_that_drops_nothing_is_written_to_its_operand(rate: float, train: bool) -> None:
+    def forward(s: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = x * 2
+        nn.functional.dropout(hidden, rate, train).add_(1)
+        return hidden, hidden.sum()
+
+    program = round_trip(Model(forward), torch.randn(2, 3))
+    assert operator_names(program) == ["mul", "add", "sum"]
+    exported = torch.export.export(Model(forward), (torch.randn(2, 3),))
+    before = str(exported.graph)
+    import_program(exported)
+    assert str(exported.graph) == before
 
 
 def test_attention_draws_with_dropout_only() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from taso_py.frontend import ImportRefusal, import_module
 from tests.round_trips import Model
@@ -39,6 +40,11 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "number from a comparison": (lambda s, x: x + 1 if torch.equal(x, x) else x, "depends on the data"),
     "written input": (lambda s, x: x.add_(1), r"writes to its input \w+; clone the input"),
     "written view of an input": (lambda s, x: (x.view(-1).mul_(2), x)[1], r"writes to its input \w+; clone the input"),
+    "written by way of a dropout": (
+        lambda s, x: functional.dropout(x, 0.5, False).add_(1),
+        r"writes to its input \w+; clone",
+    ),
+    "written by way of a conversion": (lambda s, x: x.type_as(x).add_(1), r"writes to its input \w+; clone the input"),
     "memory beyond the operand": (_beyond, "as_strided.* reads memory by strides beyond its operand"),
     "wrong shape": (lambda s, x: x @ x, "the model fails on the example inputs .* check their shapes"),
     "unknown output": (lambda s, x: re, "cannot export the model"),

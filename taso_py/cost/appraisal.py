@@ -24,11 +24,11 @@ from taso_py.cost.choice import (
     Rim,
     allowed,
     best_in,
-    cheapest,
     is_running,
     is_usable,
     labelled,
 )
+from taso_py.cost.packing import cheapest
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.layout import VIEWS

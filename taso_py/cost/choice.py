@@ -1,11 +1,9 @@
 """The joint choice of kernels and memory formats for a graph.
 
-Which covers to take is a packing problem: covers may not overlap, and each saves something over its nodes one by one.
-Overlaps are local (a sum of two convolutions can be computed along with either), so each connected part of the conflict
-graph is solved exactly by branch and bound. Given the covers, each has two ways to lie in memory at most, and a value
-that some readers want otherwise than it is given is converted once, whatever their number. That is a submodular
-function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What energy functions can be
-minimized via graph cuts?, PAMI 2004).
+Which covers to take is a packing problem (:mod:`taso_py.cost.packing`). Given the covers, each has two ways to lie in
+memory at most, and a value that some readers want otherwise than it is given is converted once, whatever their number.
+That is a submodular function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What energy
+functions can be minimized via graph cuts?, PAMI 2004).
 
 Invariant: the choice is exact for the covers taken; and covers are taken three times, by what they save at their best
 format, dense throughout and channels last throughout, the cheapest choice winning. So it is never worse than the best
@@ -14,7 +12,7 @@ plan that is dense throughout, or channels last throughout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Protocol
@@ -22,6 +20,7 @@ from typing import Protocol
 import networkx as nx
 
 from taso_py.backend.plan import Format, Plan, Step, is_formatted
+from taso_py.cost.packing import cheapest
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input, Weight
@@ -29,9 +28,6 @@ from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.normalization import BatchNorm
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-
-MOST_EXACT = 18
-"""How many covers a connected part of the conflict graph has at most that is solved exactly."""
 
 
 class Prices(Protocol):
@@ -174,24 +170,6 @@ def allowed(cover: Cover, formats: frozenset[Format]) -> Sequence[Formats]:
     return [pair for pair in cover.formats if formats.issuperset(pair)] or cover.formats[:1]
 
 
-def cheapest(
-    alone: Mapping[Node, Sequence[Cover]], fused: Iterable[Cover], seconds: Callable[[Cover], float]
-) -> list[Cover]:
-    """Covers that compute every node once.
-
-    Args:
-        alone: the nodes, and the covers of each by itself.
-        fused: the covers of several of the nodes.
-        seconds: what a cover costs.
-    """
-    single = {node: min(covers, key=seconds) for node, covers in alone.items()}
-    costs = {node: seconds(cover) for node, cover in single.items()}
-    savings = {cover: sum(costs[node] for node in cover.nodes) - seconds(cover) for cover in fused}
-    packed = _packing({cover: saving for cover, saving in savings.items() if saving > 0})
-    inside = {node for cover in packed for node in cover.nodes}
-    return [*packed, *(cover for node, cover in single.items() if node not in inside)]
-
-
 def is_running(node: Node) -> bool:
     """Whether a node is computed at run time."""
     return not node.is_static and not isinstance(node.op, Input | Weight)
@@ -212,51 +190,6 @@ def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
 
 IMAGE_OPERATORS = (Conv2d, BatchNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d)
 """Operators whose speed depends on the memory format."""
-
-
-def _packing(savings: Mapping[Cover, float]) -> list[Cover]:
-    """Covers that do not overlap and save the most together."""
-    by_node: dict[Node, list[Cover]] = {}
-    for cover in savings:
-        for node in cover.nodes:
-            by_node.setdefault(node, []).append(cover)
-    conflicts: nx.Graph[Cover] = nx.Graph()
-    conflicts.add_nodes_from(savings)
-    for covers in by_node.values():
-        conflicts.add_edges_from((covers[0], other) for other in covers[1:])
-    packed: list[Cover] = []
-    for part in nx.connected_components(conflicts):
-        ordered = sorted(part, key=lambda cover: (-savings[cover], cover.root.digest, cover.name, len(cover.nodes)))
-        packed += _heaviest(ordered, savings) if len(ordered) <= MOST_EXACT else _greedy(ordered)
-    return packed
-
-
-def _greedy(ordered: Sequence[Cover]) -> list[Cover]:
-    taken: list[Cover] = []
-    for cover in ordered:
-        if all(_disjoint(cover, other) for other in taken):
-            taken.append(cover)
-    return taken
-
-
-def _heaviest(ordered: Sequence[Cover], savings: Mapping[Cover, float]) -> list[Cover]:
-    """The best choice of covers that do not overlap, by branch and bound: with the first, then without it."""
-    best, best_saving = list[Cover](), 0.0
-    stack: list[tuple[list[Cover], float, Sequence[Cover]]] = [([], 0.0, ordered)]
-    while stack:
-        taken, saving, rest = stack.pop()
-        if saving > best_saving:
-            best, best_saving = taken, saving
-        if not rest or saving + sum(savings[cover] for cover in rest) <= best_saving:
-            continue
-        first, others = rest[0], rest[1:]
-        stack.append((taken, saving, others))
-        stack.append(([*taken, first], saving + savings[first], [c for c in others if _disjoint(c, first)]))
-    return best
-
-
-def _disjoint(one: Cover, other: Cover) -> bool:
-    return not set(one.nodes) & set(other.nodes)
 
 
 class Labelling:

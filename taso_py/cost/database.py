@@ -37,7 +37,8 @@ Key: TypeAlias = tuple[str, str]
 FORMAT = "taso-py latencies 1"
 APPLICATION_ID = 0x7461736F
 """``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Raised also where latencies are measured otherwise than before, so that they cannot be compared."""
 BUSY_S = 10.0
 IN_MEMORY = Path(":memory:")
 
@@ -255,8 +256,10 @@ def _adopt(connection: sqlite3.Connection) -> None:
     if application == version == tables == 0:
         for statement in CREATE:
             connection.execute(statement)
-    elif application != APPLICATION_ID or version < SCHEMA_VERSION:
+    elif application != APPLICATION_ID:
         raise _DamagedError("it belongs to another program")
+    elif version < SCHEMA_VERSION:
+        raise _DamagedError("an older taso-py wrote it, which measured otherwise")
     elif version > SCHEMA_VERSION:
         raise sqlite3.DatabaseError("a newer taso-py wrote it; upgrade, or set TASO_PY_CACHE to another folder")
 

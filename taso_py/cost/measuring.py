@@ -11,14 +11,17 @@ probe took as long as ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TypeVar
 
 import torch
 
-from taso_py.cost.clock import Latency, measure
+from taso_py.cost.clock import Latency, clock_for, measure
+from taso_py.cost.pace import Pace, PacedClock, Pacer
 
+T = TypeVar("T")
 MORE_S, MOST_S = 0.06, 2.0
 """Longest time for another attempt, unless that is too short for enough calls; and then."""
 ATTEMPTS, MOST_ATTEMPTS = 3, 10
@@ -70,6 +73,18 @@ class Measuring:
         self._device = device
         self._probe = probe or Probe()
         self._patience_s = PATIENCE_S
+        self._clock: PacedClock | None = None
+
+    def keep_pace(self, usual: Callable[[Pacer], Pace]) -> None:
+        """Latencies on the CPU are from now on those at the pace that is answered, which is asked for once."""
+        if self._clock is None and self._device.type == "cpu":
+            pacer = Pacer()
+            self._clock = PacedClock(clock_for(self._device), pacer, usual(pacer))
+
+    def at_usual_pace(self, times: Mapping[T, float]) -> dict[T, float]:
+        """What was timed just now, as long as it would take at the pace that is kept."""
+        slowness = self._clock.slowness() if self._clock else lambda seconds: 1.0
+        return {what: seconds / slowness(seconds) for what, seconds in times.items()}
 
     @property
     def is_calm(self) -> bool:
@@ -90,7 +105,7 @@ class Measuring:
         good: list[Latency] = []
         poor: list[Latency] = []
         for attempt in count(1):
-            latency = measure(call, device=self._device, budget_s=budget_s)
+            latency = measure(call, device=self._device, budget_s=budget_s, clock=self._clock)
             is_calm = self.is_calm
             is_long = SAMPLES * latency.median_s > MOST_S
             is_good = is_calm and (is_long or latency.samples >= SAMPLES) and _spread(latency) <= DOUBT

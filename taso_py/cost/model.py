@@ -35,6 +35,7 @@ from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
+from taso_py.cost.pace import usual_pace
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -199,7 +200,7 @@ class CostModel:
             return Excess(known[0].median_s, known[1].median_s / GIB)
         if self._measuring is None:
             return Excess()
-        found = self._compared(inside())
+        found = self._compared(self._measuring.at_usual_pace(inside()))
         if self._measuring.is_calm:
             for key, seconds in zip(keys, (found.per_call_s, found.per_byte_s * GIB), strict=True):
                 self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
@@ -324,6 +325,7 @@ class CostModel:
         if self._measuring is None:
             return None, False
         try:
+            self._measuring.keep_pace(lambda pacer: usual_pace(pacer, self._environment, self._database))
             with torch.no_grad():
                 return self._measuring.measured(make(), budget_s)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from taso_py.cost.clock import Latency
-from taso_py.cost.database import LatencyDatabase, default_path
+from taso_py.cost.database import SCHEMA_VERSION, LatencyDatabase, default_path
 from taso_py.cost.environment import Environment
 from taso_py.ir.errors import TasoError
 
@@ -154,7 +154,7 @@ def test_a_database_with_broken_pages_is_set_aside(path: Path, caplog: pytest.Lo
     assert path.with_name("latencies.sqlite.corrupt-1").exists()
 
 
-@pytest.mark.parametrize("statement", ["CREATE TABLE songs (title TEXT)", "PRAGMA user_version = 1"])
+@pytest.mark.parametrize("statement", ["CREATE TABLE songs (title TEXT)", f"PRAGMA user_version = {SCHEMA_VERSION}"])
 def test_the_database_of_another_program_is_set_aside_unharmed(
     statement: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,11 +169,24 @@ def test_the_database_of_another_program_is_set_aside_unharmed(
     assert "belongs to another program" in message
 
 
+def test_the_database_of_an_older_version_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with LatencyDatabase(path) as database:
+        database.put(ENVIRONMENT, *CONV, LATENCY)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+    connection.close()
+    with LatencyDatabase(path) as database:
+        assert (database.path, database.rows()) == (path, [])
+    (message,) = warnings(caplog)
+    assert "an older taso-py wrote it" in message
+    assert path.with_name("latencies.sqlite.corrupt-1").exists()
+
+
 def test_the_database_of_a_newer_version_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with LatencyDatabase(path) as database:
         database.put(ENVIRONMENT, *CONV, LATENCY)
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
     with LatencyDatabase(path) as database:
         assert database.path is None

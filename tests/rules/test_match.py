@@ -208,6 +208,22 @@ def test_matches_do_not_depend_on_what_was_matched_before() -> None:
     assert all(isinstance(match.values["a"].node.op, Weight) for match in matcher.matches(graph))
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_where_to_begin_depends_on_the_number_of_operands_of_an_operand(order: tuple[int, int]) -> None:
+    """The operator is the same with a bias and without."""
+    biases = ("", ", bias")
+    operands = "x: float[M,K], w: float[N,K]"
+    rules = read_rules(
+        f"rule {operands} source relu(linear(x, w)) target relu(matmul(x, permute(w){{order=[-1,-2]}}))\n"
+        f"rule {operands}, bias: float[N] source relu(linear(x, w, bias)) target relu(add(linear(x, w), bias))"
+    )
+    matcher = Matcher(rules)
+    for which in order:
+        leaves = "x: f32[2,3], w: f32[4,3], bias: f32[4]"
+        graph = parse_graph(f"graph({leaves}) {{ return relu(linear(x, w{biases[which]})) }}")
+        assert [match.rule for match in matcher.matches(graph)] == [rules[which]]
+
+
 def test_impure_nodes_are_left_alone() -> None:
     graph = """graph(x: f32[2]) {
       r = opaque#1(x){target="aten.rand_like.default", arguments=[$0], types=[f32[2]], is_pure=false}

@@ -1,0 +1,131 @@
+"""How fast the machine is now, beside how fast it was when the first latency was measured.
+
+A machine that others share is up to twice as slow in one minute as in the next: the same kernel measured twice within
+two seconds differed by 3% on average, measured ten minutes apart by 16%. A search that compares what was measured long
+ago with what is measured now takes the drift for gains and losses. So every sample is followed by two calls that never
+change, a product that keeps all threads busy and a call that does next to nothing, and is scaled by what these take
+longer than usual. 38 kernels, measured again and again for two minutes, deviated from their medians by 10% on average,
+and by 5% so; in another two minutes by 13%, and by 8%.
+
+Invariant: at the usual pace seconds stay what they are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import torch
+
+from taso_py.cost.clock import Clock, Latency, Timer
+from taso_py.cost.database import Key, LatencyDatabase
+from taso_py.cost.environment import Environment
+
+SIZE = 256
+"""Of the square product: in the nearest caches, and about a quarter of a millisecond."""
+ELEMENTS, CALLS = 64, 25
+"""Of the small call, and how many of them are timed at once."""
+SHARE = 0.25
+"""How long the products take of what is scaled by them, at least one."""
+OVERHEAD_CALLS = 3
+"""How many small calls are as long as what is overhead in a larger one."""
+LAST = 5
+"""How many readings tell the pace of one sample: what interrupts one of them says nothing of it."""
+READINGS = 40
+"""Whose medians are a pace that lasts."""
+KEYS: Sequence[Key] = (("pace:product", f"f32[{SIZE},{SIZE}]"), ("pace:call", f"f32[{ELEMENTS}]"))
+"""Where the usual pace of an environment is kept among its latencies."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long two calls take, in seconds."""
+
+    product_s: float
+    """A product on all threads."""
+    call_s: float
+    """A call that does next to nothing."""
+
+    def slowness(self, usual: Pace, seconds: float) -> float:
+        """How many times as long as at the usual pace something takes that takes so many seconds.
+
+        What is overhead takes longer as the small call does, the rest as the product does.
+        """
+        overhead = min(1.0, OVERHEAD_CALLS * usual.call_s / seconds) if seconds else 1.0
+        return overhead * self.call_s / usual.call_s + (1 - overhead) * self.product_s / usual.product_s
+
+
+class Pacer:
+    """Reads the pace of the processor with as many threads as PyTorch uses."""
+
+    def __init__(self) -> None:
+        """Make the operands, and call everything once."""
+        self._matrix, self._vector = torch.ones(SIZE, SIZE), torch.ones(ELEMENTS)
+        self._product_s = self.read().product_s
+
+    def read(self, seconds: float = 0.0) -> Pace:
+        """The pace now, for scaling what took so many seconds."""
+        products = math.ceil(SHARE * seconds / self._product_s) if seconds else 1
+        with torch.no_grad():
+            product_s = _timed(lambda: torch.mm(self._matrix, self._matrix), products)
+            return Pace(product_s, _timed(lambda: torch.mul(self._vector, self._vector), CALLS))
+
+    def lasting(self) -> Pace:
+        """The pace of the next hundredth of a second."""
+        return _median([self.read() for _ in range(READINGS)])
+
+
+def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> Pace:
+    """The pace at which the first latency of an environment was measured, which is now if there is none."""
+    known = database.get_many(environment, KEYS)
+    if len(known) == len(KEYS):
+        return Pace(*[known[key].median_s for key in KEYS])
+    pace = pacer.lasting()
+    for key, seconds in zip(KEYS, (pace.product_s, pace.call_s), strict=True):
+        database.put(environment, *key, Latency(seconds, seconds, seconds, READINGS, 0))
+    return pace
+
+
+def _median(readings: Collection[Pace]) -> Pace:
+    return Pace(median([pace.product_s for pace in readings]), median([pace.call_s for pace in readings]))
+
+
+def _timed(call: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+class PacedClock:
+    """Another clock, whose samples are scaled to the usual pace."""
+
+    min_sample_s = 1e-3
+
+    def __init__(self, clock: Clock, pacer: Pacer, usual: Pace) -> None:
+        """Scale the samples of a clock by readings that follow them at once."""
+        self._clock, self._pacer, self._usual = clock, pacer, usual
+
+    def slowness(self) -> Callable[[float], float]:
+        """How many times as long as usual something takes now, by how many seconds it takes."""
+        return partial(self._pacer.lasting().slowness, self._usual)
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        timer = self._clock.bind(fn)
+
+        readings: deque[Pace] = deque(maxlen=LAST)
+
+        def paced(repeats: int) -> float:
+            seconds = timer(repeats)
+            readings.append(self._pacer.read(seconds))
+            return seconds / _median(readings).slowness(self._usual, seconds / repeats)
+
+        return paced

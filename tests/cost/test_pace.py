@@ -1,0 +1,105 @@
+"""Latencies are those at the usual pace, however fast the machine is when they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+import pytest
+import torch
+
+from taso_py.cost import measuring
+from taso_py.cost.clock import Timer, measure
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.cost.measuring import Measuring
+from taso_py.cost.pace import KEYS, Pace, PacedClock, Pacer, usual_pace
+
+CPU = torch.device("cpu")
+USUAL = Pace(product_s=200e-6, call_s=1e-6)
+
+
+class Told(Pacer):
+    """Reads the paces that it is told."""
+
+    def __init__(self, paces: Iterator[Pace]) -> None:
+        self._paces = paces
+
+    def read(self, seconds: float = 0.0) -> Pace:
+        return next(self._paces)
+
+
+@dataclass
+class Machine:
+    """A clock by which every call takes so long."""
+
+    call_s: float
+    min_sample_s: float = 1e-3
+    _now: float = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        def timer(repeats: int) -> float:
+            self._now += repeats * self.call_s
+            return repeats * self.call_s
+
+        return timer
+
+
+def slower(product: float, call: float) -> Pace:
+    return Pace(product * USUAL.product_s, call * USUAL.call_s)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-7, 1e-6, 5e-6, 1e-3, 1.0])
+def test_the_usual_pace_changes_nothing(seconds: float) -> None:
+    assert USUAL.slowness(USUAL, seconds) == pytest.approx(1.0)
+
+
+def test_a_small_call_is_slow_as_small_calls_are_and_a_long_one_as_products_are() -> None:
+    pace = slower(product=2.0, call=1.5)
+    assert pace.slowness(USUAL, 1e-6) == pytest.approx(1.5)
+    assert pace.slowness(USUAL, 1.0) == pytest.approx(2.0, rel=1e-4)
+    assert 1.5 < pace.slowness(USUAL, 6e-6) < 2.0
+
+
+def test_what_takes_twice_as_long_on_a_machine_half_as_fast_has_the_same_latency() -> None:
+    clocks = [PacedClock(Machine(n * 4e-3), Told(repeat(slower(n, n))), USUAL) for n in (1, 2)]
+    fast, slow = [measure(lambda: None, device=CPU, clock=clock).median_s for clock in clocks]
+    assert fast == pytest.approx(4e-3)
+    assert slow == pytest.approx(4e-3)
+    assert measure(lambda: None, device=CPU, clock=Machine(8e-3)).median_s == pytest.approx(8e-3)
+
+
+def test_one_reading_that_was_interrupted_says_nothing() -> None:
+    paces = iter([slower(80.0, 80.0) if n % 4 == 2 else USUAL for n in range(100)])
+    timer = PacedClock(Machine(4e-3), Told(paces), USUAL).bind(lambda: None)
+    assert [timer(1) for _ in range(12)] == pytest.approx([4e-3] * 12)
+
+
+def test_what_was_timed_otherwise_is_scaled_to_the_pace_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Measuring(CPU)
+    assert kept.at_usual_pace({"product": 1.0}) == {"product": 1.0}
+    monkeypatch.setattr(measuring, "Pacer", lambda: Told(repeat(slower(2.0, 3.0))))
+    kept.keep_pace(lambda _: USUAL)
+    assert kept.at_usual_pace({"product": 2.0, "call": 3e-6}) == pytest.approx({"product": 1.0, "call": 1e-6}, rel=1e-3)
+
+
+def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:
+    here = Environment.current(CPU)
+    paces = iter([*[slower(1.5, 1.0)] * 40, *[slower(3.0, 1.0)] * 40])
+    with LatencyDatabase(":memory:") as database:
+        pacer = Told(paces)
+        first = usual_pace(pacer, here, database)
+        assert first == slower(1.5, 1.0)
+        assert usual_pace(pacer, here, database) == first
+        assert {(row.kernel, row.signature) for row in database.rows()} == set(KEYS)
+        assert usual_pace(pacer, replace(here, threads=here.threads + 1), database) == slower(3.0, 1.0)
+
+
+def test_a_real_pacer_reads_what_can_be_divided_by() -> None:
+    pace = Pacer().read(1e-3)
+    assert pace.product_s > 0
+    assert pace.call_s > 0

@@ -105,7 +105,7 @@ def _timed(call: Callable[[], object], calls: int) -> float:
 class PacedClock:
     """Another clock, whose samples are scaled to the usual pace."""
 
-    min_sample_s = 1e-3
+    min_sample_s = 0.5e-3
 
     def __init__(self, clock: Clock, pacer: Pacer, usual: Pace) -> None:
         """Scale the samples of a clock by readings that follow them at once."""

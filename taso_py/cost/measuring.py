@@ -27,7 +27,7 @@ MORE_S, MOST_S = 0.06, 2.0
 ATTEMPTS, MOST_ATTEMPTS = 3, 10
 """How often a call is measured until it is good; and how often if that has to be waited for."""
 SAMPLES = 4
-WIDTH = 0.25
+WIDTH = 0.5
 """A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
 DOUBT = 1.0
 """A measurement with an interval wider than this share of the median was disturbed, whatever the probe says."""

@@ -47,7 +47,7 @@ from taso_py.kernels.timed import conversion, timed_call
 
 LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
-BUDGET_S = 0.04
+BUDGET_S = 0.02
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
 RUN_S = 0.6
 """Time to measure a run of a whole graph for."""

@@ -200,6 +200,7 @@ class CostModel:
             return Excess(known[0].median_s, known[1].median_s / GIB)
         if self._measuring is None:
             return Excess()
+        self._keep_pace(self._measuring)
         found = self._compared(self._measuring.at_usual_pace(inside()))
         if self._measuring.is_calm:
             for key, seconds in zip(keys, (found.per_call_s, found.per_byte_s * GIB), strict=True):
@@ -318,6 +319,9 @@ class CostModel:
             signature += f" of {self._ring >> 20} MiB"
         return name + cover.text, signature
 
+    def _keep_pace(self, measuring: Measuring) -> None:
+        measuring.keep_pace(lambda pacer: usual_pace(pacer, self._environment, self._database))
+
     def _measure(
         self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float
     ) -> tuple[Latency | None, bool]:
@@ -325,7 +329,7 @@ class CostModel:
         if self._measuring is None:
             return None, False
         try:
-            self._measuring.keep_pace(lambda pacer: usual_pace(pacer, self._environment, self._database))
+            self._keep_pace(self._measuring)
             with torch.no_grad():
                 return self._measuring.measured(make(), budget_s)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:

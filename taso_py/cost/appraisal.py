@@ -19,16 +19,16 @@ from taso_py.cost.choice import (
     DENSE_RIM,
     EVERY_START,
     IMAGE_OPERATORS,
+    Costs,
     Prices,
     Problem,
     Rim,
     allowed,
-    best_in,
     is_running,
     is_usable,
     labelled,
+    ways,
 )
-from taso_py.cost.packing import cheapest
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.kernels.layout import VIEWS
@@ -196,21 +196,16 @@ class _Revision:
             covers = self._prices.covers(node)
             alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
             fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._is_usable(c)]
-        slots: dict[Cover, Slot] = {}
+
+        def costs(cover: Cover) -> Costs:
+            pairs = self._pairs(cover, matter)
+            return pairs, [self._prices.cover_seconds(cover, pair) for pair in pairs]
 
         def slot(cover: Cover) -> Slot:
-            if cover not in slots:
-                pairs = self._pairs(cover, matter)
-                own = [self._prices.cover_seconds(cover, pair) for pair in pairs]
-                slots[cover] = Slot(cover.nodes, pairs, own, 0, cover.root in matter)
-            return slots[cover]
+            return Slot(cover.nodes, *costs(cover), 0, cover.root in matter)
 
-        def taken(format_: Format | None) -> list[Cover]:
-            return cheapest(alone, fused, lambda cover: best_in(format_, slot(cover).pairs, slot(cover).own))
-
-        ways = [taken(format_) for format_ in (EVERY_START if matter else EVERY_START[:1])]
-        distinct = {frozenset(covers): covers for covers in ways}
-        return [self._with(map(slot, covers)) for covers in distinct.values()]
+        taken = ways(alone, fused, costs, EVERY_START if matter else EVERY_START[:1])
+        return [self._with(map(slot, covers)) for covers in taken]
 
     def _with(self, slots: Iterable[Slot]) -> _Revision:
         """This revision with more slots."""
@@ -262,11 +257,11 @@ class _Revision:
             values: those whose conversion may cost something else than before, whatever is chosen.
         """
         free = [root for root in self._filled if len(self._slots[root].pairs) > 1]
-        ways = [self._descended(free, label) for label in ((0, 1) if free else ())]
-        changed = set(self._filled).union(*ways)
+        labellings = [self._descended(free, label) for label in ((0, 1) if free else ())]
+        changed = set(self._filled).union(*labellings)
         around = set[Value]().union(*map(self._around, changed))
-        if ways:
-            best = min(ways, key=lambda way: self._seconds(changed, around, way))
+        if labellings:
+            best = min(labellings, key=lambda labels: self._seconds(changed, around, labels))
             self._slots.update((root, replace(self._slots[root], label=label)) for root, label in best.items())
         return self._result(values | around)
 

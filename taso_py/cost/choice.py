@@ -12,10 +12,10 @@ plan that is dense throughout, or channels last throughout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Protocol
+from itertools import chain, repeat
+from typing import Protocol, TypeAlias
 
 import networkx as nx
 
@@ -79,6 +79,8 @@ class Choice:
     seconds: float
 
 
+Costs: TypeAlias = tuple[Sequence[Formats], Sequence[float]]
+"""The formats that a cover can choose from, and what it costs in each."""
 EVERY_START: Sequence[Format | None] = (None, *Format)
 
 
@@ -101,9 +103,7 @@ def labelled(
     problem: Problem, rim: Rim = DENSE_RIM, starts: Sequence[Format | None] = EVERY_START
 ) -> tuple[float, Labelling, list[int]]:
     """What the best covers of a problem cost, and their best labels; the arguments are those of `choose`."""
-    taken = [problem.take(format_) for format_ in (starts if problem.has_choice else starts[:1])]
-    distinct = {frozenset(covers): covers for covers in taken}
-    tried = [Labelling(covers, problem, rim) for covers in distinct.values()]
+    tried = [Labelling(covers, problem, rim) for covers in problem.ways(starts)]
     labels = [labelling.labels() for labelling in tried]
     found = [(one.seconds(own), one, own) for one, own in zip(tried, labels, strict=True)]
     return min(found, key=lambda one: one[0])
@@ -136,25 +136,40 @@ class Problem:
             return cover.formats[:1]
         return allowed(cover, self._formats)
 
-    def take(self, format_: Format | None) -> list[Cover]:
-        """Covers that compute every node once, the cheapest in a format; None for each at its best."""
+    def ways(self, starts: Sequence[Format | None]) -> Sequence[list[Cover]]:
+        """Covers that compute every node once, taken in each way that makes a difference."""
 
-        def seconds(cover: Cover) -> float:
+        def costs(cover: Cover) -> Costs:
             pairs = self.formats(cover)
-            return best_in(format_, pairs, [self.prices.cover_seconds(cover, pair) for pair in pairs])
+            return pairs, [self.prices.cover_seconds(cover, pair) for pair in pairs]
 
-        return cheapest(self._alone, self._fused, seconds)
+        return ways(self._alone, self._fused, costs, starts if self.has_choice else starts[:1])
 
 
-def best_in(format_: Format | None, pairs: Sequence[Formats], own: Sequence[float]) -> float:
-    """What a cover costs that reads a format, where it can; at its best where it cannot, or None is given.
+def ways(
+    alone: Mapping[Node, Sequence[Cover]],
+    fused: Iterable[Cover],
+    costs: Callable[[Cover], Costs],
+    starts: Sequence[Format | None],
+) -> Sequence[list[Cover]]:
+    """Covers that compute every node once: the cheapest by what they cost in one format and another.
 
     Args:
-        format_: the format.
-        pairs: the formats that the cover can choose from.
-        own: what it costs in each.
+        alone: the nodes, and the covers of each by itself.
+        fused: the covers of several of the nodes.
+        costs: what a cover costs.
+        starts: the formats; a cover that cannot read one counts at its best, and so do all for None.
     """
-    return min([cost for pair, cost in zip(pairs, own, strict=True) if format_ in (None, pair[0])] or own)
+    known = {cover: costs(cover) for cover in chain(chain.from_iterable(alone.values()), fused)}
+
+    def taken(format_: Format | None) -> list[Cover]:
+        def seconds(cover: Cover) -> float:
+            pairs, own = known[cover]
+            return min([cost for pair, cost in zip(pairs, own, strict=True) if format_ in (None, pair[0])] or own)
+
+        return cheapest(alone, fused, seconds)
+
+    return list({frozenset(covers): covers for covers in map(taken, starts)}.values())
 
 
 def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[Value]) -> bool:

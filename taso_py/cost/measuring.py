@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from typing import TypeVar
 
@@ -68,18 +69,29 @@ class Probe:
 class Measuring:
     """Measures calls on a device; of the CPU it is known whether it is at rest, on others it does not matter."""
 
-    def __init__(self, device: torch.device, probe: Probe | None = None) -> None:
+    def __init__(
+        self, device: torch.device, probe: Probe | None = None, usual: Callable[[Pacer], Pace] | None = None
+    ) -> None:
+        """Prepare to measure.
+
+        Args:
+            device: where.
+            probe: tells whether it is at rest.
+            usual: the pace to which latencies on the CPU are scaled, asked for when the first is measured.
+        """
         _settle_allocator()
         self._device = device
         self._probe = probe or Probe()
         self._patience_s = PATIENCE_S
-        self._clock: PacedClock | None = None
+        self._usual = usual
 
-    def keep_pace(self, usual: Callable[[Pacer], Pace]) -> None:
-        """Latencies on the CPU are from now on those at the pace that is answered, which is asked for once."""
-        if self._clock is None and self._device.type == "cpu":
-            pacer = Pacer()
-            self._clock = PacedClock(clock_for(self._device), pacer, usual(pacer))
+    @cached_property
+    def _clock(self) -> PacedClock | None:
+        """What scales latencies, where they are scaled."""
+        if self._usual is None or self._device.type != "cpu":
+            return None
+        pacer = Pacer()
+        return PacedClock(clock_for(self._device), pacer, self._usual(pacer))
 
     def at_usual_pace(self, times: Mapping[T, float]) -> dict[T, float]:
         """What was timed just now, as long as it would take at the pace that is kept."""

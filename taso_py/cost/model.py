@@ -35,7 +35,7 @@ from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
-from taso_py.cost.pace import usual_pace
+from taso_py.cost.pace import Pace, Pacer, usual_pace
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -100,7 +100,7 @@ class CostModel:
         self._device = device
         self._database = database
         self._environment = environment or Environment.current(device)
-        self._measuring = None if environment else Measuring(device)
+        self._measuring = None if environment else Measuring(device, usual=self._usual_pace)
         self.tiles, self._formats = tiles, frozenset(formats)
         self._progress = progress
         self._layouts = Layouts()
@@ -200,7 +200,6 @@ class CostModel:
             return Excess(known[0].median_s, known[1].median_s / GIB)
         if self._measuring is None:
             return Excess()
-        self._keep_pace(self._measuring)
         found = self._compared(self._measuring.at_usual_pace(inside()))
         if self._measuring.is_calm:
             for key, seconds in zip(keys, (found.per_call_s, found.per_byte_s * GIB), strict=True):
@@ -319,8 +318,8 @@ class CostModel:
             signature += f" of {self._ring >> 20} MiB"
         return name + cover.text, signature
 
-    def _keep_pace(self, measuring: Measuring) -> None:
-        measuring.keep_pace(lambda pacer: usual_pace(pacer, self._environment, self._database))
+    def _usual_pace(self, pacer: Pacer) -> Pace:
+        return usual_pace(pacer, self._environment, self._database)
 
     def _measure(
         self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float
@@ -329,7 +328,6 @@ class CostModel:
         if self._measuring is None:
             return None, False
         try:
-            self._keep_pace(self._measuring)
             with torch.no_grad():
                 return self._measuring.measured(make(), budget_s)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:

@@ -13,7 +13,6 @@ Invariant: at the usual pace seconds stay what they are.
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from statistics import median
 
 import torch
 
-from taso_py.cost.clock import Clock, Latency, Timer
+from taso_py.cost.clock import Clock, CpuClock, Latency, Timer
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 
@@ -65,15 +64,15 @@ class Pacer:
 
     def __init__(self) -> None:
         """Make the operands, and call everything once."""
-        self._matrix, self._vector = torch.ones(SIZE, SIZE), torch.ones(ELEMENTS)
-        self._product_s = self.read().product_s
+        matrix, vector, clock = torch.ones(SIZE, SIZE), torch.ones(ELEMENTS), CpuClock()
+        self._product = clock.bind(lambda: torch.mm(matrix, matrix))
+        self._call = clock.bind(lambda: torch.mul(vector, vector))
+        self.read()
 
-    def read(self, seconds: float = 0.0) -> Pace:
-        """The pace now, for scaling what took so many seconds."""
-        products = math.ceil(SHARE * seconds / self._product_s) if seconds else 1
+    def read(self, products: int = 1) -> Pace:
+        """The pace now, by so many products."""
         with torch.no_grad():
-            product_s = _timed(lambda: torch.mm(self._matrix, self._matrix), products)
-            return Pace(product_s, _timed(lambda: torch.mul(self._vector, self._vector), CALLS))
+            return Pace(self._product(products) / products, self._call(CALLS) / CALLS)
 
     def lasting(self) -> Pace:
         """The pace of the next hundredth of a second."""
@@ -95,13 +94,6 @@ def _median(readings: Collection[Pace]) -> Pace:
     return Pace(median([pace.product_s for pace in readings]), median([pace.call_s for pace in readings]))
 
 
-def _timed(call: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - start) / calls
-
-
 class PacedClock:
     """Another clock, whose samples are scaled to the usual pace."""
 
@@ -120,12 +112,11 @@ class PacedClock:
 
     def bind(self, fn: Callable[[], object]) -> Timer:
         timer = self._clock.bind(fn)
-
         readings: deque[Pace] = deque(maxlen=LAST)
 
         def paced(repeats: int) -> float:
             seconds = timer(repeats)
-            readings.append(self._pacer.read(seconds))
+            readings.append(self._pacer.read(max(1, math.ceil(SHARE * seconds / self._usual.product_s))))
             return seconds / _median(readings).slowness(self._usual, seconds / repeats)
 
         return paced

@@ -90,8 +90,9 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     keys = {node.op.key for node in graph.nodes if isinstance(node.op, Weight)}
     examples = {leaf: tensor for leaf, tensor in zip(signature.inputs, arguments, strict=True) if isinstance(leaf, str)}
     # Where the schema of what writes to an input says nothing of it, the export shows no write either.
-    for name in (name for name, tensor in examples.items() if run.wrote_to(tensor)):
-        raise ImportRefusal(_explain_write(OutputKind.USER_INPUT_MUTATION, name))
+    written = next((name for name, tensor in examples.items() if run.wrote_to(tensor)), None)
+    if written is not None:
+        raise ImportRefusal(_explain_write(OutputKind.USER_INPUT_MUTATION, written))
     returned = [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
     return Program(
         graph=graph,

@@ -10,16 +10,18 @@ graph to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from taso_py.backend.plan import Bound
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
+from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Gelu, Relu, Sigmoid, Silu, Tanh
 from taso_py.ops.normalization import BatchNorm
@@ -74,6 +76,26 @@ class Chain:
         epilogue = ["bias"] * has_bias + ["add"] * (self.other is not None)
         product = Linear.name if isinstance(self.product.op, Matmul) else self.product.op.text
         return " ".join([product, *epilogue, *([self.activation.op.text] if self.activation else ())])
+
+    def cover(
+        self,
+        name: str,
+        formats: tuple[Formats, ...],
+        bind: Callable[[Chain, Sequence[Tensor]], Bound],
+        text: str | None = None,
+    ) -> Cover:
+        """The cover of a tile that computes this chain.
+
+        Args:
+            name: of the tile.
+            formats: the memory formats to choose from.
+            bind: packs the static operands.
+            text: what the latency depends on, if not on :attr:`text`.
+        """
+        return Cover(
+            *(name, self.nodes, self.operands, formats, self.statics, self.weight),
+            *(lambda statics: bind(self, statics), self.text if text is None else text),
+        )
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.

@@ -34,9 +34,9 @@ def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
             continue
         if chain.activation is None and chain.other is None:
             # The plain convolution, with its normalisation folded in and its weight packed channels last.
-            yield _cover("cudnn.conv", chain, _bind_conv)
+            yield chain.cover("cudnn.conv", (CHANNELS_LAST,), _bind_conv)
         elif isinstance(chain.activation and chain.activation.op, Relu) and _takes(chain, device, conv_relu_works):
-            yield _cover("cudnn.conv_relu", chain, _bind_conv_relu)
+            yield chain.cover("cudnn.conv_relu", (CHANNELS_LAST,), _bind_conv_relu)
 
 
 def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
@@ -45,17 +45,7 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
         fuses = isinstance(op, Relu) or (isinstance(op, Gelu) and op.approximate == "tanh")
         is_biased_linear = isinstance(chain.product.op, Linear) and len(chain.product.inputs) == 3
         if fuses and is_biased_linear and chain.other is None and _takes(chain, device, linear_works):
-            yield Cover(
-                *("cublaslt.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, chain.weight),
-                *(lambda statics, chain=chain: _bind_linear(chain, statics), chain.text),
-            )
-
-
-def _cover(name: str, chain: Chain, bind: Callable[[Chain, Sequence[Tensor]], Bound]) -> Cover:
-    return Cover(
-        *(name, chain.nodes, chain.operands, (CHANNELS_LAST,), chain.statics, chain.weight),
-        *(lambda statics: bind(chain, statics), chain.text),
-    )
+            yield chain.cover("cublaslt.linear", (DENSE,), _bind_linear)
 
 
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:

@@ -35,15 +35,12 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node):
         values = (*chain.operands, *chain.statics)
         if all(value.type.dtype is DType.F32 and value.type.is_concrete for value in values) and linear_works():
-            yield _cover(chain)
+            yield chain.cover("mkl.linear", (DENSE,), _bind)
 
 
-def _cover(chain: Chain) -> Cover:
-    def binder(statics: Sequence[Tensor]) -> Bound:
-        weight, bias = chain.parameters(statics)
-        return _bound(weight.contiguous(), bias, chain.rows)
-
-    return Cover("mkl.linear", chain.nodes, chain.operands, (DENSE,), chain.statics, chain.weight, binder, chain.text)
+def _bind(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+    weight, bias = chain.parameters(statics)
+    return _bound(weight.contiguous(), bias, chain.rows)
 
 
 def _bound(weight: Tensor, bias: Tensor | None, rows: int) -> Bound:

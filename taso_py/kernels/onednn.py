@@ -39,7 +39,7 @@ def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node):
         op = chain.product.op
         if isinstance(op, Conv2d) and _is_packed_right(op, chain) and _takes(chain, device, convolution_works):
-            yield _cover("onednn.conv", chain, _CONV_FORMATS, _bind_conv, _conv_text(chain))
+            yield chain.cover("onednn.conv", _CONV_FORMATS, _bind_conv, _conv_text(chain))
 
 
 def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
@@ -47,20 +47,7 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
         # The sum of the linear kernel takes no activation.
         is_simple = chain.other is None or chain.activation is None
         if isinstance(chain.product.op, Linear | Matmul) and is_simple and _takes(chain, device, linear_works):
-            yield _cover("onednn.linear", chain, _LINEAR_FORMATS, _bind_linear, chain.text)
-
-
-def _cover(
-    name: str,
-    chain: Chain,
-    formats: tuple[Formats, ...],
-    bind: Callable[[Chain, Sequence[Tensor]], Bound],
-    text: str,
-) -> Cover:
-    def binder(statics: Sequence[Tensor]) -> Bound:
-        return bind(chain, statics)
-
-    return Cover(name, chain.nodes, chain.operands, formats, chain.statics, chain.weight, binder, text)
+            yield chain.cover("onednn.linear", _LINEAR_FORMATS, _bind_linear)
 
 
 def _conv_text(chain: Chain) -> str:

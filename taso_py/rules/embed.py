@@ -44,10 +44,10 @@ def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
     if not bound.bind_node(place, operator, node):
         return False
     orders = (node.inputs, node.inputs[::-1]) if operator.swappable else (node.inputs,)
-    return any(_may_read_all(pattern, bound.copy(), operator, operands) for operands in orders)
+    return any(_binds_operands(pattern, bound.copy(), operator, operands) for operands in orders)
 
 
-def _may_read_all(pattern: Pattern, bound: Bindings, operator: PatternOperator, operands: Sequence[Value]) -> bool:
+def _binds_operands(pattern: Pattern, bound: Bindings, operator: PatternOperator, operands: Sequence[Value]) -> bool:
     """Whether what an operator reads may be bound to some operands; as far as that goes it is bound."""
     for slot, value in zip(operator.operands, operands, strict=True):
         place = slot.index

@@ -169,12 +169,17 @@ def test_the_database_of_another_program_is_set_aside_unharmed(
     assert "belongs to another program" in message
 
 
-def test_the_database_of_an_older_version_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def write_as(version: int, path: Path) -> None:
+    """Writes a database with one latency as another version would."""
     with LatencyDatabase(path) as database:
         database.put(ENVIRONMENT, *CONV, LATENCY)
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
+
+
+def test_the_database_of_an_older_version_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_as(SCHEMA_VERSION - 1, path)
     with LatencyDatabase(path) as database:
         assert (database.path, database.rows()) == (path, [])
     (message,) = warnings(caplog)
@@ -183,11 +188,7 @@ def test_the_database_of_an_older_version_is_set_aside(path: Path, caplog: pytes
 
 
 def test_the_database_of_a_newer_version_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with LatencyDatabase(path) as database:
-        database.put(ENVIRONMENT, *CONV, LATENCY)
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    connection.close()
+    write_as(SCHEMA_VERSION + 1, path)
     with LatencyDatabase(path) as database:
         assert database.path is None
         database.put(ENVIRONMENT, *RELU, FASTER)

@@ -37,7 +37,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(measuring, "measure", measure)
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-    monkeypatch.setattr(measuring.Measuring, "keep_pace", lambda *_: None)
+    monkeypatch.setattr(measuring.Measuring, "_clock", None)
     return calls
 
 
@@ -135,7 +135,7 @@ def test_a_calibrated_model_prices_the_graph_that_was_run_as_it_ran(
 
     monkeypatch.setattr(measuring, "measure", measure)
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-    monkeypatch.setattr(measuring.Measuring, "keep_pace", lambda *_: None)
+    monkeypatch.setattr(measuring.Measuring, "_clock", None)
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database, tiles=PLAIN)
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
@@ -160,7 +160,7 @@ def test_a_calibrated_model_prices_the_graph_that_was_run_as_it_ran(
 def test_what_moves_more_takes_longer_where_the_parts_of_a_run_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "measure", lambda *_, **__: Latency(1.0, 1.0, 1.0, 10, 0))
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-    monkeypatch.setattr(measuring.Measuring, "keep_pace", lambda *_: None)
+    monkeypatch.setattr(measuring.Measuring, "_clock", None)
     graph = parse_graph("graph(x: f32[1000], y: f32[1000]) { return relu(x), add(x, y), relu(y) }")
     inside = {node: 1.0 + (2.0 if node.op.name == "relu" else 3.0) for node in graph.nodes if node.inputs}
     with LatencyDatabase(":memory:") as database:

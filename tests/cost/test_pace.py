@@ -26,7 +26,7 @@ class Told(Pacer):
     def __init__(self, paces: Iterator[Pace]) -> None:
         self._paces = paces
 
-    def read(self, seconds: float = 0.0) -> Pace:
+    def read(self, products: int = 1) -> Pace:
         return next(self._paces)
 
 
@@ -80,10 +80,9 @@ def test_one_reading_that_was_interrupted_says_nothing() -> None:
 
 
 def test_what_was_timed_otherwise_is_scaled_to_the_pace_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Measuring(CPU)
-    assert kept.at_usual_pace({"product": 1.0}) == {"product": 1.0}
+    assert Measuring(CPU).at_usual_pace({"product": 1.0}) == {"product": 1.0}
     monkeypatch.setattr(measuring, "Pacer", lambda: Told(repeat(slower(2.0, 3.0))))
-    kept.keep_pace(lambda _: USUAL)
+    kept = Measuring(CPU, usual=lambda _: USUAL)
     assert kept.at_usual_pace({"product": 2.0, "call": 3e-6}) == pytest.approx({"product": 1.0, "call": 1e-6}, rel=1e-3)
 
 
@@ -100,6 +99,6 @@ def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:
 
 
 def test_a_real_pacer_reads_what_can_be_divided_by() -> None:
-    pace = Pacer().read(1e-3)
+    pace = Pacer().read()
     assert pace.product_s > 0
     assert pace.call_s > 0

@@ -222,7 +222,8 @@ class _Job:
             found = self._search(program, cost)
             with _bar(self.options, "time", 100) as bar:
 
-                def on_round(done: int, _total: int) -> None:
+                def on_round(done: int, total: int) -> None:
+                    bar.total = total
                     bar.update(done - bar.n)
 
                 trial = Trial(

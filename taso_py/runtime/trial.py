@@ -83,7 +83,7 @@ class Trial:
     planner: Callable[[Graph, str], Plan]
     """Chooses kernels and memory formats for a runtime."""
     seconds: float
-    """Of the race of all; confirming races take half of it each."""
+    """Of the race of all; confirming races take half of it each, or up to twice as long where they are in doubt."""
     seed: int
     on_round: Progress | None = None
     reload: bool = True

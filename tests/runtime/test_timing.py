@@ -1,6 +1,7 @@
 """Races on an invented machine whose speed drifts."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -180,7 +181,24 @@ def test_a_slow_model_is_confirmed_by_enough_rounds_though_they_take_longer() ->
     result = confirm(*pair, device="cpu", seconds=5.0, clock=Machine())
     assert (result.stop, result.rounds) == (StopReason.TIME, 10)
     assert result.ratio("winner").faster
-    assert confirm(*pair, device="cpu", rounds=4, seconds=5.0, clock=Machine()).rounds == 4
+    assert confirm(*pair, device="cpu", rounds=8, seconds=5.0, clock=Machine()).rounds == 8
+
+
+def test_a_lead_in_doubt_is_timed_for_longer() -> None:
+    """Of half a percent ten rounds show little, and forty much; a tie is mostly given up at once, and never sure."""
+
+    def confirmed(lead: float) -> list[tuple[int, bool]]:
+        pair = runners(original=0.01 * lead, a=0.01).values()
+        machines = [Machine(noise=0.008, rng=random.Random(seed)) for seed in range(100)]
+        races = [confirm(*pair, device="cpu", rounds=10, seconds=1e9, clock=machine) for machine in machines]
+        assert all(race.ratio("winner").coverage > 0.98 for race in races)
+        return [(race.rounds, race.ratio("winner").faster) for race in races]
+
+    led, tied = Counter(confirmed(1.005)), Counter(confirmed(1.0))
+    assert {rounds for rounds, _ in led} == {10, 20, 40}
+    assert led[20, True] + led[40, True] > 4 * led[10, True] > 0
+    assert tied[10, False] > 70
+    assert tied[10, True] + tied[20, True] + tied[40, True] <= 5
 
 
 def test_an_interrupt_returns_the_whole_rounds() -> None:

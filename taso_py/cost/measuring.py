@@ -20,7 +20,7 @@ from typing import TypeVar
 import torch
 
 from taso_py.cost.clock import Latency, clock_for, measure
-from taso_py.cost.pace import Pace, PacedClock, Pacer
+from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
 
 T = TypeVar("T")
 MORE_S, MOST_S = 0.06, 2.0
@@ -103,7 +103,9 @@ class Measuring:
         """Whether nothing disturbs measurements now."""
         return self._device.type != "cpu" or self._probe.is_calm()
 
-    def measured(self, call: Callable[[], object], budget_s: float) -> tuple[Latency, bool]:
+    def measured(
+        self, call: Callable[[], object], budget_s: float, beside: Reference | None = None
+    ) -> tuple[Latency, bool]:
         """The latency of a call, and whether it can be believed.
 
         It is the first measurement that is good, or else the least: what disturbs a measurement makes it longer.
@@ -111,13 +113,15 @@ class Measuring:
         Args:
             call: what to time.
             budget_s: longest time for the first measurement.
+            beside: what is known of a similar call, from which it shall differ by as much as it really does.
         """
+        clock = RelativeClock(clock_for(self._device), beside) if beside is not None else self._clock
         for _ in range(WARM_UP):
             call()
         good: list[Latency] = []
         poor: list[Latency] = []
         for attempt in count(1):
-            latency = measure(call, device=self._device, budget_s=budget_s, clock=self._clock)
+            latency = measure(call, device=self._device, budget_s=budget_s, clock=clock)
             is_calm = self.is_calm
             is_long = SAMPLES * latency.median_s > MOST_S
             is_good = is_calm and (is_long or latency.samples >= SAMPLES) and _spread(latency) <= DOUBT

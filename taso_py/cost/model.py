@@ -35,7 +35,7 @@ from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
-from taso_py.cost.pace import Pace, Pacer, usual_pace
+from taso_py.cost.pace import Pace, Pacer, Reference, usual_pace
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -282,16 +282,40 @@ class CostModel:
 
     def _alone(self, cover: Cover, reads: Format) -> float:
         """The latency of a cover that is called again and again alone."""
-        key = self._key(cover, reads)
-        return self._lookup(key, lambda: timed_call(cover, reads, self._device, self._ring))
 
-    def _lookup(self, key: Key, make: Callable[[], Callable[[], object]], budget_s: float = BUDGET_S) -> float:
+        def call() -> Callable[[], object]:
+            return timed_call(cover, reads, self._device, self._ring)
+
+        return self._lookup(self._key(cover, reads), call, beside=lambda: self._reference(cover, reads))
+
+    def _reference(self, cover: Cover, reads: Format) -> Reference | None:
+        """What a cover's first node takes without what the cover computes besides, by the same kernel.
+
+        What it computes besides adds a percent or two, as much as two latencies differ that were measured at different
+        times: half of Inception-v3's convolutions would leave their activations to calls of their own.
+        """
+        first = cover.nodes[0]
+        for plain in self.covers(first) if len(cover.nodes) > 1 else ():
+            if plain.name == cover.name and plain.nodes == (first,) and reads in {pair[0] for pair in plain.formats}:
+                self._alone(plain, reads)
+                known = self._database.get(self._environment, *self._key(plain, reads))
+                if known is not None:
+                    return Reference(timed_call(plain, reads, self._device, self._ring), known.median_s)
+        return None
+
+    def _lookup(
+        self,
+        key: Key,
+        make: Callable[[], Callable[[], object]],
+        budget_s: float = BUDGET_S,
+        beside: Callable[[], Reference | None] = lambda: None,
+    ) -> float:
         """The median latency of a call: remembered, from the database, or measured now and put there."""
         known = self._latencies.get(key)
         if known is None:
             found = self._database.get(self._environment, *key)
             if found is None:
-                found, is_calm = self._measure(make, key, budget_s)
+                found, is_calm = self._measure(make, key, budget_s, beside)
                 if found is None:
                     self._latencies[key] = math.inf
                     return math.inf
@@ -322,14 +346,18 @@ class CostModel:
         return usual_pace(pacer, self._environment, self._database)
 
     def _measure(
-        self, make: Callable[[], Callable[[], object]], key: Key, budget_s: float
+        self,
+        make: Callable[[], Callable[[], object]],
+        key: Key,
+        budget_s: float,
+        beside: Callable[[], Reference | None],
     ) -> tuple[Latency | None, bool]:
         """A measurement, and whether it may be kept; None for a kernel that fails, or whose device is not here."""
         if self._measuring is None:
             return None, False
         try:
             with torch.no_grad():
-                return self._measuring.measured(make(), budget_s)
+                return self._measuring.measured(make(), budget_s, beside())
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             if not key[0].startswith(PLAIN_NAME):
                 _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))

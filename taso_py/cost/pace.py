@@ -120,3 +120,32 @@ class PacedClock:
             return seconds / _median(readings).slowness(self._usual, seconds / repeats)
 
         return paced
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A call of known latency, beside which a similar one is measured."""
+
+    call: Callable[[], object]
+    seconds: float
+    """What it takes at the usual pace."""
+
+
+class RelativeClock:
+    """Another clock, whose samples are scaled by samples of a reference that follow them at once."""
+
+    def __init__(self, clock: Clock, reference: Reference) -> None:
+        """Scale the samples of a clock."""
+        self._clock, self._reference = clock, reference
+        self.min_sample_s = clock.min_sample_s
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        timer, reference = self._clock.bind(fn), self._clock.bind(self._reference.call)
+
+        def relative(repeats: int) -> float:
+            return timer(repeats) / reference(repeats) * repeats * self._reference.seconds
+
+        return relative

@@ -9,6 +9,7 @@ import torch
 from taso_py.cost import measuring, model
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import Node
 from taso_py.kernels.table import PLAIN, covers
@@ -101,6 +102,23 @@ def test_a_weight_that_is_packed_is_measured_once_however_it_lay(measured: list[
     assert {kernel.partition(":")[2] for kernel, _ in packed} == {"linear"}
     assert {signature for _, signature in packed} == {"f32[3,4]; weight f32[6,4]", "f32[3,6]; weight f32[4,6]"}
     assert len(measured) == len(kernels) == len(set(kernels))
+
+
+@pytest.mark.parametrize("known_s", [None, 1.0])
+def test_what_a_kernel_computes_besides_is_measured_beside_the_kernel_without_it(
+    monkeypatch: pytest.MonkeyPatch, known_s: float | None
+) -> None:
+    """It takes a part more of whatever the plain kernel is known to take; a call of its own would not."""
+    monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
+    graph = parse_graph('graph(x: f32[8,64]) { return relu(linear(x, weight{key="w", type=f32[64,64]})) }')
+    plain = "onednn.linear:linear", "f32[8,64]; weight f32[64,64] of 1 MiB"
+    with LatencyDatabase(":memory:") as database:
+        if known_s is not None:
+            database.put(Environment.current(CPU), *plain, Latency(known_s, known_s, known_s, 10, 0))
+        CostModel(CPU, database).warm(graph)
+        latencies = {row.kernel: row.latency.median_s for row in database.rows()}
+    assert 0.2 < latencies["onednn.linear:linear relu"] / latencies[plain[0]] < 5.0
+    assert latencies["torch:relu"] < 0.1
 
 
 def test_what_was_disturbed_is_used_but_not_kept(measured: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from taso_py.cost.clock import Timer, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
-from taso_py.cost.pace import KEYS, Pace, PacedClock, Pacer, usual_pace
+from taso_py.cost.pace import KEYS, Pace, PacedClock, Pacer, Reference, RelativeClock, usual_pace
 
 CPU = torch.device("cpu")
 USUAL = Pace(product_s=200e-6, call_s=1e-6)
@@ -84,6 +84,26 @@ def test_what_was_timed_otherwise_is_scaled_to_the_pace_that_is_kept(monkeypatch
     monkeypatch.setattr(measuring, "Pacer", lambda: Told(repeat(slower(2.0, 3.0))))
     kept = Measuring(CPU, usual=lambda _: USUAL)
     assert kept.at_usual_pace({"product": 2.0, "call": 3e-6}) == pytest.approx({"product": 1.0, "call": 1e-6}, rel=1e-3)
+
+
+def test_beside_a_reference_a_call_takes_what_it_takes_longer_however_fast_the_machine() -> None:
+    class Drifting(Machine):
+        """A clock by which calls take what they answer, and all of them twice as long after each sample of the first."""
+
+        def bind(self, fn: Callable[[], object]) -> Timer:
+            def timer(repeats: int) -> float:
+                seconds = fn()
+                assert isinstance(seconds, float)
+                self.call_s *= 2.0 if seconds == fused_s else 1.0
+                self._now += self.call_s
+                return repeats * seconds * self.call_s
+
+            return timer
+
+    fused_s, plain_s = 1.1, 1.0
+    clock = RelativeClock(Drifting(1e-4), Reference(lambda: plain_s, 5e-3))
+    latency = measure(lambda: fused_s, device=CPU, budget_s=10.0, clock=clock)
+    assert (latency.low_s, latency.median_s, latency.high_s) == pytest.approx((5.5e-3, 5.5e-3, 5.5e-3))
 
 
 def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:

@@ -101,7 +101,7 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
         matcher = Matcher(read_database(None))
         before = peak_mib()
         _SEARCHES[kind](graph, matcher, cost, limits, _Clock())
-        measured, clock = cost.measured, _Clock()
+        measured, clock = cost.latencies.measured, _Clock()
         found = _SEARCHES[kind](graph, matcher, cost, limits, clock)
         return _Run(
             seconds=time.process_time() - clock.started,
@@ -111,7 +111,7 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
             near_seconds=clock.near(found.best.seconds),
             mib=peak_mib() - before,
             stop_reason=found.stop_reason.name.lower(),
-            measured=cost.measured - measured,
+            measured=cost.latencies.measured - measured,
             nodes=sum(not node.is_static for node in graph.nodes),
         )
 

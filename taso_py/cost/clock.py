@@ -215,7 +215,13 @@ def measure(
         interval = median_interval(samples, confidence)
         narrow = interval.coverage >= confidence and interval.high - interval.low <= width * interval.median
         if (narrow and len(samples) >= MIN_SAMPLES) or len(samples) == MAX_SAMPLES or clock.now() >= deadline:
-            return Latency(interval.median, interval.low, interval.high, len(samples), _outliers(samples))
+            return summary(samples, confidence)
+
+
+def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency:
+    """The latency of which there are these samples, in ascending order."""
+    interval = median_interval(ordered, confidence)
+    return Latency(interval.median, interval.low, interval.high, len(ordered), _outliers(ordered))
 
 
 def calibrate(clock: Clock, timer: Timer, *, deadline: float = math.inf, sample_s: float = 0.0) -> int:

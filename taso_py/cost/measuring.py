@@ -10,6 +10,7 @@ probe took as long as ever.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from typing import TypeVar
 
 import torch
 
-from taso_py.cost.clock import Latency, clock_for, measure
+from taso_py.cost.clock import Latency, calibrate, clock_for, measure, summary
 from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ WARM_UP = 2
 PATIENCE_S = 5.0
 """How long to wait in all for a machine to come to rest."""
 PAUSE_S = 0.1
+TURNS = 24
+"""How often each call is sampled of those that are measured in turns."""
 LARGEST_KEPT = 31 << 20
 """Bytes of a block just below the largest that glibc adapts to."""
 
@@ -138,6 +141,22 @@ class Measuring:
         # What was disturbed throughout is still closest to the truth where it was fastest.
         fastest = min(poor, key=lambda latency: latency.low_s)
         return replace(fastest, median_s=fastest.low_s), False
+
+    def in_turns(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
+        """The latencies of calls that are compared with each other, and whether they can be believed.
+
+        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile.
+        """
+        clock = self._clock.alternating() if self._clock is not None else clock_for(self._device)
+        timers = {what: clock.bind(call) for what, call in calls.items()}
+        repeats = {what: calibrate(clock, timer) for what, timer in timers.items()}
+        samples = {what: list[float]() for what in calls}
+        order, calm = random.Random(0), list[bool]()
+        for _ in range(TURNS):
+            for what in order.sample(list(calls), len(calls)):
+                samples[what].append(timers[what](repeats[what]) / repeats[what])
+            calm.append(self.is_calm)
+        return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > TURNS
 
     def _wait(self) -> None:
         """Waits a little, for as long as there is patience."""

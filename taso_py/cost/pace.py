@@ -99,9 +99,13 @@ class PacedClock:
 
     min_sample_s = 0.5e-3
 
-    def __init__(self, clock: Clock, pacer: Pacer, usual: Pace) -> None:
-        """Scale the samples of a clock by readings that follow them at once."""
-        self._clock, self._pacer, self._usual = clock, pacer, usual
+    def __init__(self, clock: Clock, pacer: Pacer, usual: Pace, last: int = LAST) -> None:
+        """Scale the samples of a clock by readings that follow them at once, the median of so many last ones."""
+        self._clock, self._pacer, self._usual, self._last = clock, pacer, usual, last
+
+    def alternating(self) -> PacedClock:
+        """The same for samples that are taken in turns with those of others, each with a reading of its own."""
+        return PacedClock(self._clock, self._pacer, self._usual, last=1)
 
     def slowness(self) -> Callable[[float], float]:
         """How many times as long as usual something takes now, by how many seconds it takes."""
@@ -112,7 +116,7 @@ class PacedClock:
 
     def bind(self, fn: Callable[[], object]) -> Timer:
         timer = self._clock.bind(fn)
-        readings: deque[Pace] = deque(maxlen=LAST)
+        readings: deque[Pace] = deque(maxlen=self._last)
 
         def paced(repeats: int) -> float:
             seconds = timer(repeats)

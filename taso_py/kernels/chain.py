@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.plan import Bound
-from taso_py.ir.node import Node, Value
+from taso_py.ir.node import Node, Value, make_as
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
 from taso_py.kernels.tile import Cover, Formats
@@ -77,12 +77,20 @@ class Chain:
         product = Linear.name if isinstance(self.product.op, Matmul) else self.product.op.text
         return " ".join([product, *epilogue, *([self.activation.op.text] if self.activation else ())])
 
+    @property
+    def bare(self) -> Chain:
+        """The product alone, without a bias."""
+        product = make_as(self.product.op, self.product.inputs[:2], self.product.types)
+        return Chain(product, None, None, (product,), None)
+
     def cover(
         self,
         name: str,
         formats: tuple[Formats, ...],
         bind: Callable[[Chain, Sequence[Tensor]], Bound],
         text: str | None = None,
+        *,
+        binds_bare: bool = True,
     ) -> Cover:
         """The cover of a tile that computes this chain.
 
@@ -91,10 +99,13 @@ class Chain:
             formats: the memory formats to choose from.
             bind: packs the static operands.
             text: what the latency depends on, if not on :attr:`text`.
+            binds_bare: whether the tile computes the product alone as well.
         """
+        is_bare = len(self.nodes) == 1 and len(self.product.inputs) == 2
         return Cover(
             *(name, self.nodes, self.operands, formats, self.statics, self.weight),
             *(lambda statics: bind(self, statics), self.text if text is None else text),
+            bare=None if is_bare or not binds_bare else lambda: self.bare.cover(name, formats, bind),
         )
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

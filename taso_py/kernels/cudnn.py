@@ -36,7 +36,7 @@ def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
             # The plain convolution, with its normalisation folded in and its weight packed channels last.
             yield chain.cover("cudnn.conv", (CHANNELS_LAST,), _bind_conv)
         elif isinstance(chain.activation and chain.activation.op, Relu) and _takes(chain, device, conv_relu_works):
-            yield chain.cover("cudnn.conv_relu", (CHANNELS_LAST,), _bind_conv_relu)
+            yield chain.cover("cudnn.conv_relu", (CHANNELS_LAST,), _bind_conv_relu, binds_bare=False)
 
 
 def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
@@ -45,7 +45,7 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
         fuses = isinstance(op, Relu) or (isinstance(op, Gelu) and op.approximate == "tanh")
         is_biased_linear = isinstance(chain.product.op, Linear) and len(chain.product.inputs) == 3
         if fuses and is_biased_linear and chain.other is None and _takes(chain, device, linear_works):
-            yield chain.cover("cublaslt.linear", (DENSE,), _bind_linear)
+            yield chain.cover("cublaslt.linear", (DENSE,), _bind_linear, binds_bare=False)
 
 
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:

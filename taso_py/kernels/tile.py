@@ -48,6 +48,8 @@ class Cover:
     """Packs static operands; None for plain ATen calls."""
     text: str = ""
     """What the latency depends on besides tile, operands and formats."""
+    bare: Callable[[], Cover] | None = None
+    """Gives the cover of the product alone, by the same kernel; None where this computes nothing besides a product."""
 
     @property
     def root(self) -> Node:

@@ -25,6 +25,7 @@ from taso_py.backend import Plan, Program, build, fold
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, resolve_device
+from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
@@ -46,11 +47,12 @@ from taso_py.runtime.profile_run import time_parts
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.runtimes import COMPILED_AROUND, Runner, runtimes_to_try
+from taso_py.runtime.searching import SEARCHES, TEMPLATES, search
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
-from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.follow import follow
-from taso_py.search.result import Limits, Progress, SearchResult
+from taso_py.search.result import Limits, SearchResult
+from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace, write_trace
 
 FINALISTS = 3
@@ -59,16 +61,6 @@ INSIDE_S = 0.6
 """How long the parts of a run are timed to calibrate latencies by."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
-SEARCHES = {
-    "backtracking": backtracking.search,
-    "greedy": greedy.search,
-    "saturation": saturation.search,
-    "templates": templates.search,
-    "templates-measured": templates.search_measured,
-}
-"""The strategies, by name."""
-TEMPLATES = frozenset({"templates", "templates-measured"})
-"""Those that take rules one by one in their order, and have rules of their own."""
 
 
 class OptimizeError(TasoError):
@@ -173,7 +165,7 @@ def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitut
     Raises:
         TasoError: they cannot be read.
     """
-    return templates.read_templates() if path is None and options.search in TEMPLATES else read_database(path)
+    return read_templates() if path is None and options.search in TEMPLATES else read_database(path)
 
 
 def optimize_source(
@@ -220,7 +212,7 @@ class _Job:
             cost = self._cost(program, tiles, database)
             planner = Planner(cost)
             found = self._search(program, cost)
-            with _bar(self.options, "time", 100) as bar:
+            with tqdm(total=100, desc="time", leave=False, disable=not self.options.progress) as bar:
 
                 def on_round(done: int, total: int) -> None:
                     bar.total = total
@@ -231,7 +223,7 @@ class _Job:
                     reload=self.options.reload or output is not None,
                 )
                 judgement = trial.hold(found, runtimes)
-        notes = [*describe(program, self.rules), *trial.notes, *_disturbances(planner.costs)]
+        notes = [*describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
         report = self._report(program, found, judgement, notes)
         trace = judgement.winner.candidate.trace
         if output is not None:
@@ -265,7 +257,8 @@ class _Job:
         calibrate(cost, program)
         if self.trace is not None:
             return follow(program.graph, self.trace, self.rules, cost, self.options.limits())
-        return search(program.graph, self.rules, cost, self.options)
+        options = self.options
+        return search(*(program.graph, self.rules, cost, options.search, options.limits()), progress=options.progress)
 
     def _report(self, program: Program, found: SearchResult, judgement: Judgement, notes: Sequence[str]) -> Report:
         winner, speedup, rules = judgement.winner, judgement.speedup, judgement.rules_speedup
@@ -300,21 +293,6 @@ class _Job:
         )
 
 
-def search(graph: Graph, rules: Sequence[Substitution], cost: CostModel, options: Options) -> SearchResult:
-    """What the search that the options name finds, with a progress bar if they want one."""
-    with _bar(options, "search", options.budget) as bar:
-
-        def report(progress: Progress) -> None:
-            bar.update(progress.built - bar.n)
-            bar.set_postfix_str(f"best {progress.best_seconds / progress.original_seconds:.3f} of the original")
-
-        return SEARCHES[options.search](graph, rules, cost, options.limits(), report)
-
-
-def _bar(options: Options, what: str, total: int) -> Any:
-    return tqdm(total=total, desc=what, leave=False, disable=not options.progress)
-
-
 def calibrate(cost: CostModel, program: Program) -> None:
     """Lets a cost model learn from a run of the unchanged graph what being in this model adds to latencies.
 
@@ -340,14 +318,13 @@ def calibrate(cost: CostModel, program: Program) -> None:
     cost.calibrate(program.graph, run, inside)
 
 
-def _disturbances(costs: Sequence[CostModel]) -> list[str]:
+def _disturbances(latencies: Latencies) -> list[str]:
     """What to say about latencies that were measured while others kept the processor busy."""
-    disturbed, measured = sum(cost.disturbed for cost in costs), sum(cost.measured for cost in costs)
-    if not disturbed:
+    if not latencies.disturbed:
         return []
     return [
-        f"other programs kept the processor busy while {disturbed} of {measured} latencies were measured; "
-        "those are not kept: run this again on a quiet machine"
+        f"other programs kept the processor busy while {latencies.disturbed} of {latencies.measured} latencies were "
+        "measured; those are not kept: run this again on a quiet machine"
     ]
 
 

@@ -42,11 +42,6 @@ class Planner:
         plan = self._priced(PLAIN if self._cost.tiles is PLAIN else tiles).plan(graph)
         return plan.compiled() if runtime == COMPILED_AROUND else plan
 
-    @property
-    def costs(self) -> Sequence[CostModel]:
-        """The cost models that were asked."""
-        return list(self._costs.values())
-
     def _priced(self, tiles: tuple[Tile, ...]) -> CostModel:
         if tiles not in self._costs:
             self._costs[tiles] = self._cost.narrowed(tiles)

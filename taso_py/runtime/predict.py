@@ -26,8 +26,9 @@ from taso_py.ir.graph import Graph
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import TRACE, check_writable, write_files
-from taso_py.runtime.optimize import Options, search
+from taso_py.runtime.optimize import Options
 from taso_py.runtime.replay import check_steps, import_source
+from taso_py.runtime.searching import search
 from taso_py.runtime.source import Source
 from taso_py.search.trace import write_trace
 
@@ -74,7 +75,7 @@ def predict(
         there = find_environment(database, environment)
         program = import_source(source)
         graph, cost = _priced(program, there, database)
-        found = search(graph, rules, cost, options)
+        found = search(graph, rules, cost, options.search, options.limits(), progress=options.progress)
         best = found.best
         check_steps(graph, best.trace, options.seed, program.device)
     if output is not None:
@@ -85,7 +86,7 @@ def predict(
         predicted_ms=(found.original.seconds * 1e3, best.seconds * 1e3),
         applied=best.applied,
         candidates=found.built,
-        unknown=cost.unknown,
+        unknown=cost.latencies.unknown,
         search_seconds=found.seconds,
         stop_reason=found.stop_reason.value,
         saved=None if output is None else str(output / TRACE),

@@ -88,7 +88,7 @@ def test_what_was_timed_otherwise_is_scaled_to_the_pace_that_is_kept(monkeypatch
 
 def test_beside_a_reference_a_call_takes_what_it_takes_longer_however_fast_the_machine() -> None:
     class Drifting(Machine):
-        """A clock by which calls take what they answer, and all of them twice as long after each sample of the first."""
+        """A clock by which calls take what they answer, all twice as long after each sample of the first."""
 
         def bind(self, fn: Callable[[], object]) -> Timer:
             def timer(repeats: int) -> float:

@@ -34,7 +34,6 @@ def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path) -> None:
         kernels = [step.kernel for step in plan.steps.values() if step.kernel]
         assert is_fused_allowed or all(len(kernel.nodes) == 1 for kernel in kernels)
     assert all(planner(graph, runtime) is NO_PLAN for runtime in COMPILERS)
-    assert len(planner.costs) == 2
 
 
 def test_without_kernels_plans_are_plain_calls(tmp_path: Path) -> None:

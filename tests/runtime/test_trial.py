@@ -79,7 +79,7 @@ class Clamped(nn.Module):
 def test_a_result_is_refused_if_its_steps_do_not_lead_to_it(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     (rule,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
 
-    def search(graph: Graph, *_: Any) -> SearchResult:
+    def search(graph: Graph, *_: Any, progress: bool) -> SearchResult:
         original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
         while found := Matcher([rule]).matches(now):
             now = apply(now, found[0]) or now

@@ -1,0 +1,229 @@
+"""Latencies of single calls on a device: remembered, taken from the database, or measured once and put there.
+
+A kernel that computes something besides a product is measured beside the product alone: what it computes besides adds
+a percent or two, as much as two latencies differ that were measured at different times.
+
+For a few milliseconds each, one after the other, is how latencies are measured that a search asks for. A machine that
+others share changes its speed more often than that, and the best of many graphs is made of those whose moment was a
+good one. So what decides between two graphs is measured again, in turns (:meth:`Latencies.refine`).
+
+Invariant: a latency stays the same until it is refined.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+
+from taso_py.backend.plan import Format
+from taso_py.cost.clock import Latency
+from taso_py.cost.database import Key, LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.cost.measuring import Measuring
+from taso_py.cost.pace import Pace, Pacer, Reference, usual_pace
+from taso_py.ir.errors import first_line
+from taso_py.ir.node import Value
+from taso_py.kernels.layout import Layouts
+from taso_py.kernels.tile import Cover
+from taso_py.kernels.timed import conversion, timed_call
+
+LEAST_RING, MOST_RING = 2**20, 2**26
+"""Bytes of weights between which the caches of present machines make a difference."""
+BUDGET_S = 0.02
+"""Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+PLAIN_NAME = "torch:"
+"""How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
+IN_TURNS = ", in turns"
+"""How the signatures of latencies end in the database that were measured again so."""
+_NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
+
+_log = logging.getLogger(__name__)
+
+
+def no_reference() -> Reference | None:
+    """What a call is measured beside that is like no other."""
+    return None
+
+
+class Latencies:
+    """Latencies of covers and conversions that are called again and again alone, in seconds."""
+
+    def __init__(
+        self, device: torch.device, database: LatencyDatabase, environment: Environment | None, weight_bytes: int
+    ) -> None:
+        """Prepare; the arguments are those of the cost model."""
+        self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
+        self._device = device
+        self._database = database
+        self._environment = environment or Environment.current(device)
+        self._measuring = None if environment else Measuring(device, usual=self._usual_pace)
+        self.layouts = Layouts()
+        self._known: dict[Key, float] = {}
+        self._refined: dict[Key, float | None] = {}
+        """What latencies became when they were measured in turns, over what they were; None where they were not."""
+        self.measured = 0
+        """How many latencies were measured, not found in the database."""
+        self.disturbed = 0
+        """How many of these are not kept for other runs: other programs held the processor."""
+
+    @property
+    def unknown(self) -> int:
+        """How many latencies there are not: the kernel fails, or was never measured in the environment."""
+        return sum(latency == math.inf for latency in self._known.values())
+
+    def of_cover(self, cover: Cover, reads: Format) -> float:
+        """That of a cover that reads a memory format."""
+        return self._first(cover, reads) * self._refinement(self.bare_key(cover, reads))
+
+    def _first(self, cover: Cover, reads: Format) -> float:
+        """The same before it is refined."""
+
+        def beside() -> Reference | None:
+            return None if cover.bare is None else self._reference(cover.bare(), reads)
+
+        call = partial(timed_call, cover, reads, self._device, self._ring)
+        return self.lookup(self.key(cover, reads), call, beside=beside)
+
+    def of_conversion(self, value: Value, format_: Format) -> float:
+        """That of laying a value out in a memory format."""
+        key = f"convert:{format_.value}", self.layouts.signature([value], format_.other)
+        return self.lookup(key, lambda: conversion(value, format_, self._device))
+
+    def key(self, cover: Cover, reads: Format) -> Key:
+        """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
+        node, name = cover.root, PLAIN_NAME if cover.binder is None else f"{cover.name}:"
+        if len(cover.nodes) == 1 and self.layouts.is_view(node):
+            return name + node.op.name, f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
+        operands = cover.operands
+        if len(cover.nodes) == 1 and node.op.commutative:
+            # Which operand comes first is chance.
+            operands = tuple(sorted(operands, key=lambda value: self.layouts.signature([value], reads)))
+        signature = self.layouts.signature(operands, reads)
+        if cover.packed is not None:
+            signature += f"; weight {cover.packed.at_example.text}"
+        if "weight" in signature:
+            signature += f" of {self._ring >> 20} MiB"
+        return name + cover.text, signature
+
+    def lookup(
+        self,
+        key: Key,
+        make: Callable[[], Callable[[], object]],
+        budget_s: float = BUDGET_S,
+        beside: Callable[[], Reference | None] = no_reference,
+    ) -> float:
+        """The median latency of a call.
+
+        Args:
+            key: what it is known by.
+            make: makes the call, if it has to be measured.
+            budget_s: how long to measure it for.
+            beside: gives a similar call of known latency, if there is one.
+        """
+        known = self._known.get(key)
+        if known is None:
+            found = self._database.get(self._environment, *key)
+            if found is None:
+                found, is_calm = self._measure(make, key, budget_s, beside)
+                if found is None:
+                    self._known[key] = math.inf
+                    return math.inf
+                self._count(is_calm)
+                if is_calm:
+                    self._database.put(self._environment, *key, found)
+            known = self._known[key] = found.median_s
+        return known
+
+    def kept(self, key: Key, make: Callable[[Measuring], float]) -> float | None:
+        """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
+
+        Args:
+            key: what it is known by.
+            make: finds it, in seconds.
+        """
+        found = self._database.get(self._environment, *key)
+        if found is not None or self._measuring is None:
+            return found and found.median_s
+        seconds = make(self._measuring)
+        if self._measuring.is_calm:
+            self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
+        return seconds
+
+    def bare_key(self, cover: Cover, reads: Format) -> Key:
+        """What the latency depends on of the product alone, if a cover computes one, or else the cover."""
+        return self.key(_bare(cover), reads)
+
+    def refine(self, covers: Iterable[tuple[Cover, Format]]) -> bool:
+        """Measures covers again, in turns, unless all of them were; whether any latency changed.
+
+        Products are measured alone; what is computed besides keeps its share.
+
+        Args:
+            covers: the covers, and the memory formats that they read.
+        """
+        places = {self.bare_key(cover, reads): (_bare(cover), reads) for cover, reads in covers}
+        before = {key: self._first(*where) for key, where in places.items()}
+        if self._measuring is None or all(self._refined.get(key) is not None for key in places):
+            return False
+        # The others' weights are read in between, and displace a cover's own from the caches.
+        ring = max(LEAST_RING, self._ring // len(places))
+        with torch.no_grad():
+            calls = {key: timed_call(*where, self._device, ring) for key, where in places.items() if before[key]}
+            found, is_calm = self._measuring.in_turns(calls)
+        for key, latency in found.items():
+            self._count(is_calm)
+            self._refined[key] = latency.median_s / before[key]
+            if is_calm:
+                self._database.put(self._environment, key[0], key[1] + IN_TURNS, latency)
+        return True
+
+    def _refinement(self, key: Key) -> float:
+        """By what a latency changed when it was measured in turns."""
+        if key not in self._refined:
+            turns = key[0], key[1] + IN_TURNS
+            known = self._database.get_many(self._environment, (key, turns))
+            self._refined[key] = known[turns].median_s / known[key].median_s if len(known) == 2 else None
+        return self._refined[key] or 1.0
+
+    def _reference(self, bare: Cover, reads: Format) -> Reference | None:
+        """A product alone, where its latency can be believed."""
+        self._first(bare, reads)
+        known = self._database.get(self._environment, *self.key(bare, reads))
+        return known and Reference(timed_call(bare, reads, self._device, self._ring), known.median_s)
+
+    def _count(self, is_calm: bool) -> None:
+        self.measured += 1
+        self.disturbed += not is_calm
+
+    def _usual_pace(self, pacer: Pacer) -> Pace:
+        return usual_pace(pacer, self._environment, self._database)
+
+    def _measure(
+        self,
+        make: Callable[[], Callable[[], object]],
+        key: Key,
+        budget_s: float,
+        beside: Callable[[], Reference | None],
+    ) -> tuple[Latency | None, bool]:
+        """A measurement, and whether it may be kept; None for a kernel that fails, or whose device is not here."""
+        if self._measuring is None:
+            return None, False
+        try:
+            with torch.no_grad():
+                return self._measuring.measured(make(), budget_s, beside())
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            if not key[0].startswith(PLAIN_NAME):
+                _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))
+                return None, False
+            # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
+            _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
+            return _NOTHING, True
+
+
+def _bare(cover: Cover) -> Cover:
+    """The cover of the product alone, if one computes something besides, or else itself."""
+    return cover if cover.bare is None else cover.bare()

@@ -1,0 +1,95 @@
+"""The search of a model: by which strategy, how often, and what is measured in between.
+
+Prices are medians of few samples, and the best of many graphs is made of kernels whose prices came out too low, the
+more so the more graphs there are. What it and the original do not share is measured again, in turns, and the search is
+made anew with that.
+
+Invariant: an interrupt from the keyboard gives the best that is known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from tqdm import tqdm
+
+from taso_py.ir.graph import Graph
+from taso_py.rules.substitution import Substitution
+from taso_py.search import backtracking, greedy, saturation, templates
+from taso_py.search.cost import Cost
+from taso_py.search.result import Limits, Progress, SearchResult, StopReason
+
+SEARCHES = {
+    "backtracking": backtracking.search,
+    "greedy": greedy.search,
+    "saturation": saturation.search,
+    "templates": templates.search,
+    "templates-measured": templates.search_measured,
+}
+"""The strategies, by name."""
+TEMPLATES = frozenset({"templates", "templates-measured"})
+"""Those that take rules one by one in their order, and have rules of their own."""
+MOST = 4
+"""How often a graph is searched at most."""
+
+
+class Refinable(Cost, Protocol):
+    """A cost that can be made better where it matters."""
+
+    def refine(self, graph: Graph, other: Graph) -> bool:
+        """Finds out more of what decides between two graphs; whether any cost changed."""
+        ...
+
+
+def search(
+    graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, *, progress: bool
+) -> SearchResult:
+    """What a strategy finds once the prices that decide are good.
+
+    Args:
+        graph: where to start.
+        rules: what may be applied.
+        cost: says what graphs cost, and is refined.
+        strategy: one of :data:`SEARCHES`.
+        limits: of all searches together; each but the last has half of the time that is left.
+        progress: whether to show a bar.
+    """
+    start = time.monotonic()
+    found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
+    for left in reversed(range(MOST - 1)):
+        if found.stop_reason is StopReason.INTERRUPTED or not _refine(cost, graph, found):
+            break
+        remaining = limits.seconds - (time.monotonic() - start)
+        if remaining <= 0:
+            break
+        share = replace(limits, seconds=remaining / 2 if left else remaining)
+        again = _searched(graph, rules, cost, strategy, share, progress)
+        if again.stop_reason is StopReason.INTERRUPTED:
+            found = replace(found, stop_reason=StopReason.INTERRUPTED)
+            break
+        built, expansions = found.built + again.built, found.expansions + again.expansions
+        found = replace(again, built=built, expansions=expansions)
+    return replace(found, seconds=time.monotonic() - start)
+
+
+def _refine(cost: Refinable, graph: Graph, found: SearchResult) -> bool:
+    """Whether prices changed that decide between a graph and the best that was found; not if interrupted."""
+    try:
+        return cost.refine(graph, found.best.graph)
+    except KeyboardInterrupt:
+        return False
+
+
+def _searched(
+    graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, progress: bool
+) -> SearchResult:
+    with tqdm(total=limits.budget, desc="search", leave=False, disable=not progress) as bar:
+
+        def report(found: Progress) -> None:
+            bar.update(found.built - bar.n)
+            bar.set_postfix_str(f"best {found.best_seconds / found.original_seconds:.3f} of the original")
+
+        return SEARCHES[strategy](graph, rules, cost, limits, report)

@@ -1,0 +1,80 @@
+"""Searches by prices that are found out to be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.text import read_rules
+from taso_py.runtime import searching
+from taso_py.runtime.searching import search
+from taso_py.search.result import Limits, SearchResult, StopReason
+from tests.search.examples import FakeCost
+
+GRAPH = parse_graph("graph(x: f32[4]) { return relu(x) }")
+RULES = read_rules(
+    """rule a: float[N] source relu(a) target tanh(a)
+    rule a: float[N] source relu(a) target sigmoid(a)"""
+)
+"""Not true, which is nothing to the search."""
+TRUTH = {"relu": 10.0, "tanh": 12.0, "sigmoid": 9.0}
+"""What seems best, tanh, is not; and what is best seems to be the second."""
+
+
+class Refined(FakeCost):
+    """Prices of which the ones that decide are corrected once asked for."""
+
+    def __init__(self, *, is_interrupted: bool = False) -> None:
+        self.prices = {"relu": 10.0, "tanh": 5.0, "sigmoid": 8.0}
+        self.asked: list[set[str]] = []
+        self.is_interrupted = is_interrupted
+        super().__init__(self.prices)
+
+    def refine(self, graph: Graph, other: Graph) -> bool:
+        decisive = {node.op.name for one in (graph, other) for node in one.nodes if node.inputs}
+        self.asked.append(decisive)
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        wrong = {name: TRUTH[name] for name in decisive if self.prices[name] != TRUTH[name]}
+        self.prices.update(wrong)
+        return bool(wrong)
+
+
+def operator(found: SearchResult) -> str:
+    (node,) = (node for node in found.best.graph.nodes if node.inputs)
+    return node.op.name
+
+
+def test_what_only_seems_best_is_given_up() -> None:
+    cost = Refined()
+    found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
+    assert (operator(found), found.best.seconds) == ("sigmoid", 9.0)
+    assert cost.asked == [{"relu", "tanh"}, {"relu", "sigmoid"}, {"relu", "sigmoid"}]
+    once = searching.SEARCHES["backtracking"](GRAPH, RULES, cost, Limits())
+    assert found.built > once.built
+    assert found.expansions > once.expansions
+
+
+def test_an_interrupt_between_searches_gives_what_was_found() -> None:
+    cost = Refined(is_interrupted=True)
+    found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
+    assert operator(found) == "tanh"
+    assert len(cost.asked) == 1
+
+
+def test_an_interrupt_of_a_later_search_gives_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = searching.SEARCHES["backtracking"], list[Graph]()
+
+    def second_is_interrupted(graph: Graph, rules: Any, *others: Any) -> SearchResult:
+        seen.append(graph)
+        if len(seen) == 1:
+            return real(graph, rules, *others)
+        return replace(real(graph, [], *others), stop_reason=StopReason.INTERRUPTED)
+
+    monkeypatch.setitem(searching.SEARCHES, "backtracking", second_is_interrupted)
+    found = search(GRAPH, RULES, Refined(), "backtracking", Limits(), progress=False)
+    assert (len(seen), found.stop_reason, operator(found)) == (2, StopReason.INTERRUPTED, "tanh")

@@ -17,7 +17,7 @@ import random
 import time
 from bisect import insort
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from statistics import median
 from typing import Any, Protocol, TypeAlias
@@ -66,6 +66,10 @@ class Latency:
         ordered = 0 <= self.low_s <= self.median_s <= self.high_s < math.inf
         if not (ordered and 0 <= self.outliers < self.samples):
             raise TimingError(f"{self} is no latency: it needs 0 <= low <= median <= high and outliers < samples")
+
+    def scaled(self, factor: float) -> Latency:
+        """The same on a machine that takes so many times as long."""
+        return replace(self, median_s=factor * self.median_s, low_s=factor * self.low_s, high_s=factor * self.high_s)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
 BUDGET_S = 0.02
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+TURNING = 8
+"""How many times fewer weights a cover reads before the same again in turns, where others read theirs in between."""
 PLAIN_NAME = "torch:"
 """How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
 IN_TURNS = ", in turns"
@@ -138,6 +140,10 @@ class Latencies:
             known = self._known[key] = found.median_s
         return known
 
+    def is_kept(self, key: Key) -> bool:
+        """Whether something is known in the database."""
+        return self._database.get(self._environment, *key) is not None
+
     def kept(self, key: Key, make: Callable[[Measuring], float]) -> float | None:
         """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
 
@@ -160,7 +166,8 @@ class Latencies:
     def refine(self, covers: Iterable[tuple[Cover, Format]]) -> bool:
         """Measures covers again, in turns, unless all of them were; whether any latency changed.
 
-        Products are measured alone; what is computed besides keeps its share.
+        Products are measured alone; what is computed besides keeps its share. What all take together stays what it was,
+        so that they can be compared with others too.
 
         Args:
             covers: the covers, and the memory formats that they read.
@@ -169,16 +176,19 @@ class Latencies:
         before = {key: self._first(*where) for key, where in places.items()}
         if self._measuring is None or all(self._refined.get(key) is not None for key in places):
             return False
-        # The others' weights are read in between, and displace a cover's own from the caches.
-        ring = max(LEAST_RING, self._ring // len(places))
+        # The others are called in between, and displace from the caches what weights a cover read last time.
+        ring = max(LEAST_RING, self._ring // TURNING)
         with torch.no_grad():
             calls = {key: timed_call(*where, self._device, ring) for key, where in places.items() if before[key]}
             found, is_calm = self._measuring.in_turns(calls)
+        together = sum(latency.median_s for latency in found.values())
+        scale = sum(before[key] for key in found) / together if together else 1.0
         for key, latency in found.items():
+            again = latency.scaled(scale)
             self._count(is_calm)
-            self._refined[key] = latency.median_s / before[key]
+            self._refined[key] = again.median_s / before[key]
             if is_calm:
-                self._database.put(self._environment, key[0], key[1] + IN_TURNS, latency)
+                self._database.put(self._environment, key[0], key[1] + IN_TURNS, again)
         return True
 
     def _refinement(self, key: Key) -> float:

@@ -145,7 +145,8 @@ class Measuring:
     def in_turns(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
         """The latencies of calls that are compared with each other, and whether they can be believed.
 
-        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile.
+        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile. A turn
+        begins with as many calls that are not timed, or a call would find its code and operands displaced by others.
         """
         clock = self._clock.alternating() if self._clock is not None else clock_for(self._device)
         timers = {what: clock.bind(call) for what, call in calls.items()}
@@ -154,6 +155,7 @@ class Measuring:
         order, calm = random.Random(0), list[bool]()
         for _ in range(TURNS):
             for what in order.sample(list(calls), len(calls)):
+                timers[what](repeats[what])
                 samples[what].append(timers[what](repeats[what]) / repeats[what])
             calm.append(self.is_calm)
         return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > TURNS

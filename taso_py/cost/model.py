@@ -32,7 +32,7 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
 from taso_py.cost.calibration import Excess, Part, excess
 from taso_py.cost.choice import IMAGE_OPERATORS, Choice, Problem, Rim, allowed, choose, is_running, labelled
-from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import PLAIN_NAME, Latencies
 from taso_py.cost.measuring import Measuring
@@ -156,8 +156,7 @@ class CostModel:
         covers = [self.covers(node)[0] for node in running]
         self.recalibrate(Context())
         alone = sum(self.latencies.of_cover(cover, Format.DENSE) for cover in covers)
-        digest = hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
-        run = f"{digest} of {len(running)} calls"
+        run = f"{_digest(graph)} of {len(running)} calls"
         together = self.latencies.lookup((f"{PLAIN_NAME}graph", run), lambda: call, RUN_S)
         if not together or not alone or math.inf in (together, alone):
             return
@@ -203,6 +202,14 @@ class CostModel:
             return False
         self.recalibrate(self.context)
         return True
+
+    def is_settled(self, graph: Graph, strategy: str) -> bool:
+        """Whether a search of a graph has ended, in this process or another, with all measured that it asked for."""
+        return self.latencies.is_kept(_search_key(graph, strategy))
+
+    def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
+        """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
+        self.latencies.kept(_search_key(graph, strategy), lambda _: best_s)
 
     def _chosen(self, graph: Graph) -> list[tuple[Cover, Format]]:
         """The best covers of a graph, but for views and what is free, and the memory formats that they read."""
@@ -291,6 +298,14 @@ class PartCost:
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
         """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
         return revise(before, graph, images, touched, self._cost, self._formats, self._rim)
+
+
+def _search_key(graph: Graph, strategy: str) -> Key:
+    return f"best by {strategy}", _digest(graph)
+
+
+def _digest(graph: Graph) -> str:
+    return hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
 
 
 def _is_free(node: Node) -> bool:

@@ -4,7 +4,8 @@ Prices are medians of few samples, and the best of many graphs is made of kernel
 more so the more graphs there are. What it and the original do not share is measured again, in turns, and the search is
 made anew with that.
 
-Invariant: an interrupt from the keyboard gives the best that is known.
+Invariant: an interrupt from the keyboard gives the best that is known. A second search of the same graph measures
+nothing again, however the first one ended.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ class Refinable(Cost, Protocol):
         """Finds out more of what decides between two graphs; whether any cost changed."""
         ...
 
+    def is_settled(self, graph: Graph, strategy: str) -> bool:
+        """Whether nothing more is to be found out for a search of a graph."""
+        ...
+
+    def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
+        """Tells that a search of a graph has ended, and what the best costs."""
+        ...
+
 
 def search(
     graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, *, progress: bool
@@ -57,6 +66,8 @@ def search(
         limits: of all searches together; each but the last has half of the time that is left.
         progress: whether to show a bar.
     """
+    if cost.is_settled(graph, strategy):
+        return _searched(graph, rules, cost, strategy, limits, progress)
     start = time.monotonic()
     found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
     for left in reversed(range(MOST - 1)):
@@ -72,6 +83,8 @@ def search(
             break
         built, expansions = found.built + again.built, found.expansions + again.expansions
         found = replace(again, built=built, expansions=expansions)
+    if found.stop_reason is not StopReason.INTERRUPTED:
+        cost.settle(graph, strategy, found.best.seconds)
     return replace(found, seconds=time.monotonic() - start)
 
 

@@ -31,6 +31,7 @@ class Refined(FakeCost):
     def __init__(self, *, is_interrupted: bool = False) -> None:
         self.prices = {"relu": 10.0, "tanh": 5.0, "sigmoid": 8.0}
         self.asked: list[set[str]] = []
+        self.settled: dict[tuple[Graph, str], float] = {}
         self.is_interrupted = is_interrupted
         super().__init__(self.prices)
 
@@ -43,6 +44,12 @@ class Refined(FakeCost):
         self.prices.update(wrong)
         return bool(wrong)
 
+    def is_settled(self, graph: Graph, strategy: str) -> bool:
+        return (graph, strategy) in self.settled
+
+    def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
+        self.settled[graph, strategy] = best_s
+
 
 def operator(found: SearchResult) -> str:
     (node,) = (node for node in found.best.graph.nodes if node.inputs)
@@ -53,7 +60,11 @@ def test_what_only_seems_best_is_given_up() -> None:
     cost = Refined()
     found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
     assert (operator(found), found.best.seconds) == ("sigmoid", 9.0)
-    assert cost.asked == [{"relu", "tanh"}, {"relu", "sigmoid"}, {"relu", "sigmoid"}]
+    asked = [{"relu", "tanh"}, {"relu", "sigmoid"}, {"relu", "sigmoid"}]
+    assert cost.asked == asked
+    assert cost.settled == {(GRAPH, "backtracking"): 9.0}
+    assert operator(search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)) == "sigmoid"
+    assert cost.asked == asked, "a second search has nothing to find out"
     once = searching.SEARCHES["backtracking"](GRAPH, RULES, cost, Limits())
     assert found.built > once.built
     assert found.expansions > once.expansions
@@ -76,5 +87,7 @@ def test_an_interrupt_of_a_later_search_gives_what_the_one_before_found(monkeypa
         return replace(real(graph, [], *others), stop_reason=StopReason.INTERRUPTED)
 
     monkeypatch.setitem(searching.SEARCHES, "backtracking", second_is_interrupted)
-    found = search(GRAPH, RULES, Refined(), "backtracking", Limits(), progress=False)
+    cost = Refined()
+    found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
     assert (len(seen), found.stop_reason, operator(found)) == (2, StopReason.INTERRUPTED, "tanh")
+    assert not cost.settled

@@ -173,16 +173,16 @@ class Latencies:
             covers: the covers, and the memory formats that they read.
         """
         places = {self.bare_key(cover, reads): (_bare(cover), reads) for cover, reads in covers}
-        before = {key: self._first(*where) for key, where in places.items()}
-        if self._measuring is None or all(self._refined.get(key) is not None for key in places):
+        first = {key: self._first(*where) for key, where in places.items()}
+        before = {key: seconds for key, seconds in first.items() if 0 < seconds < math.inf}
+        if self._measuring is None or all(self._refined.get(key) is not None for key in before):
             return False
         # The others are called in between, and displace from the caches what weights a cover read last time.
         ring = max(LEAST_RING, self._ring // TURNING)
         with torch.no_grad():
-            calls = {key: timed_call(*where, self._device, ring) for key, where in places.items() if before[key]}
+            calls = {key: timed_call(*places[key], self._device, ring) for key in before}
             found, is_calm = self._measuring.in_turns(calls)
-        together = sum(latency.median_s for latency in found.values())
-        scale = sum(before[key] for key in found) / together if together else 1.0
+        scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
             again = latency.scaled(scale)
             self._count(is_calm)

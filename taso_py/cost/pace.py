@@ -13,6 +13,7 @@ Invariant: at the usual pace seconds stay what they are.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ LAST = 5
 """How many readings tell the pace of one sample: what interrupts one of them says nothing of it."""
 READINGS = 40
 """Whose medians are a pace that lasts."""
+MOMENTS, PAUSE_S = 8, 0.02
+"""Of how many moments, so far apart, the fastest is the usual one: others may hold the processor at some."""
 KEYS: Sequence[Key] = (("pace:product", f"f32[{SIZE},{SIZE}]"), ("pace:call", f"f32[{ELEMENTS}]"))
 """Where the usual pace of an environment is kept among its latencies."""
 
@@ -74,17 +77,18 @@ class Pacer:
         with torch.no_grad():
             return Pace(self._product(products) / products, self._call(CALLS) / CALLS)
 
-    def lasting(self) -> Pace:
-        """The pace of the next hundredth of a second."""
+    def lasting(self, pause_s: float = 0.0) -> Pace:
+        """The pace of a hundredth of a second, after a pause."""
+        time.sleep(pause_s)
         return _median([self.read() for _ in range(READINGS)])
 
 
 def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> Pace:
-    """The pace at which the first latency of an environment was measured, which is now if there is none."""
+    """The pace at which the first latency of an environment was measured, which is about now if there is none."""
     known = database.get_many(environment, KEYS)
     if len(known) == len(KEYS):
         return Pace(*[known[key].median_s for key in KEYS])
-    pace = pacer.lasting()
+    pace = min((pacer.lasting(PAUSE_S) for _ in range(MOMENTS)), key=lambda pace: pace.product_s)
     for key, seconds in zip(KEYS, (pace.product_s, pace.call_s), strict=True):
         database.put(environment, *key, Latency(seconds, seconds, seconds, READINGS, 0))
     return pace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
 
 import pytest
 import torch
@@ -14,7 +14,17 @@ from taso_py.cost.clock import Timer, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
-from taso_py.cost.pace import KEYS, Pace, PacedClock, Pacer, Reference, RelativeClock, usual_pace
+from taso_py.cost.pace import (
+    KEYS,
+    MOMENTS,
+    READINGS,
+    Pace,
+    PacedClock,
+    Pacer,
+    Reference,
+    RelativeClock,
+    usual_pace,
+)
 
 CPU = torch.device("cpu")
 USUAL = Pace(product_s=200e-6, call_s=1e-6)
@@ -108,7 +118,8 @@ def test_beside_a_reference_a_call_takes_what_it_takes_longer_however_fast_the_m
 
 def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:
     here = Environment.current(CPU)
-    paces = iter([*[slower(1.5, 1.0)] * 40, *[slower(3.0, 1.0)] * 40])
+    moments = READINGS * MOMENTS
+    paces = chain(repeat(slower(1.5, 1.0), moments), repeat(slower(3.0, 1.0), moments))
     with LatencyDatabase(":memory:") as database:
         pacer = Told(paces)
         first = usual_pace(pacer, here, database)
@@ -116,6 +127,12 @@ def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:
         assert usual_pace(pacer, here, database) == first
         assert {(row.kernel, row.signature) for row in database.rows()} == set(KEYS)
         assert usual_pace(pacer, replace(here, threads=here.threads + 1), database) == slower(3.0, 1.0)
+
+
+def test_moments_at_which_others_hold_the_processor_are_not_the_usual_ones() -> None:
+    paces = chain(repeat(slower(80.0, 9.0), READINGS * (MOMENTS - 1)), repeat(USUAL, READINGS))
+    with LatencyDatabase(":memory:") as database:
+        assert usual_pace(Told(paces), Environment.current(CPU), database) == USUAL
 
 
 def test_a_real_pacer_reads_what_can_be_divided_by() -> None:

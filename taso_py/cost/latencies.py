@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -46,7 +46,7 @@ _NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
 _log = logging.getLogger(__name__)
 
 
-def no_reference() -> Reference | None:
+def _no_reference() -> Reference | None:
     """What a call is measured beside that is like no other."""
     return None
 
@@ -79,16 +79,18 @@ class Latencies:
 
     def of_cover(self, cover: Cover, reads: Format) -> float:
         """That of a cover that reads a memory format."""
-        return self._first(cover, reads) * self._refinement(self.bare_key(cover, reads))
+        key = self.key(cover, reads)
+        bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
+        return self._first(key, cover, reads) * self._refinement(bare_key)
 
-    def _first(self, cover: Cover, reads: Format) -> float:
+    def _first(self, key: Key, cover: Cover, reads: Format) -> float:
         """The same before it is refined."""
 
         def beside() -> Reference | None:
             return None if cover.bare is None else self._reference(cover.bare(), reads)
 
         call = partial(timed_call, cover, reads, self._device, self._ring)
-        return self.lookup(self.key(cover, reads), call, beside=beside)
+        return self.lookup(key, call, beside=beside)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
         """That of laying a value out in a memory format."""
@@ -116,7 +118,7 @@ class Latencies:
         key: Key,
         make: Callable[[], Callable[[], object]],
         budget_s: float = BUDGET_S,
-        beside: Callable[[], Reference | None] = no_reference,
+        beside: Callable[[], Reference | None] = _no_reference,
     ) -> float:
         """The median latency of a call.
 
@@ -159,28 +161,23 @@ class Latencies:
             self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
         return seconds
 
-    def bare_key(self, cover: Cover, reads: Format) -> Key:
-        """What the latency depends on of the product alone, if a cover computes one, or else the cover."""
-        return self.key(_bare(cover), reads)
-
-    def refine(self, covers: Iterable[tuple[Cover, Format]]) -> bool:
+    def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
         """Measures covers again, in turns, unless all of them were; whether any latency changed.
 
-        Products are measured alone; what is computed besides keeps its share. What all take together stays what it was,
-        so that they can be compared with others too.
+        What is computed besides a product keeps its share. What all take together stays what it was, so that they can
+        be compared with others too.
 
         Args:
-            covers: the covers, and the memory formats that they read.
+            covers: covers that compute nothing besides, and the memory formats that they read, by :meth:`key`.
         """
-        places = {self.bare_key(cover, reads): (_bare(cover), reads) for cover, reads in covers}
-        first = {key: self._first(*where) for key, where in places.items()}
+        first = {key: self._first(key, *where) for key, where in covers.items()}
         before = {key: seconds for key, seconds in first.items() if 0 < seconds < math.inf}
         if self._measuring is None or all(self._refined.get(key) is not None for key in before):
             return False
         # The others are called in between, and displace from the caches what weights a cover read last time.
         ring = max(LEAST_RING, self._ring // TURNING)
         with torch.no_grad():
-            calls = {key: timed_call(*places[key], self._device, ring) for key in before}
+            calls = {key: timed_call(*covers[key], self._device, ring) for key in before}
             found, is_calm = self._measuring.in_turns(calls)
         scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
@@ -201,8 +198,9 @@ class Latencies:
 
     def _reference(self, bare: Cover, reads: Format) -> Reference | None:
         """A product alone, where its latency can be believed."""
-        self._first(bare, reads)
-        known = self._database.get(self._environment, *self.key(bare, reads))
+        key = self.key(bare, reads)
+        self._first(key, bare, reads)
+        known = self._database.get(self._environment, *key)
         return known and Reference(timed_call(bare, reads, self._device, self._ring), known.median_s)
 
     def _count(self, is_calm: bool) -> None:
@@ -232,8 +230,3 @@ class Latencies:
             # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
             _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
             return _NOTHING, True
-
-
-def _bare(cover: Cover) -> Cover:
-    """The cover of the product alone, if one computes something besides, or else itself."""
-    return cover if cover.bare is None else cover.bare()

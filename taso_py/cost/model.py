@@ -10,7 +10,7 @@ each byte of activations, is seen in a run of the model itself, plainly computed
 is missing then, since the machine has become slower or faster meanwhile, is a factor that all latencies share
 (:meth:`CostModel.calibrate`). Candidates are priced alike.
 
-Invariant: the latency of a node is the same throughout the life of a model, so that a search is deterministic.
+Invariant: the latency of a node is the same until it is refined, which no search does, so that one is deterministic.
 """
 
 from __future__ import annotations
@@ -195,10 +195,9 @@ class CostModel:
     def refine(self, graph: Graph, other: Graph) -> bool:
         """Measures again, in turns, what the best kernels of two graphs do not share; whether any price changed."""
         first, second = self._chosen(graph), self._chosen(other)
-        counts = Counter(self.latencies.bare_key(*where) for where in first)
-        counts.subtract(self.latencies.bare_key(*where) for where in second)
-        decisive = [where for where in (*first, *second) if counts[self.latencies.bare_key(*where)]]
-        if not self.latencies.refine(decisive):
+        counts = Counter(key for key, _ in first)
+        counts.subtract(key for key, _ in second)
+        if not self.latencies.refine({key: where for key, where in (*first, *second) if counts[key]}):
             return False
         self.recalibrate(self.context)
         return True
@@ -211,13 +210,19 @@ class CostModel:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
         self.latencies.kept(_search_key(graph, strategy), lambda _: best_s)
 
-    def _chosen(self, graph: Graph) -> list[tuple[Cover, Format]]:
-        """The best covers of a graph, but for views and what is free, and the memory formats that they read."""
+    def _chosen(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:
+        """The best covers of a graph, without what they compute besides products, and the memory formats they read.
+
+        Views and what is free are left out.
+        """
         problem = Problem(graph, self, self._formats)
         _, labelling, labels = labelled(problem)
-        covers = zip(labelling.covers, labels, strict=True)
-        chosen = [(cover, problem.formats(cover)[label][0]) for cover, label in covers]
-        return [(cover, reads) for cover, reads in chosen if not self._is_view(cover) and not _is_free(cover.root)]
+        chosen: list[tuple[Key, tuple[Cover, Format]]] = []
+        for cover, label in zip(labelling.covers, labels, strict=True):
+            if not self._is_view(cover) and not _is_free(cover.root):
+                bare, reads = cover if cover.bare is None else cover.bare(), problem.formats(cover)[label][0]
+                chosen.append((self.latencies.key(bare, reads), (bare, reads)))
+        return chosen
 
     def _is_view(self, cover: Cover) -> bool:
         return len(cover.nodes) == 1 and self.latencies.layouts.is_view(cover.root)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -77,9 +77,8 @@ class Pacer:
         with torch.no_grad():
             return Pace(self._product(products) / products, self._call(CALLS) / CALLS)
 
-    def lasting(self, pause_s: float = 0.0) -> Pace:
-        """The pace of a hundredth of a second, after a pause."""
-        time.sleep(pause_s)
+    def lasting(self) -> Pace:
+        """The pace of the next hundredth of a second."""
         return _median([self.read() for _ in range(READINGS)])
 
 
@@ -88,10 +87,17 @@ def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase
     known = database.get_many(environment, KEYS)
     if len(known) == len(KEYS):
         return Pace(*[known[key].median_s for key in KEYS])
-    pace = min((pacer.lasting(PAUSE_S) for _ in range(MOMENTS)), key=lambda pace: pace.product_s)
+    pace = min(_moments(pacer), key=lambda pace: pace.product_s)
     for key, seconds in zip(KEYS, (pace.product_s, pace.call_s), strict=True):
         database.put(environment, *key, Latency(seconds, seconds, seconds, READINGS, 0))
     return pace
+
+
+def _moments(pacer: Pacer) -> Iterator[Pace]:
+    """The paces of several moments."""
+    for _ in range(MOMENTS):
+        time.sleep(PAUSE_S)
+        yield pacer.lasting()
 
 
 def _median(readings: Collection[Pace]) -> Pace:

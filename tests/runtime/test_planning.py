@@ -12,6 +12,7 @@ from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.frontend import import_module
 from taso_py.kernels.table import PLAIN, TILES
+from taso_py.kernels.tile import Tile
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS
 
@@ -25,7 +26,14 @@ def _planner(path: Path, runtimes: tuple[str, ...], *, kernels: bool = True) -> 
     return Planner(CostModel(torch.device("cpu"), database, tiles=tiles, formats=formats_for(tiles)))
 
 
-def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path) -> None:
+def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, narrowed = CostModel.narrowed, list[CostModel]()
+
+    def told(cost: CostModel, tiles: tuple[Tile, ...]) -> CostModel:
+        narrowed.append(real(cost, tiles))
+        return narrowed[-1]
+
+    monkeypatch.setattr(CostModel, "narrowed", told)
     graph = fold(import_module(MODULE, (X,))).graph
     planner = _planner(tmp_path, ("eager", *COMPILERS, COMPILED_AROUND))
     for runtime, is_fused_allowed in (("eager", True), (COMPILED_AROUND, False)):
@@ -34,6 +42,7 @@ def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path) -> None:
         kernels = [step.kernel for step in plan.steps.values() if step.kernel]
         assert is_fused_allowed or all(len(kernel.nodes) == 1 for kernel in kernels)
     assert all(planner(graph, runtime) is NO_PLAN for runtime in COMPILERS)
+    assert len(narrowed) == 1, "beside the latencies of all kernels, those of what a compiler can trace"
 
 
 def test_without_kernels_plans_are_plain_calls(tmp_path: Path) -> None:

@@ -70,30 +70,27 @@ def search(
         return _searched(graph, rules, cost, strategy, limits, progress)
     start = time.monotonic()
     found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
-    for left in reversed(range(MOST - 1)):
-        if found.stop_reason is StopReason.INTERRUPTED or not _refine(cost, graph, found):
-            break
-        remaining = limits.seconds - (time.monotonic() - start)
-        if remaining <= 0:
-            break
-        share = replace(limits, seconds=remaining / 2 if left else remaining)
-        again = _searched(graph, rules, cost, strategy, share, progress)
-        if again.stop_reason is StopReason.INTERRUPTED:
-            found = replace(found, stop_reason=StopReason.INTERRUPTED)
-            break
-        built, expansions = found.built + again.built, found.expansions + again.expansions
-        found = replace(again, built=built, expansions=expansions)
+    try:
+        for left in reversed(range(MOST - 1)):
+            if found.stop_reason is StopReason.INTERRUPTED or not cost.refine(graph, found.best.graph):
+                break
+            remaining = limits.seconds - (time.monotonic() - start)
+            if remaining <= 0:
+                break
+            share = replace(limits, seconds=remaining / 2 if left else remaining)
+            found = _after(found, _searched(graph, rules, cost, strategy, share, progress))
+    except KeyboardInterrupt:
+        found = replace(found, stop_reason=StopReason.INTERRUPTED)
     if found.stop_reason is not StopReason.INTERRUPTED:
         cost.settle(graph, strategy, found.best.seconds)
     return replace(found, seconds=time.monotonic() - start)
 
 
-def _refine(cost: Refinable, graph: Graph, found: SearchResult) -> bool:
-    """Whether prices changed that decide between a graph and the best that was found; not if interrupted."""
-    try:
-        return cost.refine(graph, found.best.graph)
-    except KeyboardInterrupt:
-        return False
+def _after(found: SearchResult, again: SearchResult) -> SearchResult:
+    """What is known after one search more: what it found, unless it was interrupted."""
+    if again.stop_reason is StopReason.INTERRUPTED:
+        return replace(found, stop_reason=StopReason.INTERRUPTED)
+    return replace(again, built=found.built + again.built, expansions=found.expansions + again.expansions)
 
 
 def _searched(

@@ -73,8 +73,9 @@ def test_what_only_seems_best_is_given_up() -> None:
 def test_an_interrupt_between_searches_gives_what_was_found() -> None:
     cost = Refined(is_interrupted=True)
     found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
-    assert operator(found) == "tanh"
+    assert (operator(found), found.stop_reason) == ("tanh", StopReason.INTERRUPTED)
     assert len(cost.asked) == 1
+    assert not cost.settled
 
 
 def test_an_interrupt_of_a_later_search_gives_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:

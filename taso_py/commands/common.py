@@ -55,7 +55,13 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--alpha", type=float, default=1.05, help="keep graphs within this factor of the best (%(default)s)"
     )
     parser.add_argument("--budget", metavar="N", type=int, default=2000, help="graphs to build at most (%(default)s)")
-    parser.add_argument("--time-limit", metavar="S", type=float, default=60.0, help="seconds of search (%(default)s)")
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=float,
+        default=60.0,
+        help="seconds of search, without what it takes to measure kernels (%(default)s)",
+    )
     parser.add_argument(
         "--numerics",
         metavar="CLASS",

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -71,6 +73,8 @@ class Latencies:
         """How many latencies were measured, not found in the database."""
         self.disturbed = 0
         """How many of these are not kept for other runs: other programs held the processor."""
+        self.measuring_s = 0.0
+        """How long it took to measure them."""
 
     @property
     def unknown(self) -> int:
@@ -178,7 +182,8 @@ class Latencies:
         ring = max(LEAST_RING, self._ring // TURNING)
         with torch.no_grad():
             calls = {key: timed_call(*covers[key], self._device, ring) for key in before}
-            found, is_calm = self._measuring.in_turns(calls)
+            with self._stopwatch():
+                found, is_calm = self._measuring.in_turns(calls)
         scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
             again = latency.scaled(scale)
@@ -207,6 +212,14 @@ class Latencies:
         self.measured += 1
         self.disturbed += not is_calm
 
+    @contextmanager
+    def _stopwatch(self) -> Generator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.measuring_s += time.monotonic() - start
+
     def _usual_pace(self, pacer: Pacer) -> Pace:
         return usual_pace(pacer, self._environment, self._database)
 
@@ -222,7 +235,9 @@ class Latencies:
             return None, False
         try:
             with torch.no_grad():
-                return self._measuring.measured(make(), budget_s, beside())
+                reference = beside()
+                with self._stopwatch():
+                    return self._measuring.measured(make(), budget_s, reference)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             if not key[0].startswith(PLAIN_NAME):
                 _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from copy import copy
@@ -201,6 +202,10 @@ class CostModel:
             return False
         self.recalibrate(self.context)
         return True
+
+    def now(self) -> float:
+        """The time in seconds, without what it took to measure latencies."""
+        return time.monotonic() - self.latencies.measuring_s
 
     def is_settled(self, graph: Graph, strategy: str) -> bool:
         """Whether a search of a graph has ended, in this process or another, with all measured that it asked for."""

@@ -77,7 +77,7 @@ class Options:
     alpha: float = 1.05
     budget: int = 2000
     time_limit: float = 60.0
-    """Seconds of search, measuring of new operators included."""
+    """Seconds of search; what it takes to measure new kernels comes on top."""
     numerics: Numerics | None = None
     """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
     seed: int = 0

@@ -10,7 +10,6 @@ nothing again, however the first one ended.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -44,6 +43,10 @@ class Refinable(Cost, Protocol):
         """Finds out more of what decides between two graphs; whether any cost changed."""
         ...
 
+    def now(self) -> float:
+        """The time in seconds, without what it took to find out costs."""
+        ...
+
     def is_settled(self, graph: Graph, strategy: str) -> bool:
         """Whether nothing more is to be found out for a search of a graph."""
         ...
@@ -63,18 +66,20 @@ def search(
         rules: what may be applied.
         cost: says what graphs cost, and is refined.
         strategy: one of :data:`SEARCHES`.
-        limits: of all searches together; each but the last has half of the time that is left.
+        limits: of all searches together; each but the last has half of the time that is left. What it takes to find out
+            costs comes on top, so that what is found does not depend on how many of them were known.
         progress: whether to show a bar.
     """
+    limits = replace(limits, now=cost.now)
     if cost.is_settled(graph, strategy):
         return _searched(graph, rules, cost, strategy, limits, progress)
-    start = time.monotonic()
+    start = cost.now()
     found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
     try:
         for left in reversed(range(MOST - 1)):
             if found.stop_reason is StopReason.INTERRUPTED or not cost.refine(graph, found.best.graph):
                 break
-            remaining = limits.seconds - (time.monotonic() - start)
+            remaining = limits.seconds - (cost.now() - start)
             if remaining <= 0:
                 break
             share = replace(limits, seconds=remaining / 2 if left else remaining)
@@ -83,7 +88,7 @@ def search(
         found = replace(found, stop_reason=StopReason.INTERRUPTED)
     if found.stop_reason is not StopReason.INTERRUPTED:
         cost.settle(graph, strategy, found.best.seconds)
-    return replace(found, seconds=time.monotonic() - start)
+    return replace(found, seconds=cost.now() - start)
 
 
 def _after(found: SearchResult, again: SearchResult) -> SearchResult:

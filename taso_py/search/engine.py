@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 
 from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
@@ -32,9 +31,9 @@ class _OutOfTime(Exception):
 class Clock:
     """The time that a search takes; called, it ends one that takes too long."""
 
-    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
-        self._seconds, self._now = seconds, now
-        self._started = now()
+    def __init__(self, limits: Limits) -> None:
+        self._seconds, self._now = limits.seconds, limits.now
+        self._started = limits.now()
 
     @property
     def spent(self) -> float:
@@ -56,7 +55,6 @@ class Engine(ABC):
         cost: Cost,
         limits: Limits,
         report: Report | None = None,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare a search.
 
@@ -66,11 +64,10 @@ class Engine(ABC):
             cost: says what graphs cost.
             limits: how far to go.
             report: told about progress after every graph that is built.
-            now: the time in seconds.
         """
         self.limits = limits
         self._graph, self._cost, self._report = graph, cost, report
-        self.clock = Clock(limits.seconds, now)
+        self.clock = Clock(limits)
         matcher = rules if isinstance(rules, Matcher) else Matcher(rules)
         self.space = Space(matcher, cost, limits.allows, self.clock)
         self._pool: dict[frozenset[str], State] = {}

@@ -9,7 +9,6 @@ Invariant: what comes back are graphs of the whole model with traces of the whol
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -109,11 +108,10 @@ class Partition:
         limits: Limits,
         report: Report | None,
         strategy: Callable[[Graph, Matcher, Cost, Limits, Report | None], Engine],
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare a search; ``strategy`` makes the engine that searches a region."""
         self._graph, self._matcher, self._cost, self._limits = graph, matcher, cost, limits
-        self._report, self._strategy, self._now = report, strategy, now
+        self._report, self._strategy, self._now = report, strategy, limits.now
         self._pool: dict[frozenset[str], Candidate] = {}
         self._stops: set[StopReason] = set()
         self._stored: set[Node] = set()

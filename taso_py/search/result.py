@@ -7,6 +7,7 @@ the growth limit allows.
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,6 +46,9 @@ class Limits:
     patience: int = 100
     """After how many graphs in a row that made nothing better a search, or that of a region, ends."""
     seconds: float = 60.0
+    """How long a search may take."""
+    now: Callable[[], float] = time.monotonic
+    """The time in seconds."""
     growth: float = 1.25
     """How many times the original's weights a result may store; graphs on the way may store more."""
     static_bytes: float | None = None

@@ -1,6 +1,8 @@
 """The cost model: sums of measured latencies, remembered in the database; what is static is free."""
 
 import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import takewhile
 
@@ -9,7 +11,7 @@ import torch
 
 from taso_py.cost import measuring, model
 from taso_py.cost.clock import Latency
-from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import Node
@@ -125,6 +127,8 @@ def test_what_a_kernel_computes_besides_is_measured_beside_the_kernel_without_it
 def test_what_two_graphs_do_not_share_is_measured_in_turns_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured at a bad moment is corrected, for what is computed besides a product as well."""
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
+    monkeypatch.setattr(measuring, "DOUBT", math.inf)
+    monkeypatch.setattr(measuring, "SAMPLES", 1)
     inputs = """x: f32[8,64]) {
       w = weight{key="w", type=f32[64,64]} v = weight{key="v", type=f32[64,32]}
       h = matmul(x, v)"""
@@ -157,6 +161,31 @@ def test_what_two_graphs_do_not_share_is_measured_in_turns_once_and_kept(monkeyp
         assert not cost.refine(graph, other)
         assert not cost.refine(graph, graph)
         assert cost.latencies.measured == count
+
+
+def test_the_time_that_measuring_takes_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [0.0]
+
+    def measured(_: object, call: Callable[[], object], *others: object) -> tuple[Latency, bool]:
+        call()
+        times[0] += 1.0
+        return Latency(1e-3, 1e-3, 1e-3, 10, 0), True
+
+    def in_turns(_: object, calls: Mapping[Key, object]) -> tuple[Mapping[Key, Latency], bool]:
+        times[0] += 1.0
+        return {key: Latency(2e-3, 2e-3, 2e-3, 10, 0) for key in calls}, True
+
+    monkeypatch.setattr(time, "monotonic", lambda: times[0])
+    monkeypatch.setattr(measuring.Measuring, "measured", measured)
+    monkeypatch.setattr(measuring.Measuring, "in_turns", in_turns)
+    graph, other = (parse_graph(f"graph(x: f32[2]) {{ return {name}(x) }}") for name in ("relu", "tanh"))
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        assert cost.graph_cost(graph) + cost.graph_cost(other) > 0
+        assert cost.refine(graph, other)
+        assert (times[0], cost.now()) == (3.0, 0.0)
+        times[0] += 5.0
+        assert cost.now() == 5.0
 
 
 def test_what_was_disturbed_is_used_but_not_kept(measured: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

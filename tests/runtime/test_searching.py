@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ class Refined(FakeCost):
         self.asked: list[set[str]] = []
         self.settled: dict[tuple[Graph, str], float] = {}
         self.is_interrupted = is_interrupted
+        self.times = count()
         super().__init__(self.prices)
 
     def refine(self, graph: Graph, other: Graph) -> bool:
@@ -43,6 +45,9 @@ class Refined(FakeCost):
         wrong = {name: TRUTH[name] for name in decisive if self.prices[name] != TRUTH[name]}
         self.prices.update(wrong)
         return bool(wrong)
+
+    def now(self) -> float:
+        return float(next(self.times))
 
     def is_settled(self, graph: Graph, strategy: str) -> bool:
         return (graph, strategy) in self.settled
@@ -68,6 +73,14 @@ def test_what_only_seems_best_is_given_up() -> None:
     once = searching.SEARCHES["backtracking"](GRAPH, RULES, cost, Limits())
     assert found.built > once.built
     assert found.expansions > once.expansions
+
+
+def test_the_time_of_a_search_is_that_of_the_cost() -> None:
+    cost, limits = Refined(), Limits(seconds=1e3)
+    found = search(GRAPH, RULES, cost, "backtracking", limits, progress=False)
+    assert found.seconds == next(cost.times) - 1, "it began at 0"
+    hurried = search(GRAPH, RULES, Refined(), "backtracking", replace(limits, seconds=2.0), progress=False)
+    assert (found.stop_reason, hurried.stop_reason) == (StopReason.EXHAUSTED, StopReason.TIME)
 
 
 def test_an_interrupt_between_searches_gives_what_was_found() -> None:

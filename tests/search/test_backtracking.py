@@ -13,7 +13,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from taso_py.search import backtracking, greedy
-from taso_py.search.backtracking import Backtracking, search
+from taso_py.search.backtracking import search
 from taso_py.search.result import Limits, Progress, StopReason
 from taso_py.search.state import State
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
@@ -154,8 +154,8 @@ def test_a_search_ends_when_nothing_better_comes_for_long() -> None:
 
 def test_time_ends_a_search_with_what_is_known() -> None:
     times = iter(range(10_000))
-    limits = Limits(seconds=200.0)
-    result = Backtracking(recurrent(3), read(*RULES), COST, limits, now=lambda: float(next(times))).run()
+    limits = Limits(seconds=200.0, now=lambda: float(next(times)))
+    result = search(recurrent(3), read(*RULES), COST, limits)
     assert result.stop_reason is StopReason.TIME
     assert 0 < result.built < 200
     assert result.best.seconds < result.original.seconds

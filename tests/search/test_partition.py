@@ -137,8 +137,8 @@ def test_no_further_wholes_are_put_together_once_the_time_is_up(monkeypatch: pyt
     monkeypatch.setattr(Partition, "_compose", slow)
     for seconds, stop in ((50.0, StopReason.TIME), (1e6, StopReason.EXHAUSTED)):
         times[1:] = []
-        limits = Limits(seconds=seconds)
-        result = Partition(blocks(4), Matcher(RULES), COST, limits, None, Backtracking, lambda: times[-1]).run()
+        limits = Limits(seconds=seconds, now=lambda: times[-1])
+        result = Partition(blocks(4), Matcher(RULES), COST, limits, None, Backtracking).run()
         assert result.stop_reason is stop
         assert result.best.seconds < result.original.seconds
         assert (len(times) == 2) == (stop is StopReason.TIME)

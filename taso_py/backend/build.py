@@ -20,7 +20,7 @@ from taso_py.backend.fold import evaluate
 from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.lowering import Caller, lower, materialize
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
-from taso_py.backend.plan import NO_PLAN, Format, Kernel, Plan, Step, is_formatted, laid_out
+from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, Step, is_formatted, laid_out
 from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
@@ -56,7 +56,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     if plan.overwrites:
         overwrite_dead(writer.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
-    for place in writer.packed:
+    for place in writer.packed.values():
         module.register_buffer(place, module.get_buffer(place), persistent=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     own = {key: state[place] for key, place in places.items() if place in state}
@@ -78,7 +78,8 @@ class _Writer:
         self._plan = plan
         self._inside = {node for step in plan.steps.values() if step.kernel for node in step.kernel.nodes[:-1]}
         self._root, self._places = root, places
-        self.packed: list[str] = []
+        self._packs = Packs()
+        self.packed: dict[Tensor, str] = {}
         """The places of packed weights, which are not part of the module's state."""
         self._values: dict[Value, fx.Node] = {}
         self._gives: dict[Value, Format] = {}
@@ -145,7 +146,7 @@ class _Writer:
     def _kernel(self, kernel: Kernel, node: Node, step: Step) -> list[fx.Node]:
         """The call of a kernel that gives the outputs of a node."""
         program = self._program
-        bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics])
+        bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics], self._packs)
         operands = [self._read(value, step.reads) for value in kernel.operands]
         if self._plan.traced:
             result = self._call(node, bound.target, *operands, *map(self._packed, bound.rest))
@@ -162,9 +163,10 @@ class _Writer:
         """An argument of a kernel as it is written into the graph: tensors become buffers of the module."""
         if not isinstance(argument, Tensor):
             return argument
-        # A compiler lays out an expanded constant at each call.
-        self.packed.append(attach(self._root, argument if argument.is_mkldnn else argument.contiguous()))
-        return self.graph.get_attr(self.packed[-1])
+        if argument not in self.packed:
+            # A compiler lays out an expanded constant at each call.
+            self.packed[argument] = attach(self._root, argument if argument.is_mkldnn else argument.contiguous())
+        return self.graph.get_attr(self.packed[argument])
 
     def _read(self, value: Value, format_: Format) -> fx.Node | None:
         """What stands for an operand, laid out as its reader wants it; None for a constant."""

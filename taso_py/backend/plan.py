@@ -9,7 +9,7 @@ Invariant: a plan changes how values are computed and how they lie in memory, ne
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -41,6 +41,28 @@ class Format(enum.Enum):
 
 
 MEMORY_FORMATS = {Format.DENSE: torch.contiguous_format, Format.CHANNELS_LAST: torch.channels_last}
+
+
+class Packs:
+    """Weights as kernels want them laid out, each once for all kernels of a module that want it alike.
+
+    A recurrent model reads a weight at every step: were it packed for each, it would take as many times the memory, and
+    would have to be read from there every time, where the one is found in a cache.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Tensor] = {}
+
+    def packed(self, weight: Hashable, pack: Callable[[], Tensor]) -> Tensor:
+        """A packed weight.
+
+        Args:
+            weight: which it is, and how it is packed.
+            pack: packs it, if it is not.
+        """
+        if weight not in self._known:
+            self._known[weight] = pack()
+        return self._known[weight]
 
 
 @dataclass(frozen=True)
@@ -99,8 +121,8 @@ class Kernel(Protocol):
         """What it packs when a module is built."""
         ...
 
-    def bind(self, statics: Sequence[Tensor]) -> Bound:
-        """The kernel with these static operands packed."""
+    def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
+        """The kernel with these static operands packed, as far as others have not packed them."""
         ...
 
 

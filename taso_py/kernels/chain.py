@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound
+from taso_py.backend.plan import Bound, Packs
 from taso_py.ir.node import Node, Value, make_as
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
@@ -87,7 +87,7 @@ class Chain:
         self,
         name: str,
         formats: tuple[Formats, ...],
-        bind: Callable[[Chain, Sequence[Tensor]], Bound],
+        bind: Callable[[Chain, Sequence[Tensor], Packs], Bound],
         text: str | None = None,
         *,
         binds_bare: bool = True,
@@ -104,9 +104,25 @@ class Chain:
         is_bare = len(self.nodes) == 1 and len(self.product.inputs) == 2
         return Cover(
             *(name, self.nodes, self.operands, formats, self.statics, self.weight),
-            *(lambda statics: bind(self, statics), self.text if text is None else text),
+            *(lambda statics, packs: bind(self, statics, packs), self.text if text is None else text),
             bare=None if is_bare or not binds_bare else lambda: self.bare.cover(name, formats, bind),
         )
+
+    def packed(
+        self, statics: Sequence[Tensor], packs: Packs, pack: Callable[..., Tensor], *arguments: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of :meth:`parameters`, the weight packed.
+
+        Args:
+            statics: the static operands.
+            packs: what is packed already.
+            pack: called with the weight and the arguments.
+            arguments: on which it depends how the weight is packed.
+        """
+        weight, bias = self.parameters(statics)
+        sources = self.product.inputs[1], *(self.norm.inputs[1:] if self.norm else ())
+        which = pack, isinstance(self.product.op, Matmul), sources, repr(arguments)
+        return packs.packed(which, lambda: pack(weight, *arguments)), bias
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.

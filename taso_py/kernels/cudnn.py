@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound
+from taso_py.backend.plan import Bound, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.kernels.chain import Chain, chains
@@ -53,22 +53,26 @@ def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, tor
     return len(dtypes) == 1 and (not is_here(device) or works(TORCH_DTYPES[dtypes.pop()], device))
 
 
-def _packed(chain: Chain, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None, list[Any]]:
+def _packed(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> tuple[Tensor, Tensor | None, list[Any]]:
     """The weight channels last, the bias, and the arguments in the order in which cuDNN's calls take them."""
     op = chain.product.op
     assert isinstance(op, Conv2d)
-    weight, bias = chain.parameters(statics)
+    weight, bias = chain.packed(statics, packs, _channels_last)
     windows = [list(op.stride), list(op.padding), list(op.dilation), op.groups]
-    return weight.contiguous(memory_format=torch.channels_last), bias, windows
+    return weight, bias, windows
 
 
-def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
-    weight, bias, windows = _packed(chain, statics)
+def _channels_last(weight: Tensor) -> Tensor:
+    return weight.contiguous(memory_format=torch.channels_last)
+
+
+def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    weight, bias, windows = _packed(chain, statics, packs)
     return Bound("cudnn_conv", aten.conv2d.default, (weight, bias, *windows))
 
 
-def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor]) -> Bound:
-    weight, bias, windows = _packed(chain, statics)
+def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    weight, bias, windows = _packed(chain, statics, packs)
     if chain.other is None:
         return Bound("cudnn_conv_relu", aten.cudnn_convolution_relu.default, (weight, bias, *windows))
 
@@ -78,16 +82,19 @@ def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     return Bound("cudnn_conv_add_relu", conv_add_relu)
 
 
-def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
-    weight, bias = chain.parameters(statics)
+def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    columns, bias = chain.packed(statics, packs, _columns)
     uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
-    columns = weight.contiguous().t()
 
     def linear(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).unflatten(0, x.shape[:-1])
 
     return Bound("cublaslt_linear", linear)
+
+
+def _columns(weight: Tensor) -> Tensor:
+    return weight.contiguous().t()
 
 
 @cache

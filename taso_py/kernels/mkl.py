@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound
+from taso_py.backend.plan import Bound, Packs
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.kernels.chain import Chain, chains
@@ -38,18 +38,21 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
             yield chain.cover("mkl.linear", (DENSE,), _bind)
 
 
-def _bind(chain: Chain, statics: Sequence[Tensor]) -> Bound:
-    weight, bias = chain.parameters(statics)
-    return _bound(weight.contiguous(), bias, chain.rows)
+def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    packed, bias = chain.packed(statics, packs, _packed, chain.rows)
+    return _bound(packed, bias, chain.rows, chain.weight.sizes)
 
 
-def _bound(weight: Tensor, bias: Tensor | None, rows: int) -> Bound:
+def _packed(weight: Tensor, rows: int) -> Tensor:
+    return torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
+
+
+def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int]) -> Bound:
     """A linear layer for so many rows."""
     call: Any = torch.ops.mkl._mkl_linear.default
-    packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)
     # The weight as it was is asked for its shape, and read for other numbers of rows only. It is not kept: if ever it
     # were read after all, every result would be NaN.
-    shape = weight.new_full((1, 1), math.nan).expand(weight.shape)
+    shape = torch.full((1, 1), math.nan).expand(*sizes)
     return Bound("mkl_linear", call, (packed, shape, bias, rows))
 
 
@@ -57,8 +60,12 @@ def _bound(weight: Tensor, bias: Tensor | None, rows: int) -> Bound:
 def linear_works() -> bool:
     """Whether the layer computes a small example right, with a bias and without, and reads no unpacked weight."""
     x, weight, bias = (example(shape, torch.float32, _CPU) for shape in ((3, 5), (4, 5), (4,)))
+
+    def bound(bias: Tensor | None) -> Bound:
+        return _bound(_packed(weight, 3), bias, 3, weight.shape)
+
     return agrees(
-        lambda: [_bound(weight, bias, 3).function(x), _bound(weight, None, 3).function(x.reshape(1, 3, 5))],
+        lambda: [bound(bias).function(x), bound(None).function(x.reshape(1, 3, 5))],
         [functional.linear(x, weight, bias), functional.linear(x, weight).reshape(1, 3, 4)],
     )
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound, Format
+from taso_py.backend.plan import Bound, Format, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.ir.types import Dim
@@ -107,13 +107,13 @@ def _activation(node: Node | None) -> tuple[str, str]:
     return _NAMES[node.op.name], node.op.approximate if isinstance(node.op, Gelu) else ""
 
 
-def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
+def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     op = chain.product.op
     assert isinstance(op, Conv2d)
     windows: list[Any] = [list(op.padding), list(op.stride), list(op.dilation), op.groups]
-    weight, bias = chain.parameters(statics)
     shape = list(chain.product.inputs[0].type.sizes)
-    packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *windows, shape)
+    reorder = torch.ops.mkldnn._reorder_convolution_weight
+    packed, bias = chain.packed(statics, packs, reorder, *windows, shape)
     name, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._convolution_pointwise.default
@@ -121,7 +121,7 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor]) -> Bound:
     call = torch.ops.mkldnn._convolution_pointwise.binary
     unary = None if name == "none" else name
     rest = (packed, bias, *windows, "add", 1.0, unary, [], algorithm)
-    return Bound("onednn_conv_add", call, rest, _add_into if overwriting_works(weight.dtype) else None)
+    return Bound("onednn_conv_add", call, rest, _add_into if overwriting_works(packed.dtype) else None)
 
 
 def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
@@ -129,14 +129,17 @@ def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
     return torch.ops.mkldnn._convolution_pointwise_.binary(other, x, *rest)
 
 
-def _bind_linear(chain: Chain, statics: Sequence[Tensor]) -> Bound:
-    weight, bias = chain.parameters(statics)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), chain.rows)
+def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    packed, bias = chain.packed(statics, packs, _reordered, chain.rows)
     name, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._linear_pointwise.default
         return Bound("onednn_linear", call, (packed, bias, name, [], algorithm))
     return Bound("onednn_linear_add", torch.ops.mkldnn._linear_pointwise.binary, (packed, bias, "add"))
+
+
+def _reordered(weight: Tensor, rows: int) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
 
 
 @cache

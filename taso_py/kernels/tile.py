@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound, Format, Step
+from taso_py.backend.plan import Bound, Format, Packs, Step
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.types import TensorType
@@ -44,7 +44,7 @@ class Cover:
     """What is packed when a module is built, in whatever order the kernel reads it."""
     packed: TensorType | None = None
     """The type of the weight among them: all that a latency depends on, however it lay before."""
-    binder: Callable[[Sequence[Tensor]], Bound] | None = None
+    binder: Callable[[Sequence[Tensor], Packs], Bound] | None = None
     """Packs static operands; None for plain ATen calls."""
     text: str = ""
     """What the latency depends on besides tile, operands and formats."""
@@ -56,15 +56,15 @@ class Cover:
         """The node whose outputs are computed."""
         return self.nodes[-1]
 
-    def bind(self, statics: Sequence[Tensor]) -> Bound:
-        """The kernel with these static operands packed.
+    def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
+        """The kernel with these static operands packed, as far as others have not packed them.
 
         Raises:
             InvariantError: the cover stands for plain ATen calls, which pack nothing.
         """
         if self.binder is None:
             raise InvariantError(f"{self.name} has no kernel of its own; lower {self.root.op.name} instead")
-        return self.binder(statics)
+        return self.binder(statics, packs)
 
     def step(self, formats: Formats) -> Step:
         """This cover as a step of a plan."""

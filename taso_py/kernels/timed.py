@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from taso_py.backend.direct import call_directly
 from taso_py.backend.lowering import Caller, lower
 from taso_py.backend.overwrite import TYPE
-from taso_py.backend.plan import Format, laid_out
+from taso_py.backend.plan import Format, Packs, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
@@ -75,7 +75,7 @@ def conversion(value: Value, format_: Format, device: torch.device) -> Callable[
 
 def _bound(cover: Cover, statics: Sequence[Tensor], overwrites: bool) -> Callable[..., Any]:
     """The kernel of a cover with weights of its own, in the form that overwrites what dies there if it has one."""
-    bound = cover.bind(list(map(_copy, statics)))
+    bound = cover.bind(list(map(_copy, statics)), Packs())
     return (bound.overwriting_function if overwrites else None) or bound.function
 
 

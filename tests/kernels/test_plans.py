@@ -204,6 +204,38 @@ def test_packed_weights_are_not_kept_twice_and_copies_share_them() -> None:
         assert all(torch.equal(a, b) for a, b in zip(built(*args), copied(*args), strict=True))
 
 
+class Recurrent(nn.Module):
+    """Reads a square weight at several steps: by a linear layer alone and before a sum, turned, and for fewer rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        first = functional.linear(x, self.weight)
+        second = functional.linear(first.tanh(), self.weight) + x
+        return (
+            second,
+            functional.linear(second.exp(), self.weight),
+            x @ self.weight,
+            functional.linear(x[:2], self.weight),
+        )
+
+
+def test_a_weight_is_packed_once_for_all_kernels_that_want_it_alike() -> None:
+    module, args = Recurrent().eval(), (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    tiles = tuple(tile for tile in TRACED if tile.name in ("aten", "onednn.linear"))
+    plan = choose(program.graph, InventedPrices(1, fused=0.0, tiles=tiles)).plan.compiled()
+    built = build(program, plan)
+    kernels = [node for node in built.graph.nodes if node.meta.get(KERNEL)]
+    packed = Counter(node.all_input_nodes[-1].target for node in kernels)
+    assert sorted(packed.values()) == [1, 1, 3], "turned, for two rows, and all others"
+    assert len([name for name, buffer in built.named_buffers() if buffer.is_mkldnn]) == 3
+    _check(program, plan, args)
+    _check(program, plan.eager(), args)
+
+
 def test_a_plan_for_a_compiler_is_calls_of_operators_and_computes_the_same() -> None:
     module, args = Residual().eval(), (torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(0)),)
     program = fold(import_module(module, args))

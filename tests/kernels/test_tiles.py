@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.fold import evaluate
-from taso_py.backend.plan import MEMORY_FORMATS, Format
+from taso_py.backend.plan import MEMORY_FORMATS, Format, Packs
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
@@ -100,7 +100,7 @@ def _check(cover: Cover, inputs: Sequence[Tensor], graph: Graph, weights: dict[s
     if between:
         results = run_graph(Graph(graph.inputs, tuple(between)), inputs, weights)
         named |= dict(zip(between, results, strict=True))
-    bound = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics])
+    bound = cover.bind([evaluate(value, weights, inputs[0].device) for value in cover.statics], Packs())
     (expected,) = run_graph(graph, inputs, weights)
     tolerance = TOLERANCE[expected.dtype]
     for reads, _ in cover.formats:
@@ -270,13 +270,13 @@ def test_where_nothing_can_be_overwritten_results_are_new(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.ops.mkldnn._convolution_pointwise_, "binary", lambda other, *_: other)
     onednn.overwriting_works.cache_clear()
     (cover,) = _fused(graph, CPU)
-    assert cover.bind([weights["w"]]).overwriting_function is None
+    assert cover.bind([weights["w"]], Packs()).overwriting_function is None
     assert "in place" not in cover.text
     _check(cover, inputs, graph, weights)
     monkeypatch.undo()
     onednn.overwriting_works.cache_clear()
     (cover,) = _fused(graph, CPU)
-    assert cover.bind([weights["w"]]).overwriting_function is not None
+    assert cover.bind([weights["w"]], Packs()).overwriting_function is not None
     assert "in place" in cover.text
 
 

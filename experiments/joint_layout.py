@@ -63,7 +63,7 @@ class DecidedCost(CostModel):
         self._decided = {kind: counts.most_common(1)[0][0] for kind, counts in votes.items()}
         every = sum(votes.values(), Counter[Format]())
         self._usual = every.most_common(1)[0][0] if every else Format.DENSE
-        self.recalibrate(self.context)
+        self.rescale(self.scale)
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """As usual, but for formats that were not decided."""

@@ -20,7 +20,7 @@ from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
-from taso_py.runtime.optimize import calibrate
+from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.source import Source, load_source
 
@@ -59,7 +59,7 @@ class Subject:
         """The same prices with other choices of kernels or memory formats: arguments of the cost model."""
         weight_bytes = stored_bytes(self.imported.weights.values())
         cost = kind(self.imported.device, self.database, weight_bytes=weight_bytes, **choices)
-        cost.recalibrate(self.cost.context)
+        cost.rescale(self.cost.scale)
         return cost
 
 
@@ -70,7 +70,7 @@ def priced(source: Source) -> Generator[Subject]:
         program = import_source(source)
         cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
         cost.warm(program.graph)
-        calibrate(cost, program)
+        calibrate(cost)
         yield Subject(source, program, cost, database)
 
 

@@ -26,6 +26,7 @@ import torch
 
 from taso_py.cost.environment import Device, resolve_device
 from taso_py.ir.errors import TasoError
+from taso_py.kernels.company import Prepared
 
 Timer: TypeAlias = Callable[[int], float]
 """Calls what it was made for that many times and answers the seconds that all the calls took together."""
@@ -118,12 +119,21 @@ class CpuClock:
     def bind(self, fn: Callable[[], object]) -> Timer:
         def sample(repeats: int) -> float:
             with gc_paused():
+                if isinstance(fn, Prepared):
+                    return sum(_prepared(fn) for _ in repeat(None, repeats))
                 start = time.perf_counter_ns()
                 for _ in repeat(None, repeats):
                     fn()
                 return (time.perf_counter_ns() - start) * 1e-9
 
         return lambda repeats: _at_depth(self._depths.randrange(DEPTHS), functools.partial(sample, repeats))
+
+
+def _prepared(fn: Prepared) -> float:
+    fn.prepare()
+    start = time.perf_counter_ns()
+    fn.call()
+    return (time.perf_counter_ns() - start) * 1e-9
 
 
 def _at_depth(depth: int, run: Callable[[], float]) -> float:
@@ -212,7 +222,7 @@ def measure(
     """
     clock = clock or clock_for(device)
     timer, deadline = clock.bind(fn), clock.now() + budget_s
-    repeats = calibrate(clock, timer, deadline=deadline)
+    repeats = repeats_for(clock, fn, timer, deadline=deadline)
     samples: list[float] = []
     while True:
         insort(samples, timer(repeats) / repeats)
@@ -220,6 +230,11 @@ def measure(
         narrow = interval.coverage >= confidence and interval.high - interval.low <= width * interval.median
         if (narrow and len(samples) >= MIN_SAMPLES) or len(samples) == MAX_SAMPLES or clock.now() >= deadline:
             return summary(samples, confidence)
+
+
+def repeats_for(clock: Clock, fn: Callable[[], object], timer: Timer, *, deadline: float = math.inf) -> int:
+    """How many calls of a function make one sample: one if it is prepared, or else as many as the clock needs."""
+    return 1 if isinstance(fn, Prepared) else calibrate(clock, timer, deadline=deadline)
 
 
 def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency:

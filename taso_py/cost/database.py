@@ -37,7 +37,7 @@ Key: TypeAlias = tuple[str, str]
 FORMAT = "taso-py latencies 1"
 APPLICATION_ID = 0x7461736F
 """``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised also where latencies are measured otherwise than before, so that they cannot be compared."""
 BUSY_S = 10.0
 IN_MEMORY = Path(":memory:")

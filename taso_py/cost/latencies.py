@@ -27,7 +27,7 @@ from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
 from taso_py.cost.pace import Pace, Pacer, Reference, usual_pace
-from taso_py.ir.errors import first_line
+from taso_py.ir.errors import InvariantError, first_line
 from taso_py.ir.node import Value
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover
@@ -37,6 +37,8 @@ LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
 BUDGET_S = 0.02
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+RUN_S = 0.6
+"""Time to measure a run of a whole graph for."""
 TURNING = 8
 """How many times fewer weights a cover reads before the same again in turns, where others read theirs in between."""
 PLAIN_NAME = "torch:"
@@ -62,7 +64,7 @@ class Latencies:
         """Prepare; the arguments are those of the cost model."""
         self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
         self._device = device
-        self._database = database
+        self.database = database
         self._environment = environment or Environment.current(device)
         self._measuring = None if environment else Measuring(device, usual=self._usual_pace)
         self.layouts = Layouts()
@@ -134,7 +136,7 @@ class Latencies:
         """
         known = self._known.get(key)
         if known is None:
-            found = self._database.get(self._environment, *key)
+            found = self.database.get(self._environment, *key)
             if found is None:
                 found, is_calm = self._measure(make, key, budget_s, beside)
                 if found is None:
@@ -142,13 +144,24 @@ class Latencies:
                     return math.inf
                 self._count(is_calm)
                 if is_calm:
-                    self._database.put(self._environment, *key, found)
+                    self.database.put(self._environment, *key, found)
             known = self._known[key] = found.median_s
         return known
 
+    def of_run(self, call: Callable[[], object], budget_s: float = RUN_S) -> Latency:
+        """That of a call again and again, at the usual pace, which is not kept.
+
+        Raises:
+            InvariantError: the latencies are those of a device that is not here.
+        """
+        if self._measuring is None:
+            raise InvariantError("nothing runs on a device that is not here")
+        with self._stopwatch():
+            return self._measuring.measured(call, budget_s)[0]
+
     def is_kept(self, key: Key) -> bool:
         """Whether something is known in the database."""
-        return self._database.get(self._environment, *key) is not None
+        return self.database.get(self._environment, *key) is not None
 
     def kept(self, key: Key, make: Callable[[Measuring], float]) -> float | None:
         """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
@@ -157,12 +170,12 @@ class Latencies:
             key: what it is known by.
             make: finds it, in seconds.
         """
-        found = self._database.get(self._environment, *key)
+        found = self.database.get(self._environment, *key)
         if found is not None or self._measuring is None:
             return found and found.median_s
         seconds = make(self._measuring)
         if self._measuring.is_calm:
-            self._database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
+            self.database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
         return seconds
 
     def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
@@ -190,14 +203,14 @@ class Latencies:
             self._count(is_calm)
             self._refined[key] = again.median_s / before[key]
             if is_calm:
-                self._database.put(self._environment, key[0], key[1] + IN_TURNS, again)
+                self.database.put(self._environment, key[0], key[1] + IN_TURNS, again)
         return True
 
     def _refinement(self, key: Key) -> float:
         """By what a latency changed when it was measured in turns."""
         if key not in self._refined:
             turns = key[0], key[1] + IN_TURNS
-            known = self._database.get_many(self._environment, (key, turns))
+            known = self.database.get_many(self._environment, (key, turns))
             self._refined[key] = known[turns].median_s / known[key].median_s if len(known) == 2 else None
         return self._refined[key] or 1.0
 
@@ -205,7 +218,7 @@ class Latencies:
         """A product alone, where its latency can be believed."""
         key = self.key(bare, reads)
         self._first(key, bare, reads)
-        known = self._database.get(self._environment, *key)
+        known = self.database.get(self._environment, *key)
         return known and Reference(timed_call(bare, reads, self._device, self._ring), known.median_s)
 
     def _count(self, is_calm: bool) -> None:
@@ -221,7 +234,7 @@ class Latencies:
             self.measuring_s += time.monotonic() - start
 
     def _usual_pace(self, pacer: Pacer) -> Pace:
-        return usual_pace(pacer, self._environment, self._database)
+        return usual_pace(pacer, self._environment, self.database)
 
     def _measure(
         self,

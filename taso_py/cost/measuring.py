@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import torch
 
-from taso_py.cost.clock import Latency, calibrate, clock_for, measure, summary
+from taso_py.cost.clock import Latency, clock_for, measure, repeats_for, summary
 from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ WARM_UP = 2
 PATIENCE_S = 5.0
 """How long to wait in all for a machine to come to rest."""
 PAUSE_S = 0.1
-TURNS = 24
+TURNS = 48
 """How often each call is sampled of those that are measured in turns."""
 LARGEST_KEPT = 31 << 20
 """Bytes of a block just below the largest that glibc adapts to."""
@@ -96,11 +96,6 @@ class Measuring:
         pacer = Pacer()
         return PacedClock(clock_for(self._device), pacer, self._usual(pacer))
 
-    def at_usual_pace(self, times: Mapping[T, float]) -> dict[T, float]:
-        """What was timed just now, as long as it would take at the pace that is kept."""
-        slowness = self._clock.slowness() if self._clock else lambda seconds: 1.0
-        return {what: seconds / slowness(seconds) for what, seconds in times.items()}
-
     @property
     def is_calm(self) -> bool:
         """Whether nothing disturbs measurements now."""
@@ -145,17 +140,15 @@ class Measuring:
     def in_turns(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
         """The latencies of calls that are compared with each other, and whether they can be believed.
 
-        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile. A turn
-        begins with as many calls that are not timed, or a call would find its code and operands displaced by others.
+        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile.
         """
         clock = self._clock.alternating() if self._clock is not None else clock_for(self._device)
         timers = {what: clock.bind(call) for what, call in calls.items()}
-        repeats = {what: calibrate(clock, timer) for what, timer in timers.items()}
+        repeats = {what: repeats_for(clock, calls[what], timer) for what, timer in timers.items()}
         samples = {what: list[float]() for what in calls}
         order, calm = random.Random(0), list[bool]()
         for _ in range(TURNS):
             for what in order.sample(list(calls), len(calls)):
-                timers[what](repeats[what])
                 samples[what].append(timers[what](repeats[what]) / repeats[what])
             calm.append(self.is_calm)
         return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > TURNS

@@ -4,11 +4,9 @@ Each latency is that of a cover on operands of the given types and strides, take
 once and put there. What depends on weights only is computed when a module is built and costs nothing. The sum guides
 the search; it is not the verdict.
 
-Called again and again alone, an operator finds its operands in the nearest cache and its code in the pipeline; in a
-model it does not, and the plain sum is 0.7 to 0.9 of the truth. What calls take longer there, each by itself and for
-each byte of activations, is seen in a run of the model itself, plainly computed (:mod:`taso_py.cost.calibration`); what
-is missing then, since the machine has become slower or faster meanwhile, is a factor that all latencies share
-(:meth:`CostModel.calibrate`). Candidates are priced alike.
+Calls are measured one by one, as in a model: on operands that were just written, after others that displaced from the
+caches what the last call of the kernel left there (:mod:`taso_py.kernels.company`). Their sum is nine tenths of what a
+run takes; the rest is a factor that all latencies share (:meth:`CostModel.rescale`).
 
 Invariant: the latency of a node is the same until it is refined, which no search does, so that one is deterministic.
 """
@@ -19,10 +17,9 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -31,33 +28,15 @@ from tqdm import tqdm
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.calibration import Excess, Part, excess
 from taso_py.cost.choice import IMAGE_OPERATORS, Choice, Problem, Rim, allowed, choose, is_running, labelled
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
-from taso_py.cost.latencies import PLAIN_NAME, Latencies
-from taso_py.cost.measuring import Measuring
+from taso_py.cost.latencies import Latencies
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
-
-RUN_S = 0.6
-"""Time to measure a run of a whole graph for."""
-GIB = 2**30
-"""Bytes for which the latency database says what they take longer in a run: those of one byte would be listed as 0."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What being in a model adds to latencies that were measured alone."""
-
-    scale: float = 1.0
-    """Of what was measured alone."""
-    per_call_s: float = 0.0
-    per_byte_s: float = 0.0
-    """Of the activations that a call reads and writes."""
 
 
 class CostModel:
@@ -86,21 +65,26 @@ class CostModel:
             environment: whose latencies are used, if not this process's; what is not known there takes for ever.
         """
         self.latencies = Latencies(device, database, environment, weight_bytes)
-        self._device = device
+        self.device = device
         self.tiles, self._formats = tiles, frozenset(formats)
         self._progress = progress
         self._covers: WeakKeyDictionary[Node, list[Cover]] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
         self._prices: WeakKeyDictionary[Cover, dict[Format, float]] = WeakKeyDictionary()
         self._conversions: WeakKeyDictionary[Node, dict[tuple[int, Format], float]] = WeakKeyDictionary()
-        self.context = Context()
+        self.scale = 1.0
+        """How many times as long as its calls one by one a graph takes."""
 
     def narrowed(self, tiles: tuple[Tile, ...]) -> CostModel:
-        """The same latencies and context for other implementations to choose from; what either measures, both know."""
+        """The same latencies and scale for other implementations to choose from; what either measures, both know."""
         other = copy(self)
         other.tiles = tiles
         other._covers, other._known, other._prices, other._conversions = (WeakKeyDictionary() for _ in range(4))
         return other
+
+    def beside(self, weight_bytes: int) -> CostModel:
+        """A cost model for another model on the same device, where the database is the same."""
+        return CostModel(self.device, self.latencies.database, weight_bytes=weight_bytes)
 
     def node_cost(self, node: Node) -> float:
         """Seconds that a node takes by itself; 0 for leaves and for what is computed when a module is built."""
@@ -145,51 +129,9 @@ class CostModel:
         """The memory that a value takes."""
         return math.prod(value.type.sizes) * TORCH_DTYPES[value.type.dtype].itemsize
 
-    def calibrate(self, graph: Graph, call: Callable[[], object], inside: Callable[[], Mapping[Node, float]]) -> None:
-        """Learns what being in a model adds, from a run of one.
-
-        Args:
-            graph: what is run; each node by its plain operator.
-            call: runs it.
-            inside: says how many seconds nodes take in a run, of the graph or of one that differs in static nodes only.
-        """
-        running = [node for node in graph.nodes if not _is_free(node)]
-        covers = [self.covers(node)[0] for node in running]
-        self.recalibrate(Context())
-        alone = sum(self.latencies.of_cover(cover, Format.DENSE) for cover in covers)
-        run = f"{_digest(graph)} of {len(running)} calls"
-        together = self.latencies.lookup((f"{PLAIN_NAME}graph", run), lambda: call, RUN_S)
-        if not together or not alone or math.inf in (together, alone):
-            return
-        longer = self._excess(run, inside)
-        moved = sum(self._activation_bytes(cover) for cover in covers)
-        scale = together / (alone + longer.per_call_s * len(covers) + longer.per_byte_s * moved)
-        self.recalibrate(Context(scale, scale * longer.per_call_s, scale * longer.per_byte_s))
-
-    def _excess(self, run: str, inside: Callable[[], Mapping[Node, float]]) -> Excess:
-        """What calls take longer in a run than alone: found once and kept."""
-
-        @cache
-        def found(measuring: Measuring) -> Excess:
-            return self._compared(measuring.at_usual_pace(inside()))
-
-        call = self.latencies.kept((f"{PLAIN_NAME}cold call", run), lambda measuring: found(measuring).per_call_s)
-        gib = self.latencies.kept((f"{PLAIN_NAME}cold GiB", run), lambda measuring: found(measuring).per_byte_s * GIB)
-        return Excess() if call is None or gib is None else Excess(call, gib / GIB)
-
-    def _compared(self, inside: Mapping[Node, float]) -> Excess:
-        """What calls take longer by what nodes took in a run."""
-        plain = {node: self.covers(node)[0] for node in inside if not _is_free(node)}
-        return excess(
-            [
-                Part(self.latencies.of_cover(cover, Format.DENSE), inside[node], self._activation_bytes(cover))
-                for node, cover in plain.items()
-            ]
-        )
-
-    def recalibrate(self, context: Context) -> None:
-        """Prices everything anew for a context."""
-        self.context = context
+    def rescale(self, scale: float) -> None:
+        """Lets graphs take so many times as long as their calls one by one."""
+        self.scale = scale
         for known in (self._known, self._prices, self._conversions):
             known.clear()
 
@@ -200,7 +142,7 @@ class CostModel:
         counts.subtract(key for key, _ in second)
         if not self.latencies.refine({key: where for key, where in (*first, *second) if counts[key]}):
             return False
-        self.recalibrate(self.context)
+        self.rescale(self.scale)
         return True
 
     def now(self) -> float:
@@ -245,49 +187,28 @@ class CostModel:
         """The covers that end with a node, remembered."""
         known = self._covers.get(node)
         if known is None:
-            known = self._covers[node] = covers(node, self._device, self.tiles)
+            known = self._covers[node] = covers(node, self.device, self.tiles)
         return known
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """The latency of a cover. Results lie as they do, so that it depends on how operands are read."""
         known = self._prices.setdefault(cover, {})
         if formats[0] not in known:
-            known[formats[0]] = 0.0 if _is_free(cover.root) else self._in_context(cover, formats[0])
+            known[formats[0]] = 0.0 if _is_free(cover.root) else self.scale * self.latencies.of_cover(cover, formats[0])
         return known[formats[0]]
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         """The latency of laying a value out in a memory format; where both are the same order, nothing is moved."""
         known, place = self._conversions.setdefault(value.node, {}), (value.output, format_)
         if place not in known:
-            known[place] = self._converting(value, format_)
+            known[place] = self.scale * self.latencies.of_conversion(value, format_)
         return known[place]
-
-    def _converting(self, value: Value, format_: Format) -> float:
-        channels, rows, columns = value.type.sizes[1:]
-        is_moved = channels > 1 and max(rows, columns) > 1
-        moved = 2 * self.value_bytes(value) if is_moved else 0
-        return self._added(self.latencies.of_conversion(value, format_), moved)
 
     def _best(self, node: Node) -> float:
         """The latency of the best cover of a node alone; the formats are tried where they make a difference."""
         tried = slice(None) if isinstance(node.op, IMAGE_OPERATORS) else slice(1)
         alone = (cover for cover in self.covers(node) if len(cover.nodes) == 1)
         return min(self.cover_seconds(cover, pair) for cover in alone for pair in allowed(cover, self._formats)[tried])
-
-    def _in_context(self, cover: Cover, reads: Format) -> float:
-        """The latency of a cover in a model."""
-        return self._added(self.latencies.of_cover(cover, reads), self._activation_bytes(cover))
-
-    def _added(self, alone: float, moved: int) -> float:
-        context = self.context
-        return alone * context.scale + context.per_call_s + moved * context.per_byte_s
-
-    def _activation_bytes(self, cover: Cover) -> int:
-        """What a cover reads and writes apart from weights; views do neither."""
-        if self._is_view(cover):
-            return 0
-        read = (value for value in dict.fromkeys(cover.operands) if not value.node.is_static)
-        return sum(map(self.value_bytes, (*read, *cover.root.outputs)))
 
 
 class PartCost:

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import torch
@@ -116,10 +115,6 @@ class PacedClock:
     def alternating(self) -> PacedClock:
         """The same for samples that are taken in turns with those of others, each with a reading of its own."""
         return PacedClock(self._clock, self._pacer, self._usual, last=1)
-
-    def slowness(self) -> Callable[[float], float]:
-        """How many times as long as usual something takes now, by how many seconds it takes."""
-        return partial(self._pacer.lasting().slowness, self._usual)
 
     def now(self) -> float:
         return self._clock.now()

@@ -5,10 +5,10 @@ Invariant: a timed call computes what the cover's nodes mean, with as little aro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import cycle
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, repeat
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -20,18 +20,24 @@ from taso_py.backend.plan import Format, Packs, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
+from taso_py.kernels.company import Prepared, rewriting
 from taso_py.kernels.layout import is_weight, random_operands
 from taso_py.kernels.tile import Cover
 
 RING_COPIES = 64
 """How many copies of small weights are made at most: so many are beyond the caches in any case or no matter."""
+HELD = 2
+"""How many results are held, as in a model until they have been read: the next one is written elsewhere."""
+_Turn: TypeAlias = tuple[Callable[..., Any], Sequence[Tensor]]
+"""A function and its arguments."""
 
 
 def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: int) -> Callable[[], Any]:
     """A call of a cover.
 
     A model reads each weight once a run, by when the rest of the model has displaced it from the fast caches, whereas
-    activations were written just before. So calls take turns through copies of the weights.
+    activations were written just before. So calls take turns through copies of the weights, and on the CPU operands are
+    written before each, other kernels called, and results held while the next one is computed.
 
     Args:
         cover: what computes its nodes.
@@ -40,7 +46,7 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
         ring_bytes: how many bytes of weights are read before the same are read again; as many as the model has.
 
     Returns:
-        What computes the outputs.
+        What computes the outputs, prepared on the CPU.
     """
     operands = random_operands(cover.operands, device, reads)
     is_turned = [is_weight(value) for value in cover.operands]
@@ -51,26 +57,47 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
     forward = None if cover.binder is not None else _plain(cover.root, operands, device)
     overwrites = (reads, reads) in cover.formats
 
-    def turn() -> tuple[Callable[..., Any], list[Tensor]]:
+    def turn() -> _Turn:
         """A function and its arguments, with copies of the weights of their own."""
         pairs = [(tensor, turns) for tensor, turns in zip(operands, is_turned, strict=True) if tensor is not None]
         arguments = [_copy(tensor) if turns else tensor for tensor, turns in pairs]
         return forward or _bound(cover, statics, overwrites), arguments
 
     ring = cycle([turn() for _ in range(copies)])
-
-    def call() -> Any:
-        function, arguments = next(ring)
-        return function(*arguments)
-
-    return call
+    activations = [x for x, turns in zip(operands, is_turned, strict=True) if x is not None and not turns]
+    return _as_in_a_model(ring, activations, device)
 
 
 def conversion(value: Value, format_: Format, device: torch.device) -> Callable[[], object]:
     """The call that lays a value out in a memory format, from the other one."""
     (tensor,) = random_operands([value], device, format_.other)
     assert tensor is not None, "constants have no memory format"
-    return partial(_module(lambda call, given: laid_out(call, value, given[0], format_), [tensor]), tensor)
+    forward = _module(lambda call, given: laid_out(call, value, given[0], format_), [tensor])
+    return _as_in_a_model(repeat((forward, [tensor])), [tensor], device)
+
+
+def _as_in_a_model(ring: Iterator[_Turn], activations: Sequence[Tensor], device: torch.device) -> Callable[[], Any]:
+    """The calls of a ring one by one, on the CPU each as among the other calls of a model."""
+    if device.type != "cpu":
+        return lambda: _called(next(ring))
+    held = deque[Any](maxlen=HELD)
+    turn = [next(ring)]
+    write = rewriting(activations)
+
+    def prepare() -> None:
+        turn[0] = next(ring)
+        write()
+
+    def call() -> Any:
+        held.append(_called(turn[0]))
+        return held[-1]
+
+    return Prepared(prepare, call)
+
+
+def _called(turn: _Turn) -> Any:
+    function, arguments = turn
+    return function(*arguments)
 
 
 def _bound(cover: Cover, statics: Sequence[Tensor], overwrites: bool) -> Callable[..., Any]:

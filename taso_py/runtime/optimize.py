@@ -10,18 +10,16 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
-from taso_py.backend import Plan, Program, build, fold
+from taso_py.backend import Plan, Program
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, resolve_device
@@ -29,7 +27,6 @@ from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
@@ -39,11 +36,11 @@ from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.artifact import check_writable, save
+from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
-from taso_py.runtime.profile_run import time_parts
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.runtimes import COMPILED_AROUND, Runner, runtimes_to_try
@@ -57,8 +54,6 @@ from taso_py.search.trace import Trace, write_trace
 
 FINALISTS = 3
 """How many of the search's best graphs are timed end to end beside the original, per runtime."""
-INSIDE_S = 0.6
-"""How long the parts of a run are timed to calibrate latencies by."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
 
@@ -254,7 +249,7 @@ class _Job:
 
     def _search(self, program: Program, cost: CostModel) -> SearchResult:
         cost.warm(program.graph)
-        calibrate(cost, program)
+        calibrate(cost)
         if self.trace is not None:
             return follow(program.graph, self.trace, self.rules, cost, self.options.limits())
         options = self.options
@@ -293,31 +288,6 @@ class _Job:
         )
 
 
-def calibrate(cost: CostModel, program: Program) -> None:
-    """Lets a cost model learn from a run of the unchanged graph what being in this model adds to latencies.
-
-    What depends on weights only is computed before, as in every candidate. Nothing is built where all is known.
-    """
-    args, kwargs = pytree.tree_unflatten(_arguments(program), program.signature.in_spec)
-
-    @cache
-    def folded() -> tuple[Graph, fx.GraphModule]:
-        found = fold(program)
-        return found.graph, build(found, Plan(direct=True))
-
-    def run() -> object:
-        return folded()[1](*args, **kwargs)
-
-    def inside() -> Mapping[Node, float]:
-        graph, module = folded()
-        nodes = {node.digest: node for node in graph.nodes}
-        (timed,) = time_parts([module], args, kwargs, program.device, INSIDE_S)
-        times = zip(timed.parts, timed.times, strict=True)
-        return {nodes[part.digest]: spread.median for part, spread in times if part.digest in nodes}
-
-    cost.calibrate(program.graph, run, inside)
-
-
 def _disturbances(latencies: Latencies) -> list[str]:
     """What to say about latencies that were measured while others kept the processor busy."""
     if not latencies.disturbed:
@@ -326,13 +296,6 @@ def _disturbances(latencies: Latencies) -> list[str]:
         f"other programs kept the processor busy while {latencies.disturbed} of {latencies.measured} latencies were "
         "measured; those are not kept: run this again on a quiet machine"
     ]
-
-
-def _arguments(program: Program) -> list[Any]:
-    """The leaves of the example arguments."""
-    keys = [node.op.key for node in program.graph.inputs if isinstance(node.op, Input)]
-    tensors = dict(zip(keys, program.example_inputs, strict=True))
-    return [tensors[leaf] if isinstance(leaf, str) else leaf.value for leaf in program.signature.inputs]
 
 
 def _running(graph: Graph) -> int:

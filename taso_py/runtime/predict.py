@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
@@ -26,6 +25,7 @@ from taso_py.ir.graph import Graph
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import TRACE, check_writable, write_files
+from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.optimize import Options
 from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.searching import search
@@ -99,7 +99,7 @@ def _priced(program: Program, there: Environment, database: LatencyDatabase) -> 
     graph = graph_on(program.graph, device)
     weight_bytes = stored_bytes(program.weights.values())
     cost = CostModel(device, database, weight_bytes=weight_bytes, environment=there)
-    cost.calibrate(graph, _never, _never)
+    calibrate(cost)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]
     if unknown or cost.graph_cost(graph) == math.inf:
         raise PredictionError(
@@ -107,7 +107,3 @@ def _priced(program: Program, there: Environment, database: LatencyDatabase) -> 
             f"{unknown[0] if unknown else 'a conversion'}; optimize it there once and export the latencies"
         )
     return graph, cost
-
-
-def _never() -> NoReturn:
-    raise AssertionError("nothing runs on a device that is not here")

@@ -4,6 +4,7 @@ import gc
 import inspect
 import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,8 +24,10 @@ from taso_py.cost.clock import (
     clock_for,
     measure,
     median_interval,
+    repeats_for,
 )
 from taso_py.cost.environment import DeviceError
+from taso_py.kernels.company import Prepared
 
 
 @dataclass
@@ -205,3 +208,25 @@ def test_what_waits_for_the_gpu_cannot_be_captured() -> None:
     with pytest.raises(TimingError, match="cannot be captured"):
         clock_for("cuda", graph=True).bind(lambda: x.sum().item())(1)
     assert clock_for("cuda").bind(lambda: x.sum().item())(1) > 0
+
+
+def test_what_prepares_a_call_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = [0]
+
+    def takes(nanoseconds: int) -> Callable[[], None]:
+        def call() -> None:
+            passed[0] += nanoseconds
+
+        return call
+
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: passed[0])
+    call = Prepared(takes(1000), takes(10))
+    assert CpuClock().bind(call)(2) == pytest.approx(20e-9)
+    assert CpuClock().bind(lambda: call())(2) == pytest.approx(2020e-9)
+
+
+def test_a_prepared_call_is_a_sample_by_itself() -> None:
+    clock = CpuClock()
+    call = Prepared(lambda: None, lambda: None)
+    assert repeats_for(clock, call, clock.bind(call)) == 1
+    assert repeats_for(clock, call.call, clock.bind(call.call)) > 1

@@ -207,54 +207,19 @@ def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFix
     assert "cannot be measured alone" in caplog.text
 
 
-@pytest.mark.parametrize("together", [2e-3, 10e-3])
-def test_a_calibrated_model_prices_the_graph_that_was_run_as_it_ran(
-    monkeypatch: pytest.MonkeyPatch, together: float
-) -> None:
-    def run() -> None:
-        pass
-
-    def measure(fn: object, **_: object) -> Latency:
-        seconds = together if fn is run else 1e-3
-        return Latency(seconds, seconds, seconds, 10, 0)
-
-    monkeypatch.setattr(measuring, "measure", measure)
+def test_a_rescaled_model_prices_everything_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "measure", lambda *_, **__: Latency(1e-3, 1e-3, 1e-3, 10, 0))
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-    monkeypatch.setattr(measuring.Measuring, "_clock", None)
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database, tiles=PLAIN)
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
         alone = {node: cost.node_cost(node) for node in GRAPH.nodes}
-        cost.calibrate(GRAPH, run, dict)
-        # Where nothing is known of the parts, all are slower alike.
-        assert math.isclose(cost.graph_cost(GRAPH), together)
-        assert all(math.isclose(cost.node_cost(node), alone[node] * together / 4e-3) for node in GRAPH.nodes)
-    with LatencyDatabase(":memory:") as database:
-        cost = CostModel(CPU, database, tiles=PLAIN)
-        cost.calibrate(GRAPH, run, lambda: dict.fromkeys(GRAPH.nodes, 0.0025))
-        assert math.isclose(cost.graph_cost(GRAPH), together)
-        # Where every call takes longer by the same, so does each that is priced.
-        times = {node.op.name: cost.node_cost(node) for node in GRAPH.nodes}
-        assert math.isclose(times["relu"], times["add"])
-        # What was found is remembered.
-        again = CostModel(CPU, database, tiles=PLAIN)
-        again.calibrate(GRAPH, run, lambda: pytest.fail("it is known"))
-        assert again.context == cost.context
-
-
-def test_what_moves_more_takes_longer_where_the_parts_of_a_run_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "measure", lambda *_, **__: Latency(1.0, 1.0, 1.0, 10, 0))
-    monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-    monkeypatch.setattr(measuring.Measuring, "_clock", None)
-    graph = parse_graph("graph(x: f32[1000], y: f32[1000]) { return relu(x), add(x, y), relu(y) }")
-    inside = {node: 1.0 + (2.0 if node.op.name == "relu" else 3.0) for node in graph.nodes if node.inputs}
-    with LatencyDatabase(":memory:") as database:
-        cost = CostModel(CPU, database, tiles=PLAIN)
-        cost.calibrate(graph, lambda: None, lambda: inside)
-        assert math.isclose(cost.graph_cost(graph), 1.0)
-        # Each call takes a second alone, and one more for each value that it moves: relu two, a sum three.
-        times = {node.op.name: cost.node_cost(node) for node in graph.nodes if node.inputs}
-        assert math.isclose(times["add"] / times["relu"], 4 / 3, rel_tol=1e-3)
+        cost.rescale(1.5)
+        assert math.isclose(cost.graph_cost(GRAPH), 6e-3)
+        assert all(math.isclose(cost.node_cost(node), 1.5 * alone[node]) for node in GRAPH.nodes)
+        assert math.isclose(cost.narrowed(PLAIN).graph_cost(GRAPH), 6e-3)
+        cost.rescale(1.0)
+        assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
 
 
 def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,9 @@ from itertools import chain, repeat
 import pytest
 import torch
 
-from taso_py.cost import measuring
 from taso_py.cost.clock import Timer, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
-from taso_py.cost.measuring import Measuring
 from taso_py.cost.pace import (
     KEYS,
     MOMENTS,
@@ -87,13 +85,6 @@ def test_one_reading_that_was_interrupted_says_nothing() -> None:
     paces = iter([slower(80.0, 80.0) if n % 4 == 2 else USUAL for n in range(100)])
     timer = PacedClock(Machine(4e-3), Told(paces), USUAL).bind(lambda: None)
     assert [timer(1) for _ in range(12)] == pytest.approx([4e-3] * 12)
-
-
-def test_what_was_timed_otherwise_is_scaled_to_the_pace_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Measuring(CPU).at_usual_pace({"product": 1.0}) == {"product": 1.0}
-    monkeypatch.setattr(measuring, "Pacer", lambda: Told(repeat(slower(2.0, 3.0))))
-    kept = Measuring(CPU, usual=lambda _: USUAL)
-    assert kept.at_usual_pace({"product": 2.0, "call": 3e-6}) == pytest.approx({"product": 1.0, "call": 1e-6}, rel=1e-3)
 
 
 def test_beside_a_reference_a_call_takes_what_it_takes_longer_however_fast_the_machine() -> None:

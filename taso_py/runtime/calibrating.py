@@ -1,0 +1,99 @@
+"""How much longer calls take in a run than one by one, on a device.
+
+Latencies are measured call by call. In a run the interpreter goes from call to call, operands come from farther away,
+and memory is given back: a tenth of the time or so, much the same share in all models that are computed by kernels. It
+is found once for each environment, by a run of a small network that belongs to no model: so what is predicted of a
+model says nothing that was learned from it.
+
+Invariant: prices keep their ratios.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from taso_py.backend import build, fold
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.database import Key
+from taso_py.cost.model import CostModel
+from taso_py.frontend import import_module
+
+TOGETHER: Key = ("network", "in a run")
+APART: Key = ("network", "call by call")
+"""Where the seconds that the network takes are kept among the latencies."""
+SIZE, CHANNELS, CLASSES = 160, (24, 48, 96, 192), 128
+TOKENS, WIDTH, HEADS = 64, 256, 4
+
+
+def calibrate(cost: CostModel) -> None:
+    """Lets a cost model say what graphs take in a run; it says what their calls take where nothing is known of that."""
+
+    @cache
+    def measured() -> tuple[float, float]:
+        return _measured(cost)
+
+    together = cost.latencies.kept(TOGETHER, lambda _: measured()[0])
+    apart = cost.latencies.kept(APART, lambda _: measured()[1])
+    if together and apart:
+        cost.rescale(together / apart)
+
+
+def _measured(cost: CostModel) -> tuple[float, float]:
+    """Seconds that the network takes, in a run and call by call, with the kernels that suit it best."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network, image = Network().eval(), torch.rand(1, 3, SIZE, SIZE)
+    image = image.to(cost.device)
+    program = fold(import_module(network.to(cost.device), (image,)))
+    alone = cost.beside(stored_bytes(program.weights.values()))
+    choice = alone.choice(program.graph)
+    module = build(program, choice.plan)
+    with torch.no_grad():
+        return alone.latencies.of_run(lambda: module(image)).median_s, choice.seconds
+
+
+class Network(nn.Module):
+    """Convolutions of every kind, normalised, in residual blocks; then attention and a linear network over tokens."""
+
+    def __init__(self) -> None:
+        """Draw the weights."""
+        super().__init__()
+        self.stem = nn.Conv2d(3, CHANNELS[0], 3, stride=2, padding=1)
+        self.blocks = nn.ModuleList(_Block(*pair) for pair in pairwise(CHANNELS))
+        self.tokens = nn.Linear(CHANNELS[-1], WIDTH)
+        self.norm, self.attention = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores of images."""
+        x = functional.relu(self.stem(x))
+        for block in self.blocks:
+            x = block(x)
+        x = functional.adaptive_avg_pool2d(x, (8, TOKENS // 8))
+        x = self.tokens(x.flatten(2).transpose(1, 2))
+        qkv = self.attention(self.norm(x)).unflatten(-1, (3, HEADS, WIDTH // HEADS)).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+        x = x + attended.transpose(1, 2).flatten(2)
+        x = x + self.narrow(functional.gelu(self.wide(x)))
+        return self.head(x.mean(1))
+
+
+class _Block(nn.Module):
+    """Widens, filters each channel, narrows; beside that a filter of all channels."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        wide = 4 * before
+        self.widen, self.widened = nn.Conv2d(before, wide, 1, bias=False), nn.BatchNorm2d(wide)
+        self.filter, self.filtered = nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.BatchNorm2d(wide)
+        self.narrow, self.beside = nn.Conv2d(wide, after, 1), nn.Conv2d(before, after, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = functional.relu(self.filtered(self.filter(functional.silu(self.widened(self.widen(x))))))
+        return functional.max_pool2d(functional.relu(self.narrow(wide) + self.beside(x)), 2)

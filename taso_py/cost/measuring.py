@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import torch
 
-from taso_py.cost.clock import Latency, clock_for, measure, repeats_for, summary
+from taso_py.cost.clock import Clock, Latency, clock_for, measure, repeats_for, summary
 from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ WIDTH = 0.5
 """A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
 DOUBT = 1.0
 """A measurement with an interval wider than this share of the median was disturbed, whatever the probe says."""
+PAIRS = 20
+"""How often a call and one that it is measured beside are timed at least, unless they are long."""
 WARM_UP = 2
 """Calls before anything is measured: the first ones start threads and choose algorithms."""
 PATIENCE_S = 5.0
@@ -113,7 +115,10 @@ class Measuring:
             budget_s: longest time for the first measurement.
             beside: what is known of a similar call, from which it shall differ by as much as it really does.
         """
-        clock = RelativeClock(clock_for(self._device), beside) if beside is not None else self._clock
+        clock: Clock | None = self._clock
+        if beside is not None:
+            clock = RelativeClock(clock_for(self._device), beside)
+            budget_s = max(budget_s, min(MOST_S, PAIRS * 2 * beside.seconds))
         for _ in range(WARM_UP):
             call()
         good: list[Latency] = []

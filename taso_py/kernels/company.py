@@ -11,15 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from taso_py.backend.plan import Packs
+from taso_py.kernels.table import covers
+from taso_py.ops.table import parse_graph
+
 NEAR_BYTES = 3 << 19
 """Of the nearest caches that one thread has for itself, code and data: what a sum moves for each thread."""
 FLOAT_BYTES = 4
+_CPU = torch.device("cpu")
+_GRAPH = parse_graph(
+    """graph(image: f32[1,32,7,7], rows: f32[16,128]) {
+      kernel = weight{key="kernel", type=f32[32,32,3,3]} matrix = weight{key="matrix", type=f32[128,128]}
+      return conv2d(image, kernel){padding=[1,1]}, linear(rows, matrix)
+    }"""
+)
 
 
 @dataclass(frozen=True)
@@ -42,17 +53,24 @@ def keep_company() -> None:
 
 @cache
 def _company(threads: int) -> Callable[[], None]:
-    """A convolution, a softmax, an activation, and a sum of as much as the threads' caches hold."""
-    image, weight, rows = torch.ones(1, 32, 14, 14), torch.ones(32, 32, 3, 3), torch.ones(128, 256)
+    """Each kernel of a few operators, plain or packed, and a sum of as much as the threads' caches hold."""
+    image, rows = (torch.ones(node.types[0].sizes) for node in _GRAPH.inputs)
+    kernel, matrix = torch.ones(32, 32, 3, 3), torch.ones(128, 128)
+    calls = [partial(functional.conv2d, image, kernel, padding=1), partial(functional.linear, rows, matrix)]
+    calls += [partial(torch.softmax, rows, -1), partial(functional.gelu, rows)]
+    for output in _GRAPH.outputs:
+        packed = [cover for cover in covers(output.node, _CPU) if cover.binder is not None]
+        x, weight = (image, kernel) if output.type.rank == image.dim() else (rows, matrix)
+        calls += [partial(cover.bind([weight], Packs()).function, x) for cover in packed]
     left, right, total = torch.zeros(3, threads * NEAR_BYTES // FLOAT_BYTES // 3)
+    calls.append(partial(torch.add, left, right, out=total))
 
-    def calls() -> None:
-        functional.conv2d(image, weight, padding=1)
-        torch.softmax(rows, -1)
-        torch.add(left, right, out=total)
-        functional.gelu(rows)
+    def company() -> None:
+        with torch.no_grad():
+            for call in calls:
+                call()
 
-    return calls
+    return company
 
 
 def rewriting(operands: Sequence[Tensor]) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -37,8 +37,10 @@ LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
 BUDGET_S = 0.02
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
-RUN_S = 0.6
-"""Time to measure a run of a whole graph for."""
+RUN_S = 0.2
+"""Time to measure a run for."""
+PASSES = 5
+"""How often a run and its calls are measured one after the other: the machine may change its pace meanwhile."""
 TURNING = 8
 """How many times fewer weights a cover reads before the same again in turns, where others read theirs in between."""
 PLAIN_NAME = "torch:"
@@ -148,7 +150,7 @@ class Latencies:
             known = self._known[key] = found.median_s
         return known
 
-    def of_run(self, call: Callable[[], object], budget_s: float = RUN_S) -> Latency:
+    def of_run(self, call: Callable[[], object], budget_s: float = BUDGET_S) -> Latency:
         """That of a call again and again, at the usual pace, which is not kept.
 
         Raises:
@@ -205,6 +207,23 @@ class Latencies:
             if is_calm:
                 self.database.put(self._environment, key[0], key[1] + IN_TURNS, again)
         return True
+
+    def beside(
+        self, run: Callable[[], object], covers: Mapping[Key, tuple[Cover, Format]]
+    ) -> Sequence[tuple[float, Mapping[Key, float]]]:
+        """What a run takes and covers do, all of them several times, one after the other; nothing of it is kept.
+
+        Args:
+            run: called as it is.
+            covers: covers and the memory formats that they read, by :meth:`key`.
+
+        Raises:
+            InvariantError: the latencies are those of a device that is not here.
+        """
+        with torch.no_grad():
+            calls = {key: timed_call(*where, self._device, self._ring) for key, where in covers.items()}
+            passes = (self.of_run(run, RUN_S).median_s for _ in range(PASSES))
+            return [(seconds, {k: self.of_run(call).median_s for k, call in calls.items()}) for seconds in passes]
 
     def _refinement(self, key: Key) -> float:
         """By what a latency changed when it was measured in turns."""

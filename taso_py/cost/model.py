@@ -17,7 +17,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -137,7 +137,7 @@ class CostModel:
 
     def refine(self, graph: Graph, other: Graph) -> bool:
         """Measures again, in turns, what the best kernels of two graphs do not share; whether any price changed."""
-        first, second = self._chosen(graph), self._chosen(other)
+        first, second = self._bare(graph), self._bare(other)
         counts = Counter(key for key, _ in first)
         counts.subtract(key for key, _ in second)
         if not self.latencies.refine({key: where for key, where in (*first, *second) if counts[key]}):
@@ -157,19 +157,29 @@ class CostModel:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
         self.latencies.kept(_search_key(graph, strategy), lambda _: best_s)
 
-    def _chosen(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:
-        """The best covers of a graph, without what they compute besides products, and the memory formats they read.
+    def in_a_run(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
+        """Seconds that a run of a graph by its best kernels takes, and their calls one by one, several times.
 
-        Views and what is free are left out.
+        Args:
+            graph: what is run.
+            run: runs it as :meth:`plan` says.
         """
+        covers = [(self.latencies.key(*where), where) for where in self._chosen(graph)]
+        found = self.latencies.beside(run, dict(covers))
+        return [(together, sum(apart[key] for key, _ in covers)) for together, apart in found]
+
+    def _chosen(self, graph: Graph) -> list[tuple[Cover, Format]]:
+        """The best covers of a graph, but for views and what is free, and the memory formats that they read."""
         problem = Problem(graph, self, self._formats)
         _, labelling, labels = labelled(problem)
-        chosen: list[tuple[Key, tuple[Cover, Format]]] = []
-        for cover, label in zip(labelling.covers, labels, strict=True):
-            if not self._is_view(cover) and not _is_free(cover.root):
-                bare, reads = cover if cover.bare is None else cover.bare(), problem.formats(cover)[label][0]
-                chosen.append((self.latencies.key(bare, reads), (bare, reads)))
-        return chosen
+        chosen = zip(labelling.covers, labels, strict=True)
+        reads = [(cover, problem.formats(cover)[label][0]) for cover, label in chosen]
+        return [where for where in reads if not self._is_view(where[0]) and not _is_free(where[0].root)]
+
+    def _bare(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:
+        """The same without what they compute besides products, by what their latency depends on."""
+        bare = [(cover if cover.bare is None else cover.bare(), reads) for cover, reads in self._chosen(graph)]
+        return [(self.latencies.key(*where), where) for where in bare]
 
     def _is_view(self, cover: Cover) -> bool:
         return len(cover.nodes) == 1 and self.latencies.layouts.is_view(cover.root)

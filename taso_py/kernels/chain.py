@@ -120,8 +120,8 @@ class Chain:
             arguments: on which it depends how the weight is packed.
         """
         weight, bias = self.parameters(statics)
-        sources = self.product.inputs[1], *(self.norm.inputs[1:] if self.norm else ())
-        which = pack, isinstance(self.product.op, Matmul), sources, repr(arguments)
+        folded = self.norm and (self.norm.op, self.norm.inputs[1:])
+        which = pack, repr(arguments), self.product.inputs[1], isinstance(self.product.op, Matmul), folded
         return packs.packed(which, lambda: pack(weight, *arguments)), bias
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
@@ -232,6 +232,32 @@ def test_a_weight_is_packed_once_for_all_kernels_that_want_it_alike() -> None:
     packed = Counter(node.all_input_nodes[-1].target for node in kernels)
     assert sorted(packed.values()) == [1, 1, 3], "turned, for two rows, and all others"
     assert len([name for name, buffer in built.named_buffers() if buffer.is_mkldnn]) == 3
+    _check(program, plan, args)
+    _check(program, plan.eager(), args)
+
+
+class Normalised(nn.Module):
+    """Normalises what one weight gives by the same parameters twice, with another epsilon, and as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        norm = (self.norm.running_mean, self.norm.running_var, self.norm.weight, self.norm.bias)
+        images = self.conv(x), self.conv(x + 1), self.conv(x + 2)
+        return *(functional.batch_norm(y, *norm, eps=eps) for y, eps in zip(images, (1e-5, 1.0), strict=False)), images[
+            2
+        ]
+
+
+def test_a_weight_is_packed_for_each_normalisation_that_is_folded_into_it() -> None:
+    module, args = Normalised().eval(), (torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0)),)
+    program = fold(import_module(module, args))
+    plan = choose(program.graph, InventedPrices(1, fused=0.0, tiles=TRACED)).plan.compiled()
+    kernels = [node for node in build(program, plan).graph.nodes if node.meta.get(KERNEL)]
+    packed = {argument.target for node in kernels for argument in node.args[1:2] if isinstance(argument, fx.Node)}
+    assert len(packed) == len(kernels) == 3
     _check(program, plan, args)
     _check(program, plan.eager(), args)
 

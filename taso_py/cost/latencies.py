@@ -37,8 +37,8 @@ LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
 BUDGET_S = 0.02
 """Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
-RUN_S = 0.2
-"""Time to measure a run for."""
+RUN_S, CALL_S = 0.2, 0.01
+"""Time to measure a run for, and each of its calls beside it."""
 PASSES = 5
 """How often a run and its calls are measured one after the other: the machine may change its pace meanwhile."""
 TURNING = 8
@@ -150,7 +150,7 @@ class Latencies:
             known = self._known[key] = found.median_s
         return known
 
-    def of_run(self, call: Callable[[], object], budget_s: float = BUDGET_S) -> Latency:
+    def of_run(self, call: Callable[[], object], budget_s: float) -> Latency:
         """That of a call again and again, at the usual pace, which is not kept.
 
         Raises:
@@ -223,7 +223,9 @@ class Latencies:
         with torch.no_grad():
             calls = {key: timed_call(*where, self._device, self._ring) for key, where in covers.items()}
             passes = (self.of_run(run, RUN_S).median_s for _ in range(PASSES))
-            return [(seconds, {k: self.of_run(call).median_s for k, call in calls.items()}) for seconds in passes]
+            return [
+                (seconds, {k: self.of_run(call, CALL_S).median_s for k, call in calls.items()}) for seconds in passes
+            ]
 
     def _refinement(self, key: Key) -> float:
         """By what a latency changed when it was measured in turns."""

@@ -82,10 +82,6 @@ class CostModel:
         other._covers, other._known, other._prices, other._conversions = (WeakKeyDictionary() for _ in range(4))
         return other
 
-    def beside(self, weight_bytes: int) -> CostModel:
-        """A cost model for another model on the same device, where the database is the same."""
-        return CostModel(self.device, self.latencies.database, weight_bytes=weight_bytes)
-
     def node_cost(self, node: Node) -> float:
         """Seconds that a node takes by itself; 0 for leaves and for what is computed when a module is built."""
         known = self._known.get(node)

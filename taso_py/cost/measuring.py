@@ -22,6 +22,7 @@ import torch
 
 from taso_py.cost.clock import Clock, Latency, clock_for, measure, repeats_for, summary
 from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
+from taso_py.kernels.company import Prepared
 
 T = TypeVar("T")
 MORE_S, MOST_S = 0.06, 2.0
@@ -145,7 +146,8 @@ class Measuring:
     def in_turns(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
         """The latencies of calls that are compared with each other, and whether they can be believed.
 
-        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile.
+        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile. Where
+        calls are not prepared, a turn begins with as many that are not timed: others displaced their code and operands.
         """
         clock = self._clock.alternating() if self._clock is not None else clock_for(self._device)
         timers = {what: clock.bind(call) for what, call in calls.items()}
@@ -154,6 +156,8 @@ class Measuring:
         order, calm = random.Random(0), list[bool]()
         for _ in range(TURNS):
             for what in order.sample(list(calls), len(calls)):
+                if not isinstance(calls[what], Prepared):
+                    timers[what](repeats[what])
                 samples[what].append(timers[what](repeats[what]) / repeats[what])
             calm.append(self.is_calm)
         return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > TURNS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from taso_py.cost import measuring
 from taso_py.cost.clock import Latency
 from taso_py.cost.measuring import Measuring, Probe
+from taso_py.kernels.company import Prepared
 
 CPU = torch.device("cpu")
 GOOD, WIDE = Latency(1e-3, 1e-3, 1e-3, 9, 0), Latency(2e-3, 1.5e-3, 3e-3, 9, 0)
@@ -76,3 +78,14 @@ def test_a_probe_knows_a_call_that_is_slow_for_it(monkeypatch: pytest.MonkeyPatc
     probe = Probe()
     monkeypatch.setattr(probe, "_timed", lambda: 16e-3)
     assert not probe.is_calm()
+
+
+def test_in_turns_a_call_that_is_not_prepared_is_called_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "repeats_for", lambda *_: 1)
+    done: list[str] = []
+    prepared = Prepared(lambda: done.append("prepare"), lambda: done.append("prepared"))
+    Measuring(CPU, Told(repeat(True))).in_turns({"prepared": prepared})
+    assert done == ["prepare", "prepared"] * measuring.TURNS
+    done.clear()
+    Measuring(CPU, Told(repeat(True))).in_turns({"plain": prepared.call})
+    assert done == ["prepared"] * 2 * measuring.TURNS

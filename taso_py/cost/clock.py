@@ -26,7 +26,7 @@ import torch
 
 from taso_py.cost.environment import Device, resolve_device
 from taso_py.ir.errors import TasoError
-from taso_py.kernels.company import Prepared
+from taso_py.kernels.prepared import Prepared
 
 Timer: TypeAlias = Callable[[int], float]
 """Calls what it was made for that many times and answers the seconds that all the calls took together."""

@@ -125,7 +125,6 @@ class Latencies:
         self,
         key: Key,
         make: Callable[[], Callable[[], object]],
-        budget_s: float = BUDGET_S,
         beside: Callable[[], Reference | None] = _no_reference,
     ) -> float:
         """The median latency of a call.
@@ -133,14 +132,13 @@ class Latencies:
         Args:
             key: what it is known by.
             make: makes the call, if it has to be measured.
-            budget_s: how long to measure it for.
             beside: gives a similar call of known latency, if there is one.
         """
         known = self._known.get(key)
         if known is None:
             found = self.database.get(self._environment, *key)
             if found is None:
-                found, is_calm = self._measure(make, key, budget_s, beside)
+                found, is_calm = self._measure(make, key, beside)
                 if found is None:
                     self._known[key] = math.inf
                     return math.inf
@@ -165,7 +163,7 @@ class Latencies:
         """Whether something is known in the database."""
         return self.database.get(self._environment, *key) is not None
 
-    def kept(self, key: Key, make: Callable[[Measuring], float]) -> float | None:
+    def kept(self, key: Key, make: Callable[[], float]) -> float | None:
         """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
 
         Args:
@@ -175,7 +173,7 @@ class Latencies:
         found = self.database.get(self._environment, *key)
         if found is not None or self._measuring is None:
             return found and found.median_s
-        seconds = make(self._measuring)
+        seconds = make()
         if self._measuring.is_calm:
             self.database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
         return seconds
@@ -222,10 +220,12 @@ class Latencies:
         """
         with torch.no_grad():
             calls = {key: timed_call(*where, self._device, self._ring) for key, where in covers.items()}
-            passes = (self.of_run(run, RUN_S).median_s for _ in range(PASSES))
-            return [
-                (seconds, {k: self.of_run(call, CALL_S).median_s for k, call in calls.items()}) for seconds in passes
-            ]
+            found = []
+            for _ in range(PASSES):
+                together = self.of_run(run, RUN_S).median_s
+                apart = {key: self.of_run(call, CALL_S).median_s for key, call in calls.items()}
+                found.append((together, apart))
+            return found
 
     def _refinement(self, key: Key) -> float:
         """By what a latency changed when it was measured in turns."""
@@ -258,11 +258,7 @@ class Latencies:
         return usual_pace(pacer, self._environment, self.database)
 
     def _measure(
-        self,
-        make: Callable[[], Callable[[], object]],
-        key: Key,
-        budget_s: float,
-        beside: Callable[[], Reference | None],
+        self, make: Callable[[], Callable[[], object]], key: Key, beside: Callable[[], Reference | None]
     ) -> tuple[Latency | None, bool]:
         """A measurement, and whether it may be kept; None for a kernel that fails, or whose device is not here."""
         if self._measuring is None:
@@ -271,7 +267,7 @@ class Latencies:
             with torch.no_grad():
                 reference = beside()
                 with self._stopwatch():
-                    return self._measuring.measured(make(), budget_s, reference)
+                    return self._measuring.measured(make(), BUDGET_S, reference)
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
             if not key[0].startswith(PLAIN_NAME):
                 _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))

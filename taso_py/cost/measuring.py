@@ -22,7 +22,7 @@ import torch
 
 from taso_py.cost.clock import Clock, Latency, clock_for, measure, repeats_for, summary
 from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
-from taso_py.kernels.company import Prepared
+from taso_py.kernels.prepared import Prepared
 
 T = TypeVar("T")
 MORE_S, MOST_S = 0.06, 2.0

@@ -151,7 +151,7 @@ class CostModel:
 
     def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
-        self.latencies.kept(_search_key(graph, strategy), lambda _: best_s)
+        self.latencies.kept(_search_key(graph, strategy), lambda: best_s)
 
     def in_a_run(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
         """Seconds that a run of a graph by its best kernels takes, and their calls one by one, several times.

@@ -10,7 +10,6 @@ Invariant: nothing outside depends on what is computed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -23,27 +22,11 @@ from taso_py.ops.table import parse_graph
 
 NEAR_BYTES = 3 << 19
 """Of the nearest caches that one thread has for itself, code and data: what a sum moves for each thread."""
-FLOAT_BYTES = 4
 _CPU = torch.device("cpu")
-_GRAPH = parse_graph(
-    """graph(image: f32[1,32,7,7], rows: f32[16,128]) {
-      kernel = weight{key="kernel", type=f32[32,32,3,3]} matrix = weight{key="matrix", type=f32[128,128]}
-      return conv2d(image, kernel){padding=[1,1]}, linear(rows, matrix)
-    }"""
-)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A call before each of which something is done whose time is not that of the call."""
-
-    prepare: Callable[[], None]
-    call: Callable[[], object]
-
-    def __call__(self) -> object:
-        """Prepares and calls."""
-        self.prepare()
-        return self.call()
+_PRODUCTS = """graph(image: f32[1,32,7,7], rows: f32[16,128]) {
+  kernel = weight{key="kernel", type=f32[32,32,3,3]} matrix = weight{key="matrix", type=f32[128,128]}
+  return conv2d(image, kernel){padding=[1,1]}, linear(rows, matrix)
+}"""
 
 
 def keep_company() -> None:
@@ -54,15 +37,15 @@ def keep_company() -> None:
 @cache
 def _company(threads: int) -> Callable[[], None]:
     """Each kernel of a few operators, plain or packed, and a sum of as much as the threads' caches hold."""
-    image, rows = (torch.ones(node.types[0].sizes) for node in _GRAPH.inputs)
+    graph = parse_graph(_PRODUCTS)
+    image, rows = (torch.ones(node.types[0].sizes) for node in graph.inputs)
     kernel, matrix = torch.ones(32, 32, 3, 3), torch.ones(128, 128)
     calls = [partial(functional.conv2d, image, kernel, padding=1), partial(functional.linear, rows, matrix)]
     calls += [partial(torch.softmax, rows, -1), partial(functional.gelu, rows)]
-    for output in _GRAPH.outputs:
+    for output, x, weight in zip(graph.outputs, (image, rows), (kernel, matrix), strict=True):
         packed = [cover for cover in covers(output.node, _CPU) if cover.binder is not None]
-        x, weight = (image, kernel) if output.type.rank == image.dim() else (rows, matrix)
         calls += [partial(cover.bind([weight], Packs()).function, x) for cover in packed]
-    left, right, total = torch.zeros(3, threads * NEAR_BYTES // FLOAT_BYTES // 3)
+    left, right, total = torch.zeros(3, threads * NEAR_BYTES // torch.float32.itemsize // 3)
     calls.append(partial(torch.add, left, right, out=total))
 
     def company() -> None:

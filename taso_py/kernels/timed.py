@@ -20,8 +20,9 @@ from taso_py.backend.plan import Format, Packs, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
-from taso_py.kernels.company import Prepared, rewriting
+from taso_py.kernels.company import rewriting
 from taso_py.kernels.layout import is_weight, random_operands
+from taso_py.kernels.prepared import Prepared
 from taso_py.kernels.tile import Cover
 
 RING_COPIES = 64

@@ -40,8 +40,8 @@ def calibrate(cost: CostModel) -> None:
     def measured() -> tuple[float, float]:
         return _measured(cost)
 
-    together = cost.latencies.kept(TOGETHER, lambda _: measured()[0])
-    apart = cost.latencies.kept(APART, lambda _: measured()[1])
+    together = cost.latencies.kept(TOGETHER, lambda: measured()[0])
+    apart = cost.latencies.kept(APART, lambda: measured()[1])
     if together and apart:
         cost.rescale(together / apart)
 

@@ -27,7 +27,7 @@ from taso_py.cost.clock import (
     repeats_for,
 )
 from taso_py.cost.environment import DeviceError
-from taso_py.kernels.company import Prepared
+from taso_py.kernels.prepared import Prepared
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 from taso_py.cost import measuring
 from taso_py.cost.clock import Latency
 from taso_py.cost.measuring import Measuring, Probe
-from taso_py.kernels.company import Prepared
+from taso_py.kernels.prepared import Prepared
 
 CPU = torch.device("cpu")
 GOOD, WIDE = Latency(1e-3, 1e-3, 1e-3, 9, 0), Latency(2e-3, 1.5e-3, 3e-3, 9, 0)

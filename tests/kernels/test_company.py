@@ -12,9 +12,10 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.plan import Bound, Format, Packs
 from taso_py.kernels import company
-from taso_py.kernels.company import Prepared, keep_company, rewriting
+from taso_py.kernels.company import keep_company, rewriting
+from taso_py.kernels.prepared import Prepared
 from taso_py.kernels.table import covers
-from taso_py.kernels.timed import conversion, timed_call
+from taso_py.kernels.timed import HELD, conversion, timed_call
 from taso_py.ops.table import parse_graph
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -54,13 +55,20 @@ def test_company_gives_the_processor_something_to_do_and_needs_no_arguments() ->
     assert company._company(1) is not company._company(2)
 
 
-def test_every_call_is_prepared_anew_and_its_results_do_not_share_memory() -> None:
+def test_every_call_is_prepared_anew() -> None:
     for output in GRAPH.outputs:
         for cover in covers(output.node, CPU):
             call = timed_call(cover, cover.formats[0][0], CPU, 2**20)
             assert isinstance(call, Prepared)
             first, second = ([result.clone() for result in pytree.tree_leaves(call())] for _ in range(2))
             assert all(map(torch.equal, first, second)), "operands that are overwritten are written again"
+
+
+def test_results_are_held_so_that_the_next_is_written_elsewhere() -> None:
+    plain, *_ = covers(GRAPH.outputs[0].node, CPU)
+    call = timed_call(plain, Format.DENSE, CPU, 0)
+    places = [pytree.tree_leaves(call())[0].data_ptr() for _ in range(HELD + 1)]
+    assert len(set(places)) == HELD + 1
 
 
 def test_a_kernel_reads_other_weights_at_each_call() -> None:

@@ -2,7 +2,7 @@
 
 Prices are medians of few samples, and the best of many graphs is made of kernels whose prices came out too low, the
 more so the more graphs there are. What it and the original do not share is measured again, in turns, and the search is
-made anew with that.
+made anew with that. A search leaves out more than it visits: what an earlier one found is kept, at the new prices.
 
 Invariant: an interrupt from the keyboard gives the best that is known. A second search of the same graph measures
 nothing again, however the first one ended.
@@ -20,7 +20,8 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.substitution import Substitution
 from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.cost import Cost
-from taso_py.search.result import Limits, Progress, SearchResult, StopReason
+from taso_py.search.finalists import finalists
+from taso_py.search.result import Candidate, Limits, Progress, SearchResult, StopReason
 
 SEARCHES = {
     "backtracking": backtracking.search,
@@ -83,7 +84,8 @@ def search(
             if remaining <= 0:
                 break
             share = replace(limits, seconds=remaining / 2 if left else remaining)
-            found = _after(found, _searched(graph, rules, cost, strategy, share, progress))
+            again = _searched(graph, rules, cost, strategy, share, progress)
+            found = _after(found, again, cost, limits.results)
     except KeyboardInterrupt:
         found = replace(found, stop_reason=StopReason.INTERRUPTED)
     if found.stop_reason is not StopReason.INTERRUPTED:
@@ -91,11 +93,29 @@ def search(
     return replace(found, seconds=cost.now() - start)
 
 
-def _after(found: SearchResult, again: SearchResult) -> SearchResult:
-    """What is known after one search more: what it found, unless it was interrupted."""
+def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -> SearchResult:
+    """What is known after one search more, at the prices that it had; what was known before, if it was interrupted."""
     if again.stop_reason is StopReason.INTERRUPTED:
         return replace(found, stop_reason=StopReason.INTERRUPTED)
-    return replace(again, built=found.built + again.built, expansions=found.expansions + again.expansions)
+    return replace(
+        again,
+        candidates=_merged(found.candidates, again.candidates, cost, results),
+        built=found.built + again.built,
+        expansions=found.expansions + again.expansions,
+    )
+
+
+def _merged(old: Sequence[Candidate], new: Sequence[Candidate], cost: Cost, results: int) -> Sequence[Candidate]:
+    """The best of new candidates and of old ones, which have prices of their time."""
+    graphs = {candidate.graph for candidate in new}
+    missed = [replace(c, seconds=cost.graph_cost(c.graph)) for c in old if c.applied and c.graph not in graphs]
+    if not missed:
+        return new
+    best: dict[frozenset[str], Candidate] = {}
+    for candidate in sorted([*new, *missed], key=lambda one: one.seconds):
+        best.setdefault(frozenset(candidate.applied), candidate)
+    original = next((one for one in new if not one.applied), new[0])
+    return finalists(best.values(), original, cost, results)
 
 
 def _searched(

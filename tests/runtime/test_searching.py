@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
+from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.runtime import searching
 from taso_py.runtime.searching import search
@@ -105,3 +107,21 @@ def test_an_interrupt_of_a_later_search_gives_what_the_one_before_found(monkeypa
     found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
     assert (len(seen), found.stop_reason, operator(found)) == (2, StopReason.INTERRUPTED, "tanh")
     assert not cost.settled
+
+
+def test_what_a_later_search_misses_is_kept_at_its_new_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = searching.SEARCHES["backtracking"], list[Graph]()
+
+    def later_ones_miss_sigmoid(graph: Graph, rules: Sequence[Substitution], *others: Any) -> SearchResult:
+        seen.append(graph)
+        return real(graph, rules if len(seen) == 1 else rules[:1], *others)
+
+    monkeypatch.setitem(searching.SEARCHES, "backtracking", later_ones_miss_sigmoid)
+    monkeypatch.setitem(TRUTH, "sigmoid", 8.5)
+    cost = Refined()
+    found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
+    assert len(seen) > 1
+    assert (operator(found), found.best.seconds) == ("sigmoid", 8.5)
+    assert [candidate.seconds for candidate in found.candidates] == sorted(c.seconds for c in found.candidates)
+    assert sum(not candidate.applied for candidate in found.candidates) == 1
+    assert cost.asked[1] == {"relu", "sigmoid"}, "what it is to be compared with next is the best of all"

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,19 @@ class Ran:
         return lines[-1].strip() if lines else ""
 
 
+@contextmanager
+def heeding_interrupts() -> Generator[None]:
+    """Processes that are started meanwhile can be interrupted.
+
+    A shell has what it starts in the background ignore interrupts, and children inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @dataclass(frozen=True)
 class Bench:
     """A folder with a model, an output folder and a cache."""
@@ -127,13 +141,14 @@ class Bench:
         """Starts the command line, or a script in its place."""
         command = ["-c", script] if script else ["-m", "taso_py.cli"]
         given = {**os.environ, "TASO_PY_CACHE": str(self.root / "cache"), **environment}
-        return subprocess.Popen(
-            [sys.executable, *command, *arguments],
-            env=given,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        with heeding_interrupts():
+            return subprocess.Popen(
+                [sys.executable, *command, *arguments],
+                env=given,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
 
     def run(self, arguments: Sequence[str], script: str = "", **environment: str) -> Ran:
         """Runs the command line, or a script in its place."""

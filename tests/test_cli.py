@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from experiments.faults import heeding_interrupts
 from taso_py.cli import main
 from tests.report.pages import problems
 
@@ -177,12 +177,11 @@ def _interrupted_verification(path: Path, count: int) -> tuple[int, str, str]:
     many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(count))
     path.write_text("\n".join(many))
     command = [sys.executable, "-m", "taso_py.cli", "verify", str(path), "--jobs", "2"]
-    # A shell starts what runs in the background so that it ignores interrupts, and its children would inherit that.
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=heed
-    ) as process:
+    with heeding_interrupts():
+        started = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    with started as process:
         assert process.stderr is not None
         shown = read = ""
         while re.search(rf" [1-9]\d*/{count}", shown) is None and (read := process.stderr.read(1)):

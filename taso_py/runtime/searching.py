@@ -99,23 +99,22 @@ def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -
         return replace(found, stop_reason=StopReason.INTERRUPTED)
     return replace(
         again,
-        candidates=_merged(found.candidates, again.candidates, cost, results),
+        candidates=_merged(found.candidates, again, cost, results),
         built=found.built + again.built,
         expansions=found.expansions + again.expansions,
     )
 
 
-def _merged(old: Sequence[Candidate], new: Sequence[Candidate], cost: Cost, results: int) -> Sequence[Candidate]:
-    """The best of new candidates and of old ones, which have prices of their time."""
-    graphs = {candidate.graph for candidate in new}
+def _merged(old: Sequence[Candidate], again: SearchResult, cost: Cost, results: int) -> tuple[Candidate, ...]:
+    """The best of a search's candidates and of old ones, which have prices of their time."""
+    graphs = {candidate.graph for candidate in again.candidates}
     missed = [replace(c, seconds=cost.graph_cost(c.graph)) for c in old if c.applied and c.graph not in graphs]
     if not missed:
-        return new
+        return again.candidates
     best: dict[frozenset[str], Candidate] = {}
-    for candidate in sorted([*new, *missed], key=lambda one: one.seconds):
+    for candidate in sorted([*again.candidates, *missed], key=lambda one: one.seconds):
         best.setdefault(frozenset(candidate.applied), candidate)
-    original = next((one for one in new if not one.applied), new[0])
-    return finalists(best.values(), original, cost, results)
+    return tuple(finalists(best.values(), again.original, cost, results))
 
 
 def _searched(

@@ -140,9 +140,10 @@ class Engine(ABC):
     def _result(self, stop: StopReason) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
         best = finalists(best, self.original, self._cost, self.limits.results)
+        original = self._candidate(self.original)
         return SearchResult(
-            self._candidate(self.original),
-            tuple(map(self._candidate, best)),
+            original,
+            tuple([original if state is self.original else self._candidate(state) for state in best]),
             stop,
             self._expansions,
             self._built,

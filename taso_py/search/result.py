@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -107,7 +107,7 @@ class SearchResult:
     """What a search found."""
 
     original: Candidate
-    candidates: Sequence[Candidate]
+    candidates: tuple[Candidate, ...]
     """The best graphs, best first, the original among them."""
     stop_reason: StopReason
     expansions: int

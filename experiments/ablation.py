@@ -22,7 +22,8 @@ from experiments.subject import Subject, priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.optimize import Options, optimize_source
+from taso_py.runtime.optimize import optimize_source
+from taso_py.runtime.result import Options
 from taso_py.runtime.source import load_source
 from taso_py.runtime.timing import race
 from taso_py.search.backtracking import search
@@ -90,7 +91,9 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _found(model: Subject, settings: Settings) -> Iterator[tuple[str, _Found]]:
     """The results, by what they are without."""
     race_seconds, limit = (2.0, 6.0) if settings.quick else (10.0, 60.0)
-    options = Options(settings.device, time_limit=limit, race_seconds=race_seconds, seed=settings.seed, reload=False)
+    options = Options(
+        settings.device, time_limit=limit, race_seconds=race_seconds, seed=settings.seed, reload=False, cache=False
+    )
     for without, taken in TAKEN.items():
         rules = [rule for rule in read_database() if taken.rules(rule)]
         chosen = replace(options, **(taken.options or {}))

@@ -31,9 +31,10 @@ from taso_py.rules.database import read_database
 from taso_py.runtime import zoo
 from taso_py.runtime.artifact import deserialize, reimport, serialize
 from taso_py.runtime.compare import Oracle, input_cases
-from taso_py.runtime.optimize import Options, optimize_source, read_rules
+from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.regions import check_regions
 from taso_py.runtime.replay import import_source
+from taso_py.runtime.result import Options
 from taso_py.runtime.source import Source
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
@@ -104,7 +105,9 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
 
 def _usual(source: Source, budget: int, settings: Settings) -> Row:
     """What comes of an optimization."""
-    options = Options(settings.device, budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed)
+    options = Options(
+        settings.device, budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed, cache=False
+    )
     report = optimize_source(source, options, read_rules(options)).report
     refused = [note for note in report.notes if note.startswith("refused")]
     return {

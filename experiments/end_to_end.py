@@ -27,7 +27,8 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
-from taso_py.runtime.optimize import Optimized, Options, optimize_source, read_rules
+from taso_py.runtime.optimize import optimize_source, read_rules
+from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import COMPILERS, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
 from taso_py.runtime.timing import Race, race
@@ -78,7 +79,9 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _made(source: Source, settings: Settings) -> _Made:
     """Every way to run a model."""
     limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 20.0)
-    options = Options(settings.device, time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False)
+    options = Options(
+        settings.device, time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False
+    )
     asked = {
         TEMPLATES: replace(options, search="templates-measured"),
         EAGER: options,

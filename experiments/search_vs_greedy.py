@@ -20,7 +20,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from experiments.drawing import STYLES, name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from taso_py.runtime.optimize import Options, read_rules
+from taso_py.runtime.optimize import read_rules
+from taso_py.runtime.result import Options
 from taso_py.runtime.searching import SEARCHES
 from taso_py.search.result import Limits, Progress
 

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
     from taso_py.runtime.artifact import load
-    from taso_py.runtime.optimize import Optimized, Options, optimize
+    from taso_py.runtime.optimize import optimize
+    from taso_py.runtime.result import Optimized, Options
 
 __all__ = ["Numerics", "Optimized", "Options", "Report", "TasoError", "load", "optimize", "read_database"]
 
 _HOMES = {
     "Numerics": "taso_py.rules.verdict",
-    "Optimized": "taso_py.runtime.optimize",
-    "Options": "taso_py.runtime.optimize",
+    "Optimized": "taso_py.runtime.result",
+    "Options": "taso_py.runtime.result",
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
     "load": "taso_py.runtime.artifact",

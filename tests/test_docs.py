@@ -31,7 +31,7 @@ from taso_py.cli import main, parser
 from taso_py.rules.database import read_database
 from taso_py.rules.text import write_rule
 from taso_py.runtime.dynamo import BackendOptions
-from taso_py.runtime.optimize import Options
+from taso_py.runtime.result import Options
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -15,7 +15,12 @@ def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
     parser = command(commands, "optimize", _optimize, "Rewrite a model into a faster one.", epilog=MODEL_HELP)
     add_model(parser)
-    parser.add_argument("--runtime", choices=("eager", "cudagraph", "inductor", "auto"), default="eager")
+    parser.add_argument(
+        "--runtime",
+        choices=("eager", "cudagraph", "inductor", "auto"),
+        default="eager",
+        help="what the result runs in; auto tries all (%(default)s)",
+    )
     add_search(parser)
     parser.add_argument(
         "--trace", metavar="FILE", type=Path, help="apply what this trace.rules file says in place of a search"
@@ -38,8 +43,9 @@ def add(commands: Any) -> None:
 
 
 def _optimize(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.optimize import OptimizeError, Options, optimize_source, read_rules
+    from taso_py.runtime.optimize import optimize_source, read_rules
     from taso_py.runtime.replay import load_trace
+    from taso_py.runtime.result import OptimizeError, Options
     from taso_py.runtime.source import load_source
 
     forms = tuple(parsed.emit.split(","))

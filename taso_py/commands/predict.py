@@ -28,8 +28,9 @@ def add(commands: Any) -> None:
 
 
 def _predict(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.optimize import Options, read_rules
+    from taso_py.runtime.optimize import read_rules
     from taso_py.runtime.predict import predict
+    from taso_py.runtime.result import Options
     from taso_py.runtime.source import load_source
 
     options = Options(**search_options(parsed))

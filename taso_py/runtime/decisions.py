@@ -22,9 +22,9 @@ from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump, restore
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import write_files
-from taso_py.runtime.optimize import GROWTH_LIMIT, Optimized, Options
+from taso_py.runtime.result import GROWTH_LIMIT, Optimized, Options
 from taso_py.runtime.runtimes import Runner, prepare
-from taso_py.search.trace import digest, read_trace, replay, write_trace
+from taso_py.search.trace import Trace, digest, read_trace, replay, write_trace
 
 VERSION = 1
 """Of the form of the files."""
@@ -61,10 +61,10 @@ class Decision:
 
 
 class Decisions:
-    """Decisions by graph, inputs, environment, options and rules."""
+    """Decisions by graph, inputs, environment, options and rules, in the folder ``decisions`` beside the latencies."""
 
     def __init__(self) -> None:
-        """Opens the folder ``decisions`` beside the latency database."""
+        """Nothing is read before it is asked for."""
         self._known: dict[str, Decision] = {}
 
     def get(self, key: str) -> Decision | None:
@@ -103,3 +103,31 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
         [rule.id for rule in rules],
     )
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+class Winners:
+    """What won by rules before, which stays in the running however well a search does this time.
+
+    Searches have limits and prices are measured: what one finds another may miss. A winner was measured.
+    """
+
+    def __init__(self, program: Program, options: Options, rules: Sequence[Substitution]) -> None:
+        """Those of a program, for whatever effort finds them: for the same purpose, and by the same rules."""
+        purpose = Options(
+            options.device, options.runtime, options.search, numerics=options.numerics, kernels=options.kernels
+        )
+        self._key = decision_key(program, purpose, rules)
+        self._decisions = Decisions()
+
+    def last(self) -> Trace | None:
+        """What led to the one that won last, if that can be read."""
+        found = self._decisions.get(self._key)
+        try:
+            return None if found is None else read_trace(found.trace)
+        except TasoError:
+            return None
+
+    def remember(self, optimized: Optimized) -> None:
+        """Keeps the winner in mind if it won by rules; otherwise the one before has only lost this time."""
+        if optimized.trace.steps:
+            self._decisions.put(self._key, Decision.of(optimized))

@@ -40,8 +40,9 @@ from taso_py.runtime.captured import (
     why_untouched,
 )
 from taso_py.runtime.decisions import Decision, Decisions, decision_key
-from taso_py.runtime.optimize import Options, optimize_source, read_rules
+from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
+from taso_py.runtime.result import Options
 from taso_py.runtime.runtimes import Runner
 from taso_py.runtime.source import Source
 
@@ -61,15 +62,13 @@ class BackendError(TasoError):
 
 @dataclass(frozen=True)
 class BackendOptions(Options):
-    """The fields of :class:`Options`, with shorter limits, since a model may have many graphs, and two more."""
+    """The fields of :class:`Options`, with shorter limits, since a model may have many graphs, and one more."""
 
     time_limit: float = 20.0
     race_seconds: float = 6.0
     reload: bool = False
     freeze: bool = False
     """Whether weights may be folded and packed; by default as ``torch._inductor.config.freezing``."""
-    cache: bool = True
-    """Whether decisions are remembered, on disk too, beside the latencies."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

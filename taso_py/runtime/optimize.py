@@ -25,7 +25,6 @@ from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, resolve_device
 from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
-from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
@@ -34,90 +33,24 @@ from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
-from taso_py.rules.verdict import Numerics
 from taso_py.runtime.artifact import check_writable, save
 from taso_py.runtime.calibrating import calibrate
+from taso_py.runtime.decisions import Winners
 from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
-from taso_py.runtime.runtimes import COMPILED_AROUND, Runner, runtimes_to_try
-from taso_py.runtime.searching import SEARCHES, TEMPLATES, search
+from taso_py.runtime.result import Optimized, Options
+from taso_py.runtime.runtimes import COMPILED_AROUND, runtimes_to_try
+from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
-from taso_py.search.follow import follow
-from taso_py.search.result import Limits, SearchResult
+from taso_py.search.follow import add_followed, follow
+from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace, write_trace
-
-FINALISTS = 3
-"""How many of the search's best graphs are timed end to end beside the original, per runtime."""
-GROWTH_LIMIT = 1.25
-"""How many times the original's bytes of weights the result may hold."""
-
-
-class OptimizeError(TasoError):
-    """An optimization that cannot be carried out as asked."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to optimize; the defaults are those of the command line."""
-
-    device: str = "cpu"
-    runtime: str = "eager"
-    search: str = "backtracking"
-    alpha: float = 1.05
-    budget: int = 2000
-    time_limit: float = 60.0
-    """Seconds of search; what it takes to measure new kernels comes on top."""
-    numerics: Numerics | None = None
-    """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
-    seed: int = 0
-    race_seconds: float = 20.0
-    reload: bool = True
-    """Whether the result is judged in the form that it is saved in, loaded again; it is whenever it is saved."""
-    kernels: bool = True
-    """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
-    reuse: bool = True
-    """Whether parts of the graph that are the same but for their weights are searched once."""
-    progress: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.race_seconds > 0:
-            raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
-        if self.search not in SEARCHES:
-            raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
-        self.limits()
-
-    def limits(self) -> Limits:
-        """The limits of the search; raises `TasoError` if they make no sense."""
-        return Limits(
-            alpha=self.alpha,
-            budget=self.budget,
-            seconds=self.time_limit,
-            growth=GROWTH_LIMIT,
-            numerics=self.numerics,
-            results=FINALISTS,
-            reuse=self.reuse,
-            seed=self.seed,
-        )
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """A result with its evidence."""
-
-    module: Runner
-    """Called like the original; for the eager runtime a ``torch.fx.GraphModule``."""
-    report: Report
-    trace: Trace
-    plan: Plan
-    """The kernels that compute it."""
-    keeps_original: bool
-    """Whether nothing was surely faster than the original, which is the module then."""
 
 
 def optimize(
@@ -206,7 +139,8 @@ class _Job:
             tiles = tiles_for(runtimes) if self.options.kernels else PLAIN
             cost = self._cost(program, tiles, database)
             planner = Planner(cost)
-            found = self._search(program, cost)
+            winners = Winners(program, self.options, self.rules) if self._remembers else None
+            found = self._search(program, cost, winners and winners.last())
             with tqdm(total=100, desc="time", leave=False, disable=not self.options.progress) as bar:
 
                 def on_round(done: int, total: int) -> None:
@@ -227,7 +161,15 @@ class _Job:
             page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
             save(output, judgement.content, report, page, write_trace(trace), judgement.plan, others)
         winner = judgement.winner
-        return Optimized(winner.runner, report, trace, winner.plan, winner.name == ORIGINAL)
+        optimized = Optimized(winner.runner, report, trace, winner.plan, winner.name == ORIGINAL)
+        if winners is not None:
+            winners.remember(optimized)
+        return optimized
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether what won before counts; not where a trace says what to do."""
+        return self.options.cache and self.trace is None
 
     def _runtimes(self) -> Sequence[str]:
         """What to try; without kernels of its own a plan has nothing to compile around."""
@@ -247,13 +189,15 @@ class _Job:
             progress=self.options.progress,
         )
 
-    def _search(self, program: Program, cost: CostModel) -> SearchResult:
+    def _search(self, program: Program, cost: CostModel, last: Trace | None) -> SearchResult:
+        """What a search finds and what won last, or what the trace leads to that was given."""
         cost.warm(program.graph)
         calibrate(cost)
+        options, limits = self.options, self.options.limits()
         if self.trace is not None:
-            return follow(program.graph, self.trace, self.rules, cost, self.options.limits())
-        options = self.options
-        return search(*(program.graph, self.rules, cost, options.search, options.limits()), progress=options.progress)
+            return follow(program.graph, self.trace, self.rules, cost, limits)
+        found = search(*(program.graph, self.rules, cost, options.search, limits), progress=options.progress)
+        return found if last is None else add_followed(found, last, self.rules, cost, limits)
 
     def _report(self, program: Program, found: SearchResult, judgement: Judgement, notes: Sequence[str]) -> Report:
         winner, speedup, rules = judgement.winner, judgement.speedup, judgement.rules_speedup

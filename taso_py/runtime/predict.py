@@ -26,8 +26,8 @@ from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import TRACE, check_writable, write_files
 from taso_py.runtime.calibrating import calibrate
-from taso_py.runtime.optimize import Options
 from taso_py.runtime.replay import check_steps, import_source
+from taso_py.runtime.result import Options
 from taso_py.runtime.searching import search
 from taso_py.runtime.source import Source
 from taso_py.search.trace import write_trace

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from taso_py.ir.graph import Graph
 from taso_py.rules.substitution import Substitution
@@ -44,3 +45,21 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         raise TraceError(f"the result would store more than {limits.growth} times the weights")
     candidates = (*followed, original)
     return SearchResult(original, candidates, StopReason.FOLLOWED, 0, len(steps), time.monotonic() - start)
+
+
+def add_followed(
+    found: SearchResult, trace: Trace, rules: Iterable[Substitution], cost: Cost, limits: Limits
+) -> SearchResult:
+    """What a search found, and what a trace leads to, if it can be followed and leads elsewhere.
+
+    It takes nobody's place: whether it is worth timing is not for costs to say. The arguments are those of
+    :func:`follow`.
+    """
+    try:
+        followed = follow(found.original.graph, trace, rules, cost, limits).candidates[0]
+    except TraceError:
+        return found
+    if any(candidate.graph == followed.graph for candidate in found.candidates):
+        return found
+    ordered = sorted([*found.candidates, followed], key=lambda candidate: candidate.seconds)
+    return replace(found, candidates=tuple(ordered))

@@ -18,7 +18,7 @@ from taso_py.backend import Program
 from taso_py.frontend import import_module
 from taso_py.runtime import dynamo
 from taso_py.runtime.decisions import Decision
-from taso_py.runtime.optimize import Optimized
+from taso_py.runtime.result import Optimized
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import write_trace
 from tests.search.examples import FakeCost

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,10 @@ from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
 from taso_py.runtime import optimize, trial
-from taso_py.runtime.optimize import Optimized, Options, optimize_source
+from taso_py.runtime.decisions import Winners
+from taso_py.runtime.optimize import optimize_source
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.source import Source
 from taso_py.search.result import Candidate, SearchResult, StopReason
 
@@ -75,21 +80,66 @@ class Clamped(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("traced", [True, False])
-def test_a_result_is_refused_if_its_steps_do_not_lead_to_it(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    (rule,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
+(RULE,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
+
+
+def _search(
+    monkeypatch: pytest.MonkeyPatch, finds: Callable[[Candidate, list[tuple[Match, Graph]]], Candidate]
+) -> None:
+    """Every search finds what is made of the original, and of the steps to where once is left."""
 
     def search(graph: Graph, *_: Any, progress: bool) -> SearchResult:
         original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
-        while found := Matcher([rule]).matches(now):
+        while found := Matcher([RULE]).matches(now):
             now = apply(now, found[0]) or now
             steps.append((found[0], now))
-        best = Candidate(graph, now, 0.1, 0, (rule.id,) * len(steps), steps if traced else steps[1:2])
-        return SearchResult(original, (best, original), StopReason.EXHAUSTED, 1, 1, 0.0)
+        candidates = dict.fromkeys((finds(original, steps), original))
+        return SearchResult(original, tuple(candidates), StopReason.EXHAUSTED, 1, 1, 0.0)
 
     monkeypatch.setattr(optimize, "search", search)
+
+
+def _clamped(*, cache: bool = False) -> Optimized:
     source = Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {})
-    found = optimize_source(source, Options(runtime="eager", race_seconds=0.5, kernels=False), [rule])
+    return optimize_source(source, Options(race_seconds=0.5, kernels=False, cache=cache), [RULE])
+
+
+def _once(original: Candidate, steps: Sequence[tuple[Match, Graph]]) -> Candidate:
+    return Candidate(original.graph, steps[-1][1], 0.1, 0, (RULE.id,) * len(steps), steps)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_result_is_refused_if_its_steps_do_not_lead_to_it(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    _search(monkeypatch, lambda *found: replace(_once(*found), steps=found[1] if traced else found[1][1:2]))
+    found = _clamped()
     assert bool(found.report.applied) == traced
     refused = "refused 19 rules applied, eager: its steps one by one lead to another graph"
     assert (refused in found.report.notes) != traced
+
+
+def test_what_won_stays_in_the_running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    _search(monkeypatch, _once)
+    won = _clamped(cache=True)
+    assert won.report.applied
+    _search(monkeypatch, lambda original, _: original)
+    assert not _clamped().report.applied, "nobody remembers it"
+    again = _clamped(cache=True)
+    assert again.report.applied == won.report.applied
+    assert again.trace == won.trace
+
+
+def test_what_lost_once_is_still_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    _search(monkeypatch, _once)
+    won = _clamped(cache=True)
+    program = import_source(Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {}))
+    winners = Winners(program, Options(time_limit=1.0, kernels=False), [RULE])
+    assert winners.last() == won.trace
+    winners.remember(replace(won, trace=replace(won.trace, steps=(), rules=())))
+    assert Winners(program, Options(kernels=False), [RULE]).last() == won.trace
+    assert Winners(program, Options(), [RULE]).last() is None, "by other kernels"
+    assert Winners(program, Options(kernels=False), []).last() is None, "by other rules"
+    for file in (tmp_path / "decisions").iterdir():
+        file.write_text(file.read_text(encoding="utf-8").replace("step", "stop"), encoding="utf-8")
+    assert Winners(program, Options(kernels=False), [RULE]).last() is None, "damaged"

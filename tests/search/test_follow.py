@@ -8,7 +8,7 @@ import pytest
 
 from taso_py.rules.verdict import Numerics
 from taso_py.search.backtracking import search
-from taso_py.search.follow import follow
+from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import Limits, SearchResult, StopReason
 from taso_py.search.trace import TraceError
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
@@ -45,3 +45,20 @@ def test_rules_are_the_callers_not_the_traces(found: SearchResult) -> None:
 def test_limits_hold(found: SearchResult) -> None:
     with pytest.raises(TraceError, match="is above the cap"):
         follow(recurrent(2), found.best.trace, read(*RULES), FakeCost(), Limits(numerics=Numerics.EXACT))
+
+
+def test_what_a_trace_leads_to_is_added_in_its_place(found: SearchResult) -> None:
+    missed = replace(found, candidates=(found.original,))
+    again = add_followed(missed, found.best.trace, read(*RULES), FakeCost(), Limits())
+    assert again.candidates == (found.best, found.original)
+    assert again.original is again.candidates[1]
+    assert add_followed(again, found.best.trace, read(*RULES), FakeCost(), Limits()) is again
+
+
+def test_what_cannot_be_followed_is_not_added(found: SearchResult) -> None:
+    missed, trace = replace(found, candidates=(found.original,)), found.best.trace
+    fewer = [rule for rule in read(*RULES) if rule.id != trace.applied[0]]
+    assert add_followed(missed, trace, fewer, FakeCost(), Limits()) is missed
+    assert add_followed(missed, trace, read(*RULES), FakeCost(), Limits(numerics=Numerics.EXACT)) is missed
+    elsewhere = replace(trace, original="0" * 32)
+    assert add_followed(missed, elsewhere, read(*RULES), FakeCost(), Limits()) is missed

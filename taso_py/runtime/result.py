@@ -1,0 +1,86 @@
+"""What an optimization is told and what it answers.
+
+Invariant: options that make no sense cannot be made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taso_py.backend import Plan
+from taso_py.ir.errors import TasoError
+from taso_py.report.optimization import Report
+from taso_py.rules.verdict import Numerics
+from taso_py.runtime.runtimes import Runner
+from taso_py.runtime.searching import SEARCHES
+from taso_py.search.result import Limits
+from taso_py.search.trace import Trace
+
+FINALISTS = 3
+"""How many of the search's best graphs are timed end to end beside the original, per runtime."""
+GROWTH_LIMIT = 1.25
+"""How many times the original's bytes of weights the result may hold."""
+
+
+class OptimizeError(TasoError):
+    """An optimization that cannot be carried out as asked."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to optimize; the defaults are those of the command line."""
+
+    device: str = "cpu"
+    runtime: str = "eager"
+    search: str = "backtracking"
+    alpha: float = 1.05
+    budget: int = 2000
+    time_limit: float = 60.0
+    """Seconds of search; what it takes to measure new kernels comes on top."""
+    numerics: Numerics | None = None
+    """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
+    seed: int = 0
+    race_seconds: float = 20.0
+    reload: bool = True
+    """Whether the result is judged in the form that it is saved in, loaded again; it is whenever it is saved."""
+    kernels: bool = True
+    """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
+    reuse: bool = True
+    """Whether parts of the graph that are the same but for their weights are searched once."""
+    cache: bool = True
+    """Whether what wins is remembered, on disk too, beside the latencies, and what won before stays in the running."""
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.race_seconds > 0:
+            raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
+        if self.search not in SEARCHES:
+            raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
+        self.limits()
+
+    def limits(self) -> Limits:
+        """The limits of the search; raises `TasoError` if they make no sense."""
+        return Limits(
+            alpha=self.alpha,
+            budget=self.budget,
+            seconds=self.time_limit,
+            growth=GROWTH_LIMIT,
+            numerics=self.numerics,
+            results=FINALISTS,
+            reuse=self.reuse,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A result with its evidence."""
+
+    module: Runner
+    """Called like the original; for the eager runtime a ``torch.fx.GraphModule``."""
+    report: Report
+    trace: Trace
+    plan: Plan
+    """The kernels that compute it."""
+    keeps_original: bool
+    """Whether nothing was surely faster than the original, which is the module then."""

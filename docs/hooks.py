@@ -22,6 +22,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from taso_py import cli
+
 ROOT = Path(__file__).parents[1]
 SHARED = {
     "index.md": "README.md",
@@ -33,9 +35,11 @@ SHARED = {
 }
 """Pages that are texts of the repository, by the name that they have on the site."""
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "taso_py.cli": ("optimize", "profile", "generate", "verify", "rules", "replay", "latencies"),
+    "taso_py.cli": tuple(module.__name__.rsplit(".", 1)[1] for module in cli.COMMANDS),
     "taso_py.fuzz.__main__": ("",),
+    "verify.survey": ("",),
     "verify.mutations": ("",),
+    "verify.weakest": ("",),
     "experiments.__main__": ("",),
 }
 """Modules with a ``main``, and their subcommands."""

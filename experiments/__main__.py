@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments", description="Run experiments; write tables, figures and a page of them."
+    )
     parser.add_argument("name", choices=("list", "all", "page", *EXPERIMENTS))
     parser.add_argument("--quick", action="store_true", help="fewer models and shorter searches")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

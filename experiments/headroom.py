@@ -2,9 +2,9 @@
 
 The floor of a model adds up what its operators take at least on this device: each its operations at the measured peak
 of matrix products, or the time to read its weights at the measured bandwidth of the memory that all of them fit in,
-whichever is longer. Activations, calls and all that can be fused cost nothing there. Only other algorithms get below
-it: those with fewer operations than the definitions have (Winograd's convolutions), with fewer bits, or for several
-runs at once.
+whichever is longer. Activations, calls and all that can be fused cost nothing there. The peak is that of plain
+products, so that packed ones get below the floor by some percent; by more only other algorithms do: those with fewer
+operations than the definitions have (Winograd's convolutions), with fewer bits, or for several runs at once.
 
 Invariant: the times of a row come from one race, and the ceilings from the same process.
 """
@@ -99,8 +99,8 @@ EXPERIMENT = Experiment(
     "How much faster could models get at all?",
     "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, what "
     "the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: who "
-    "computes the same in the same precision gains at most that factor; `compute_share` is the share of the floor that "
-    "operations account for",
+    "computes the same in the same precision gains hardly more than that factor; `compute_share` is the share of the "
+    "floor that operations account for",
     lambda settings: settings.choose(QUICK, FULL),
     _measure,
     _plot,

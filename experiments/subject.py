@@ -37,7 +37,7 @@ class Subject:
     imported: Program
     """As it is."""
     cost: CostModel
-    """Calibrated by a run of the unchanged graph."""
+    """At the scale of a run; see :mod:`taso_py.runtime.calibrating`."""
     database: LatencyDatabase
 
     @cached_property

@@ -1,7 +1,7 @@
 """A second opinion: does a rule follow from other proved rules, by first-order logic alone?
 
 Operators are uninterpreted functions of tensors and integers, and other rules that the index prover proved are
-quantified axioms about them; Z3 is asked for the goal (Jia et al., TASO, SOSP 2019, section 5). Nothing of the
+quantified axioms about them; Z3 is asked for the goal (Jia et al., TASO, SOSP 2019, section 3). Nothing of the
 operators' definitions is used, so that this shares no reasoning with the proof by indices. Only axioms are given whose
 operators all occur in the goal: with others, Z3 gets lost.
 

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import asdict
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from tqdm import tqdm
 from taso_py.commands.common import command, print_json
 from taso_py.commands.verify import check_rule
 from taso_py.executors import Pool, add_options, open_pool
+from taso_py.ir.errors import TasoError
 from taso_py.rules.database import Section, update_database, write_text
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def _generate(parsed: argparse.Namespace) -> int:
     from taso_py.generate.pipeline import Config
     from taso_py.generate.sets import SHIPPED
 
+    if find_spec("egglog") is None:
+        raise TasoError("generating rules takes egglog: pip install 'taso-py[generate]'")
     configs = [Config(names, parsed.max_ops, parsed.seed) for names in ([tuple(parsed.ops)] if parsed.ops else SHIPPED)]
     with open_pool(parsed.jobs, parsed.executor) as pool:
         reports = [_section(parsed, config, pool) for config in configs]

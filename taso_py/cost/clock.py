@@ -40,7 +40,8 @@ MAX_REPEATS = 100_000
 DEPTHS = 64
 """At how many depths of the stack samples are taken; a call is some hundred bytes, so that all of a page is met."""
 OUTLIER_DEVIATIONS = 3.5
-"""The usual bound for scores from the median absolute deviation: Iglewicz and Hoaglin, How to Detect Outliers, 1993."""
+"""The usual bound for scores from the median absolute deviation (Iglewicz and Hoaglin, How to Detect and Handle
+Outliers, 1993)."""
 OUTLIER_SHARE = 0.05
 """Nothing closer to the median than this share of it is an outlier, however quiet the machine."""
 

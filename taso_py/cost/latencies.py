@@ -58,7 +58,7 @@ def _no_reference() -> Reference | None:
 
 
 class Latencies:
-    """Latencies of covers and conversions that are called again and again alone, in seconds."""
+    """Latencies of covers and conversions, in seconds: on the CPU each is called as if among the calls of a model."""
 
     def __init__(
         self, device: torch.device, database: LatencyDatabase, environment: Environment | None, weight_bytes: int

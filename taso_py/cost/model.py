@@ -5,8 +5,8 @@ once and put there. What depends on weights only is computed when a module is bu
 the search; it is not the verdict.
 
 Calls are measured one by one, as in a model: on operands that were just written, after others that displaced from the
-caches what the last call of the kernel left there (:mod:`taso_py.kernels.company`). Their sum is nine tenths of what a
-run takes; the rest is a factor that all latencies share (:meth:`CostModel.rescale`).
+caches what the last call of the kernel left there (:mod:`taso_py.kernels.company`). Their sum is about five sixths of
+what a run takes; the rest is a factor that all latencies share (:meth:`CostModel.rescale`).
 
 Invariant: the latency of a node is the same until it is refined, which no search does, so that one is deterministic.
 """

@@ -45,7 +45,6 @@ INTEGER = (
 )
 BOOLEAN = ("~{0}", "{0} & {0}", "{0}.float()", "{0}.any()", "{0}.all(-1)", "{0}.int() + 1", "{0}.logical_not()")
 SCALARS = ("2", "0.5", "-1.0", "1", "0", "3", "0.1")
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def _rank(least: int, most: int = 4) -> Callable[[Tensor], bool]:

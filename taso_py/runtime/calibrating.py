@@ -1,9 +1,9 @@
 """How much longer calls take in a run than one by one, on a device.
 
 Latencies are measured call by call. In a run the interpreter goes from call to call, operands come from farther away,
-and memory is given back: a tenth of the time or so, much the same share in all models that are computed by kernels. It
-is found once for each environment, by a run of a small network that belongs to no model: so what is predicted of a
-model says nothing that was learned from it.
+and memory is given back: a tenth to a fifth of the time, much the same share in all models that are computed by
+kernels. It is found once for each environment, by a run of a small network that belongs to no model: so what is
+predicted of a model says nothing that was learned from it.
 
 Invariant: prices keep their ratios.
 """

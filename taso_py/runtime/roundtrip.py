@@ -146,7 +146,9 @@ def opaque_kinds(program: Program) -> Counter[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m taso_py.runtime.roundtrip", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m taso_py.runtime.roundtrip", description="Put models through a graph and compare bit for bit."
+    )
     parser.add_argument("names", metavar="NAME", nargs="*", help="models of the zoo; all by default")
     parser.add_argument("--small", action="store_true", help="the small variants")
     options = parser.parse_args(arguments)

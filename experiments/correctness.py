@@ -11,10 +11,12 @@ Invariant: a failure is a row, with what is wrong.
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from matplotlib.figure import Figure
@@ -27,6 +29,8 @@ from taso_py.fuzz.campaign import BATCH, run_batch
 from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump
+from taso_py.kernels.tile import Cover, Formats
+from taso_py.kernels.timed import Trials
 from taso_py.rules.database import read_database
 from taso_py.runtime import zoo
 from taso_py.runtime.artifact import deserialize, reimport, serialize
@@ -77,10 +81,21 @@ def _source(name: str, settings: Settings) -> Source:
     return Source(name, module.to(device), tuple(tensor.to(device) for tensor in args))
 
 
+class _Running(InventedCost):
+    """Invented prices, for ever where a kernel fails on operands of its own types."""
+
+    @cached_property
+    def _trials(self) -> Trials:
+        return Trials(self.device)
+
+    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        return super().cover_seconds(cover, formats) if self._trials.runs(cover, formats[0]) else math.inf
+
+
 def _invented(source: Source, budget: int, settings: Settings) -> Row:
     """What comes of a search at invented prices, in the form that would be saved."""
     program = import_source(source)
-    cost = InventedCost(settings.seed, fused=FUSED, device=program.device)
+    cost = _Running(settings.seed, fused=FUSED, device=program.device)
     best = search(program.graph, read_database(), cost, Limits(budget=budget, seconds=SECONDS, seed=settings.seed)).best
     content = serialize(build(fold(replace(program, graph=best.graph))), source.args, source.kwargs)
     plan = choose(reimport(content).graph, cost).plan

@@ -2,9 +2,10 @@
 
 Each model has a process of its own, so that nothing is warm from the one before. There all ways to run it are made, and
 then timed in turns: as it is; by the best kernels without any substitution; by hand-made templates; by ours in eager
-mode; by Inductor, by default, with freezing and with max-autotune; and by ours with Inductor behind it. *Auto* is
-whichever of ours wins a race of their own, held before as the optimizer holds it, so the table's race has no part in
-choosing it.
+mode; by Inductor, by default, with freezing and with max-autotune; and by ours with Inductor behind it. On a GPU the
+original and ours are captured as CUDA graphs besides, and Inductor runs what it compiled as such, by itself and behind
+ours. *Auto* is whichever of ours wins a race of their own, held before as the optimizer holds it, so the table's race
+has no part in choosing it.
 
 What substitutions add to kernels is mostly little: the two have a race of their own besides, which has more rounds.
 Where the optimizer uses no rule, both are the same graph, and that race shows what its figures are worth.
@@ -29,7 +30,7 @@ from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.runtimes import COMPILERS, RuntimeUnavailableError, prepare
+from taso_py.runtime.runtimes import COMPILED_CAPTURED, COMPILERS, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
 from taso_py.runtime.timing import Race, race
 
@@ -44,8 +45,10 @@ LARGER, BATCHES = ("squeezenet1_1", "resnet50", "nasrnn", "bert_base"), {"cpu": 
 KERNELS, TEMPLATES, EAGER, INDUCTOR, REPLAYED = "kernels", "templates", "ours", "ours+inductor", "ours+cudagraph"
 OURS = (EAGER, INDUCTOR, REPLAYED)
 GRAPH = "cudagraph"
-"""The runtime that only a GPU has."""
-OTHERS = (ORIGINAL, *COMPILERS, GRAPH)
+"""The runtime of a GPU that captures a module as it is."""
+BASELINES = {"cpu": COMPILERS, "cuda": (*COMPILERS, COMPILED_CAPTURED, GRAPH)}
+"""The runtimes that the original is run in, by device: what captures comes after what only compiles."""
+OTHERS = (ORIGINAL, *BASELINES["cuda"])
 """What the result is compared with."""
 MEAN = "geometric mean"
 """What rows begin with that sum up others."""
@@ -61,6 +64,8 @@ class _Made:
     auto: str
     """Which of ours is chosen."""
     results: Mapping[str, Optimized]
+    missing: Mapping[str, str]
+    """Why the original cannot be run in some runtimes."""
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
@@ -73,7 +78,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         seed = settings.seed + 2
         alone = race(pair, device=settings.device, seconds=seconds, rounds=1000, seed=seed, until_clear=False)
     gained = interval(alone, EAGER, KERNELS, "ours/kernels")
-    return [{"model": name, **_figures(raced, made.auto), **gained, **_facts(made.results)}]
+    return [{"model": name, **_figures(raced, made.auto), **gained, **_facts(made)}]
 
 
 def _made(source: Source, settings: Settings) -> _Made:
@@ -87,20 +92,32 @@ def _made(source: Source, settings: Settings) -> _Made:
         EAGER: options,
         INDUCTOR: replace(options, runtime="inductor"),
     }
-    if settings.device == "cuda":
-        asked[REPLAYED] = replace(options, runtime=GRAPH)
     results = {way: optimize_source(source, chosen, read_rules(chosen)) for way, chosen in asked.items()}
     runners: dict[str, Callable[..., Any]] = {ORIGINAL: source.callable(), KERNELS: _kernels(source)}
     runners |= {way: result.module for way, result in results.items()}
-    for runtime in (*COMPILERS, GRAPH) if settings.device == "cuda" else COMPILERS:
-        try:
-            runners[runtime] = prepare(source.callable(), runtime, source.args, source.kwargs)
-        except RuntimeUnavailableError:
-            continue
+    prepared, missing = _baselines(source, settings)
+    runners |= prepared
+    if settings.device == "cuda":
+        # Last, so that a capture that fails cannot be why a compiler does.
+        chosen = replace(options, runtime=GRAPH)
+        results[REPLAYED] = optimize_source(source, chosen, read_rules(chosen))
+        runners[REPLAYED] = results[REPLAYED].module
     calls = {way: source.call_of(runner) for way, runner in runners.items()}
     ours = {way: calls[way] for way in OURS if way in calls}
     auto = race(ours, device=settings.device, seconds=seconds, seed=settings.seed + 1).best()
-    return _Made(calls, auto, results)
+    return _Made(calls, auto, results, missing)
+
+
+def _baselines(source: Source, settings: Settings) -> tuple[dict[str, Runner], dict[str, str]]:
+    """The original in each runtime, and of those that cannot run it why."""
+    prepared: dict[str, Runner] = {}
+    missing: dict[str, str] = {}
+    for runtime in BASELINES[settings.device]:
+        try:
+            prepared[runtime] = prepare(source.callable(), runtime, source.args, source.kwargs)
+        except RuntimeUnavailableError as error:
+            missing[runtime] = str(error)
+    return prepared, missing
 
 
 def _kernels(source: Source) -> Callable[..., Any]:
@@ -121,15 +138,16 @@ def _figures(raced: Race, auto: str) -> Row:
     return row | {"rounds": raced.rounds}
 
 
-def _facts(results: Mapping[str, Optimized]) -> Row:
-    report = results[EAGER].report
+def _facts(made: _Made) -> Row:
+    report = made.results[EAGER].report
     return {
         "rules": len(report.applied),
         "search_s": report.search_seconds,
         "stop_reason": report.stop_reason,
-        "passed": all(result.report.comparison_passed for result in results.values()),
+        "passed": all(result.report.comparison_passed for result in made.results.values()),
         "error": report.error,
         "original_error": report.original_error,
+        **({"missing": "; ".join(made.missing.values())} if made.missing else {}),
     }
 
 
@@ -149,7 +167,7 @@ def _summarized(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _summary(batch: str, rows: Sequence[Row]) -> Row:
     """The geometric means, and how many models gain surely."""
-    names = (KERNELS, TEMPLATES, *OURS, *COMPILERS, GRAPH, "auto/best_other", "ours/kernels", "ours/templates")
+    names = (KERNELS, TEMPLATES, *OURS, *BASELINES["cuda"], "auto/best_other", "ours/kernels", "ours/templates")
     means = {name: _mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
     gained = sum(row["auto/best_other_low"] > 1 for row in rows)
     lost = sum(row["auto/best_other_high"] < 1 for row in rows)
@@ -165,7 +183,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     done = [row for row in rows if not row["model"].startswith(MEAN)]
     figure.set_size_inches(9, 0.62 * len(done) + 1)
     axes = figure.subplots()
-    marks = {KERNELS: "|", TEMPLATES: "x", **dict(zip(COMPILERS, "<>^", strict=True)), GRAPH: "1"}
+    marks = {KERNELS: "|", TEMPLATES: "x", **dict(zip(BASELINES["cuda"], "<>^v1", strict=True))}
     marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
     ways = [way for way in marks if any(way in row for row in done)]
     for number, way in enumerate(ways):
@@ -190,9 +208,10 @@ EXPERIMENT = Experiment(
     "How much faster do models get, and by what?",
     "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
     "kernels without substitutions, hand-made templates, ours, Inductor by default, with freezing, and with "
-    "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs; `auto/best_other` compares "
-    "what the optimizer chooses with the best of the original and the compilers, `ours/kernels` is what substitutions "
-    "add to kernels",
+    "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs, of the model as it is, of what "
+    "Inductor compiled of it, and of ours; `auto/best_other` compares what the optimizer chooses with the best of the "
+    "original and the compilers, `ours/kernels` is what substitutions add to kernels; `missing` says why a runtime is "
+    "not compared with",
     _parts,
     _measure,
     _plot,

@@ -1,6 +1,7 @@
 """Tiles of NVIDIA's libraries: cuDNN's fused convolutions, and the epilogues of cuBLASLt's matrix product.
 
-Each is probed once per device and element type. Weights of channels-last convolutions are packed channels last.
+Each is probed once per device and element type, fused convolutions with groups apart from those without, since other
+kernels compute them. Weights of channels-last convolutions are packed channels last.
 (cuDNN: aten/src/ATen/native/cudnn/ConvShared.cpp; cuBLASLt: ``_addmm_activation``, aten/src/ATen/native/cuda/Blas.cpp.)
 
 Invariant: these tiles cover nothing on other devices.
@@ -9,7 +10,7 @@ Invariant: these tiles cover nothing on other devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -30,12 +31,14 @@ aten = torch.ops.aten
 
 def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node) if device.type == "cuda" else ():
-        if not isinstance(chain.product.op, Conv2d):
+        op = chain.product.op
+        if not isinstance(op, Conv2d):
             continue
+        fused_works = partial(conv_relu_works, grouped=op.groups != 1)
         if chain.activation is None and chain.other is None:
             # The plain convolution, with its normalisation folded in and its weight packed channels last.
             yield chain.cover("cudnn.conv", (CHANNELS_LAST,), _bind_conv)
-        elif isinstance(chain.activation and chain.activation.op, Relu) and _takes(chain, device, conv_relu_works):
+        elif isinstance(chain.activation and chain.activation.op, Relu) and _takes(chain, device, fused_works):
             yield chain.cover("cudnn.conv_relu", (CHANNELS_LAST,), _bind_conv_relu, binds_bare=False)
 
 
@@ -98,20 +101,30 @@ def _columns(weight: Tensor) -> Tensor:
 
 
 @cache
-def conv_relu_works(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the fused convolutions compute a small example right, channels last."""
-    x, weight, bias = (example(shape, dtype, device) for shape in ((2, 8, 5, 5), (8, 8, 3, 3), (8,)))
+def conv_relu_works(dtype: torch.dtype, device: torch.device, grouped: bool) -> bool:
+    """Whether the fused convolutions compute a small example right, channels last: of all channels, or of each alone.
+
+    Where nothing is added, cuDNN is given the memory of the result to add, times zero, whatever is in there; so it is
+    filled with what zero times it would not hide.
+    """
+    groups = 8 if grouped else 1
+    x, weight, bias = (example(shape, dtype, device) for shape in ((2, 8, 5, 5), (8, 8 // groups, 3, 3), (8,)))
 
     def fused() -> list[Tensor]:
         image, kernel = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
-        windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], 1)
-        return [
-            aten.cudnn_convolution_relu.default(image, kernel, bias, *windows),
-            aten.cudnn_convolution_add_relu.default(image, kernel, image, 1.0, bias, *windows),
-        ]
+        windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], groups)
+        _leave_nan(image)
+        alone = aten.cudnn_convolution_relu.default(image, kernel, bias, *windows)
+        _leave_nan(image)
+        return [alone, aten.cudnn_convolution_add_relu.default(image, kernel, image, 1.0, bias, *windows)]
 
-    product = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1)
+    product = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1, groups=groups)
     return agrees(fused, [functional.relu(product), functional.relu(product + x.float())])
+
+
+def _leave_nan(like: Tensor) -> None:
+    """Fills memory and gives it back, which the allocator then hands out for the next tensor of that size."""
+    torch.full_like(like, torch.nan)
 
 
 @cache

@@ -10,7 +10,8 @@ Invariant: prices keep their ratios.
 
 from __future__ import annotations
 
-from functools import cache
+import math
+from functools import cache, cached_property
 from itertools import pairwise
 
 import torch
@@ -25,6 +26,7 @@ from taso_py.cost.model import CostModel
 from taso_py.frontend import import_module
 from taso_py.ir.node import Value
 from taso_py.kernels.tile import Cover, Formats
+from taso_py.kernels.timed import Trials
 
 TOGETHER: Key = ("network", "in a run")
 APART: Key = ("network", "call by call")
@@ -63,7 +65,13 @@ def _measured(cost: CostModel) -> tuple[float, float]:
 class _FewestCalls(CostModel):
     """Chooses kernels without measuring any: those that make the fewest calls of a graph, packed ones first."""
 
+    @cached_property
+    def _trials(self) -> Trials:
+        return Trials(self.device)
+
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        if not self._trials.runs(cover, formats[0]):
+            return math.inf
         return 1.5 if cover.binder is None else 1.0
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:

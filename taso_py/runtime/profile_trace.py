@@ -82,7 +82,9 @@ def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
 def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int, ...]:
     """The most bytes in use in each part: what a part leaves, later ones find."""
     kind = DeviceType.CPU if device.type == "cpu" else DeviceType.CUDA
-    starts = sorted(event.start_ns() for event in events if event.name().startswith(_PREFIX))
+    # On a GPU each range is there once more, from the first of its kernels to the last: they run behind the processor.
+    begun = (event for event in events if event.name().startswith(_PREFIX) and event.device_type() == DeviceType.CPU)
+    starts = sorted(event.start_ns() for event in begun)
     changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type() == kind]
     most, live, part = [0] * count, 0, -1
     for when, change in sorted(changes, key=lambda pair: pair[0]):
@@ -98,8 +100,9 @@ def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int,
 
 
 def _busy(events: Sequence[Any]) -> float:
-    """Seconds in which kernels ran, overlaps counted once."""
-    spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.device_type() == DeviceType.CUDA)
+    """Seconds in which kernels ran, overlaps counted once; a recorded range is there too, with the gaps in between."""
+    ran = (event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation())
+    spans = sorted((event.start_ns(), event.start_ns() + event.duration_ns()) for event in ran)
     total, reached = 0, 0
     for start, end in spans:
         total += max(0, end - max(start, reached))

@@ -45,9 +45,16 @@ def load_program(
     if dtype is not None and present - {dtype}:
         raise SourceError(f"{path} computes in {_name(*present)}; export the module in {_name(dtype)} instead")
     args, kwargs = _make_inputs(path, program, expected, specs, seed) if specs else _saved_inputs(path, program)
-    # A program without weights or device arguments stays where its inputs are.
-    moved = program if device.type == "cpu" else move_to_device_pass(program, str(device))
-    return moved, args, kwargs
+    # On a CPU most are already, and stay as they were read.
+    is_there = device.type == "cpu" and not _is_elsewhere(program, device)
+    return program if is_there else move_to_device_pass(program, str(device)), args, kwargs
+
+
+def _is_elsewhere(program: ExportedProgram, device: torch.device) -> bool:
+    """Whether a weight, a constant or an input is on a device of another kind."""
+    inputs = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    values = (*program.state_dict.values(), *program.constants.values(), *inputs)
+    return any(isinstance(value, Tensor) and value.device.type != device.type for value in values)
 
 
 def _read(path: str) -> ExportedProgram:

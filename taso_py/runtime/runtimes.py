@@ -1,20 +1,21 @@
 """The runtimes a module can be prepared for: eager, CUDA graphs, Inductor.
 
 Inductor comes in four forms: as ``torch.compile`` has it by default; with ``freezing``, which folds weights and picks
-packed kernels for them; with ``max_autotune`` besides, which measures kernels; and, on the CPU, behind the kernels and
-memory formats of a plan, where it compiles only what lies between them. Which is fastest depends on the model.
+packed kernels for them; with ``max_autotune`` besides, which measures kernels; and with what the device offers beyond
+that. On the CPU this is a plan, around whose kernels and memory formats only what lies between them is compiled; on a
+GPU it is CUDA graphs of all that was frozen and measured. Which is fastest depends on the model.
 
 What freezing compiles was computed of the weights once; writes to a weight in place show afterwards only where it is
 read as it is, which is the compiler's choice and, around the kernels of a plan, the plan's.
 
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs; if it
-is prepared as resizable, for all that the module takes.
+is prepared as resizable, for all that the module takes. What it returns is the caller's: no later call writes to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext, redirect_stderr, suppress
 from io import StringIO
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.table import PLAIN, TILES, TRACED
 from taso_py.kernels.tile import Tile
@@ -36,7 +38,9 @@ COMPILERS = ("inductor", "inductor-freezing", "inductor-max-autotune")
 """The runtimes that compile all of a module, and choose kernels for it."""
 COMPILED_AROUND = "inductor-kernels"
 """The runtime that compiles what lies between the kernels of a plan."""
-COMPILED = (*COMPILERS, COMPILED_AROUND)
+COMPILED_CAPTURED = "inductor-cudagraph"
+"""The runtime that compiles all of a module, and runs what it compiled as CUDA graphs."""
+COMPILED = (*COMPILERS, COMPILED_AROUND, COMPILED_CAPTURED)
 """The runtimes that compile, which takes a while."""
 RUNTIMES = ("eager", "cudagraph", *COMPILED)
 """The names of the runtimes."""
@@ -44,7 +48,7 @@ TILES_FOR: Mapping[str, tuple[Tile, ...]] = {
     "eager": TILES,
     "cudagraph": TILES,
     COMPILED_AROUND: TRACED,
-    **dict.fromkeys(COMPILERS, PLAIN),
+    **dict.fromkeys((*COMPILERS, COMPILED_CAPTURED), PLAIN),
 }
 """The kernels that a plan for a runtime may name; compilers of all of a module choose their own."""
 
@@ -54,16 +58,16 @@ class RuntimeUnavailableError(TasoError):
 
 
 def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
-    """The runtimes that a choice stands for; ``auto`` is all that the device has, ``inductor`` all its forms.
+    """The runtimes that a choice stands for; ``auto`` is all that the device has, ``inductor`` all its forms there.
 
     Raises:
         RuntimeUnavailableError: the device does not have the one asked for.
     """
-    if name == "cudagraph" and device.type != "cuda":
+    if name in ("cudagraph", COMPILED_CAPTURED) and device.type != "cuda":
         raise RuntimeUnavailableError("CUDA graphs need a GPU; use --runtime eager, inductor or auto")
     if name == COMPILED_AROUND and device.type != "cpu":
         raise RuntimeUnavailableError(f"the kernels of {name} are those of the CPU; use --runtime inductor or auto")
-    forms = COMPILED if device.type == "cpu" else COMPILERS
+    forms = (*COMPILERS, COMPILED_AROUND if device.type == "cpu" else COMPILED_CAPTURED)
     if name == "auto":
         return ("eager", *forms) if device.type == "cpu" else ("eager", "cudagraph", *forms)
     return forms if name == "inductor" else (name,)
@@ -143,39 +147,124 @@ def _frozen(settings: Mapping[str, Any]) -> _Preparation:
     return prepared
 
 
+def _frozen_and_captured(settings: Mapping[str, Any]) -> _Preparation:
+    """What prepares a module with Inductor, weights frozen and what is compiled run as CUDA graphs."""
+    frozen = _frozen({"triton.cudagraphs": True, **settings})
+
+    def prepared(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        _check_capturable(args, kwargs, resizable)
+        running = frozen(module, args, kwargs, resizable)
+        return lambda *args, **kwargs: _copied(running(*args, **kwargs))
+
+    return prepared
+
+
 def _cudagraph(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
-    """Captures one call; replays copy their inputs into the captured ones and return the captured outputs."""
+    _check_capturable(args, kwargs, resizable)
+    return _Captured(module, args, kwargs)
+
+
+class _Captured:
+    """One call of a module, captured; others copy their inputs into its, replay it, and return copies of its outputs.
+
+    The next replay overwrites what was captured; so copies are what a caller can keep, and part of what a call takes.
+    """
+
+    def __init__(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        # A graph holds addresses, not tensors: it needs the module's weights for as long as it is replayed.
+        self._module = module
+        static_args, static_kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (tuple(args), dict(kwargs)))
+        self._leaves = _named(static_args, static_kwargs)
+        self._structure = pytree.tree_structure((static_args, static_kwargs))
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                module(*static_args, **static_kwargs)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        try:
+            # A capture that fails may leave its own stream the current one.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph):
+                self._outputs = module(*static_args, **static_kwargs)
+        except Exception:
+            _end_captures()
+            raise
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises ArgumentError where arguments are not like those that were captured: nothing is cast or broadcast."""
+        try:
+            given = self._structure.flatten_up_to((args, kwargs))
+        except ValueError as error:
+            raise ArgumentError(
+                f"this module was captured with other arguments ({first_line(error)}); pass those of the example"
+            ) from error
+        for (name, leaf), value in zip(self._leaves, given, strict=True):
+            _check_like(value, leaf, name)
+        with torch.no_grad():
+            for (_, leaf), value in zip(self._leaves, given, strict=True):
+                if isinstance(leaf, Tensor):
+                    leaf.copy_(value)
+            self._graph.replay()
+            return _copied(self._outputs)
+
+
+def _check_capturable(args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> None:
     if resizable:
         raise RuntimeError("its sizes are open, a captured graph has those of the example only")
-    static_args, static_kwargs = pytree.tree_map(
-        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (tuple(args), dict(kwargs))
-    )
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            module(*static_args, **static_kwargs)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = module(*static_args, **static_kwargs)
-    slots = [leaf for leaf in pytree.tree_leaves((static_args, static_kwargs)) if isinstance(leaf, Tensor)]
-
-    def replay(*new_args: Any, **new_kwargs: Any) -> Any:
-        given = (leaf for leaf in pytree.tree_leaves((new_args, new_kwargs)) if isinstance(leaf, Tensor))
-        for slot, value in zip(slots, given, strict=True):
-            slot.copy_(value)
-        graph.replay()
-        return outputs
-
-    return replay
+    for name, leaf in _named(args, kwargs):
+        if isinstance(leaf, Tensor) and not leaf.is_cuda:
+            raise RuntimeError(f"{name} is on {leaf.device}, a captured graph reads the memory of a GPU only")
 
 
+def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The leaves of arguments, each with a name of the argument that it is in."""
+    places = (*enumerate(args), *kwargs.items())
+    return [(f"argument {place}", leaf) for place, value in places for leaf in pytree.tree_leaves(value)]
+
+
+def _check_like(value: Any, example: Any, name: str) -> None:
+    """Raises unless an argument is what was captured: a tensor of that shape and type, or else the same value."""
+    if isinstance(value, Tensor) and isinstance(example, Tensor):
+        check_tensor(value, name, example.shape, example.dtype)
+    elif isinstance(value, Tensor) or isinstance(example, Tensor):
+        wanted, found = ("tensor" if isinstance(x, Tensor) else type(x).__name__ for x in (example, value))
+        raise ArgumentError(f"this module was captured with a {wanted} as {name}, not a {found}; pass that")
+    elif value is not example:
+        check_fixed(value, example)
+
+
+def _copied(outputs: Any) -> Any:
+    """Outputs with every tensor copied, once where it is there several times."""
+    copies: dict[int, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.clone()
+        return copies[id(tensor)]
+
+    return pytree.tree_map_only(Tensor, copied, outputs)
+
+
+def _end_captures() -> None:
+    """Makes a capture that succeeds.
+
+    One that fails leaves the generator of random numbers as if it were still going on, and whatever draws from it
+    fails until another one has ended (PyTorch 2.11).
+    """
+    with suppress(RuntimeError), torch.cuda.stream(torch.cuda.current_stream()):
+        counter = torch.zeros(1, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            counter.add_(1)
+
+
+_TUNED: Mapping[str, Any] = {"max_autotune": True, "autotune_num_choices_displayed": 0}
 _PREPARE: Mapping[str, _Preparation] = {
     "eager": _eager,
     "inductor": _inductor,
     "inductor-freezing": _frozen({}),
-    "inductor-max-autotune": _frozen({"max_autotune": True, "autotune_num_choices_displayed": 0}),
+    "inductor-max-autotune": _frozen(_TUNED),
+    COMPILED_CAPTURED: _frozen_and_captured(_TUNED),
     # What the plan chose stays as it is: nothing else is packed, nor laid out otherwise.
     COMPILED_AROUND: _frozen({"layout_optimization": False, _PACKS: False}),
     "cudagraph": _cudagraph,

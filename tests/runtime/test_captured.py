@@ -1,0 +1,224 @@
+"""CUDA graphs, on a device that only seems to have them: what is captured is a list of calls, made again on replay."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from taso_py.backend.guard import ArgumentError
+from taso_py.runtime import runtimes
+from taso_py.runtime.runtimes import COMPILED_CAPTURED, RuntimeUnavailableError, prepare
+
+
+class Recorder(TorchDispatchMode):
+    """Notes the calls that are made and what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+
+class Graph:
+    """Stands in for ``torch.cuda.CUDAGraph``: a replay writes to the tensors that were captured."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self.calls:
+            again = func(*args, **kwargs)
+            if isinstance(result, Tensor) and again.data_ptr() != result.data_ptr():
+                result.copy_(again)
+
+
+class Stream:
+    """Stands in for a stream, all of which are one here."""
+
+    def wait_stream(self, other: object) -> None:
+        """There is nothing to wait for."""
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How captures end, on a device that seems to be a GPU."""
+    ended: list[str] = []
+
+    @contextmanager
+    def capture(graph: Graph) -> Generator[None]:
+        try:
+            with Recorder() as recorder:
+                yield
+        except BaseException:
+            ended.append("failed")
+            raise
+        ended.append("succeeded")
+        graph.calls = recorder.calls
+
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *sizes, **_: zeros(*sizes))
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    return ended
+
+
+class Difference(nn.Module):
+    """One argument minus another, times a number; the result twice, and its first column, which is a view of it."""
+
+    def forward(self, a: Tensor, b: Tensor, scale: float = 1.0) -> Any:
+        result = (a - b) * scale
+        return {"all": result, "again": result, "first": result[:, 0], "scale": scale}
+
+
+def inputs() -> dict[str, Tensor]:
+    return {"a": torch.full((2, 3), 5.0), "b": torch.full((2, 3), 2.0)}
+
+
+def test_a_replay_computes_the_same_on_other_inputs(captures: list[str]) -> None:
+    module = nn.Linear(3, 4)
+    replay = prepare(module, "cudagraph", (torch.ones(2, 3),), {})
+    x = torch.rand(2, 3, requires_grad=True)
+    for given in (x, 2 * x):
+        result = replay(given)
+        assert torch.equal(result, module(given))
+        assert not result.requires_grad
+    assert captures == ["succeeded"]
+
+
+def test_the_module_lives_as_long_as_what_was_captured_of_it(captures: list[str]) -> None:
+    module = nn.Linear(3, 4)
+    alive = weakref.ref(module)
+    replay = prepare(module, "cudagraph", (torch.ones(2, 3),), {})
+    del module
+    gc.collect()
+    assert alive() is not None
+    del replay
+    gc.collect()
+    assert alive() is None
+
+
+def test_keyword_arguments_go_where_they_belong_in_any_order(captures: list[str]) -> None:
+    replay = prepare(Difference(), "cudagraph", (), inputs())
+    reordered = {name: inputs()[name] for name in ("b", "a")}
+    assert torch.equal(replay(**reordered)["all"], torch.full((2, 3), 3.0))
+
+
+def test_dictionaries_inside_arguments_go_by_their_keys_too(captures: list[str]) -> None:
+    class Inside(nn.Module):
+        def forward(self, both: Mapping[str, Tensor]) -> Tensor:
+            return both["a"] - both["b"]
+
+    replay = prepare(Inside(), "cudagraph", (inputs(),), {})
+    assert torch.equal(replay({name: inputs()[name] for name in ("b", "a")}), torch.full((2, 3), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("args", "changed", "message"),
+    [
+        ((), {"a": torch.ones(3)}, r"argument a of type torch\.float32 and shape \[2, 3\], not torch\.float32 \[3\]"),
+        ((), {"a": torch.ones(2, 3, dtype=torch.float64)}, r"not torch\.float64"),
+        ((), {"a": [torch.ones(2, 3)]}, "a tensor as argument a, not a list"),
+        ((), {"scale": 3.0}, "built for the argument 2.0, not 3.0"),
+        ((), {"scale": torch.ones(2, 3)}, "a float as argument scale, not a tensor"),
+        ((), {"more": 1}, "captured with other arguments"),
+        ((torch.ones(2, 3),), {}, "captured with other arguments"),
+    ],
+)
+def test_what_was_not_captured_is_refused(captures: list[str], args: Any, changed: Any, message: str) -> None:
+    replay = prepare(Difference(), "cudagraph", (), {**inputs(), "scale": 2.0})
+    before = replay(**inputs(), scale=2.0)
+    with pytest.raises(ArgumentError, match=message) as caught:
+        replay(*args, **{**inputs(), "scale": 2.0, **changed})
+    assert len(str(caught.value).splitlines()) == 1
+    assert torch.equal(replay(**inputs(), scale=2.0)["all"], before["all"])
+
+
+def test_an_argument_that_is_missing_is_refused(captures: list[str]) -> None:
+    replay = prepare(Difference(), "cudagraph", (), inputs())
+    with pytest.raises(ArgumentError, match="captured with other arguments"):
+        replay(a=torch.ones(2, 3))
+
+
+def test_what_a_call_returned_stays_when_the_next_is_made(captures: list[str]) -> None:
+    replay = prepare(Difference(), "cudagraph", (), inputs())
+    first = replay(**inputs())
+    second = replay(a=torch.full((2, 3), 9.0), b=torch.zeros(2, 3))
+    for result, value in ((first, 3.0), (second, 9.0)):
+        assert pytree.tree_all_only(Tensor, lambda tensor, value=value: bool((tensor == value).all()), result)
+        assert result["again"] is result["all"]
+        assert result["first"].shape == (2,)
+        assert result["scale"] == 1.0
+
+
+def test_inputs_elsewhere_are_not_captured(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda tensor: tensor.dim() > 0))
+    with pytest.raises(RuntimeUnavailableError, match="cannot run this module: argument b is on cpu, a captured graph"):
+        prepare(Difference(), "cudagraph", (), {"a": torch.ones(2, 3), "b": torch.tensor(1.0)})
+    with pytest.raises(RuntimeUnavailableError, match="argument 0 is on cpu"):
+        prepare(nn.Tanh(), COMPILED_CAPTURED, (torch.tensor(1.0),), {})
+    assert captures == []
+
+
+def test_after_a_capture_that_fails_one_succeeds(captures: list[str]) -> None:
+    class Reads(nn.Module):
+        """Reads a number, which a capture does not allow."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            if _get_current_dispatch_mode_stack():
+                raise RuntimeError("operation not permitted when stream is capturing\nand more")
+            return x * x.sum().item()
+
+    with pytest.raises(RuntimeUnavailableError, match="cudagraph cannot run this module: operation not permitted when"):
+        prepare(Reads(), "cudagraph", (torch.ones(2, 3),), {})
+    assert captures == ["failed", "succeeded"]
+
+
+def test_why_a_capture_failed_is_told_even_where_none_succeeds(
+    captures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def failing(graph: Graph) -> Generator[None]:
+        captures.append("failed")
+        raise RuntimeError(f"the device is lost {len(captures)}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", failing)
+    with pytest.raises(RuntimeUnavailableError, match=r"the device is lost 1$"):
+        prepare(nn.Tanh(), "cudagraph", (torch.ones(2, 3),), {})
+    assert captures == ["failed", "failed"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_compiler_captured_is_copied_too(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, asked = torch.zeros(2), []
+
+    def compile_(module: nn.Module, **settings: Any) -> Any:
+        asked.append(settings["options"])
+        return lambda x: [memory.copy_(module(x))] * 2
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    runner = prepare(nn.Tanh(), COMPILED_CAPTURED, (torch.zeros(2),), {})
+    results = runner(torch.ones(2))
+    runner(torch.full((2,), -1.0))
+    assert torch.equal(results[0], torch.tanh(torch.ones(2)))
+    assert results[0] is results[1]
+    assert asked[0] == {"freezing": True, "triton.cudagraphs": True, **runtimes._TUNED}
+    with pytest.raises(RuntimeUnavailableError, match="its sizes are open"):
+        prepare(nn.Tanh(), COMPILED_CAPTURED, (torch.ones(2),), {}, resizable=True)

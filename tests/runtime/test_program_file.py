@@ -1,0 +1,71 @@
+"""A program goes to the device that is asked for, wherever it was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from taso_py.runtime import program_file
+from taso_py.runtime.program_file import load_program
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+class Shifted(nn.Module):
+    """A sum with a weight, with a constant, and with numbers that are made where the input is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.constant = torch.full((3,), 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight + self.constant + torch.arange(3, device=x.device)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    found = tmp_path / "shifted.pt2"
+    torch.export.save(torch.export.export(Shifted().eval(), (torch.ones(2, 3),)), found)
+    return str(found)
+
+
+def as_saved_elsewhere(program: ExportedProgram) -> ExportedProgram:
+    """The program with its values on a GPU, as its graph has it; only tensors that hold something stay here."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            with value.fake_mode:  # pyright: ignore[reportAttributeAccessIssue] - values of a graph are fake tensors
+                node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": torch.device("cuda:0")}
+    return program
+
+
+def test_a_program_saved_on_a_gpu_runs_on_the_cpu(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = program_file._read
+    monkeypatch.setattr(program_file, "_read", lambda path: as_saved_elsewhere(read(path)))
+    program, args, kwargs = load_program(path, (), CPU, None, 0)
+    values = [node.meta["val"] for node in program.graph.nodes]
+    assert {value.device for value in values if isinstance(value, Tensor)} == {CPU}
+    assert not [node for node in program.graph.nodes if str(node.kwargs.get("device", CPU)) != "cpu"]
+    assert torch.equal(program.module()(*args, **kwargs), torch.tensor([[4.0, 5.0, 6.0]] * 2))
+
+
+@pytest.mark.parametrize(("elsewhere", "moves"), [("weight", True), ("constant", True), ("", False)])
+def test_what_is_elsewhere_is_moved(path: str, monkeypatch: pytest.MonkeyPatch, elsewhere: str, moves: bool) -> None:
+    program = program_file._read(path)
+    held = {"weight": program.state_dict, "constant": program.constants}.get(elsewhere, {})
+    assert bool(held) == moves
+    for name, value in held.items():
+        assert isinstance(value, Tensor)
+        held[name] = value.to(META)
+    moved: list[str] = []
+    monkeypatch.setattr(program_file, "_read", lambda _: program)
+    monkeypatch.setattr(program_file, "move_to_device_pass", lambda _, location: moved.append(location) or program)
+    assert load_program(path, (), CPU, None, 0)[0] is program
+    assert moved == ["cpu"] * moves

@@ -17,7 +17,7 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[report
 from taso_py.backend.contract import keep_contract
 from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
-from taso_py.backend.guard import check_fixed, check_tensor
+from taso_py.backend.guard import check_fixed, check_tensor, check_tree
 from taso_py.backend.lowering import Caller, lower, materialize
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
 from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, Step, is_formatted, laid_out
@@ -201,6 +201,23 @@ class _Writer:
                 self.graph.erase_node(node)
 
 
+class _CheckedCodeGen(_PyTreeCodeGen):
+    """Code that checks the structure of its arguments before it flattens them."""
+
+    def additional_globals(self) -> list[tuple[str, Any]]:
+        """The name of the check in the code."""
+        return [*super().additional_globals(), (check_tree.__name__, check_tree)]
+
+    def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
+        """The flattening, preceded by the check of what it is given."""
+        flattening = super().gen_var_bindings(fn_args, free_vars, expanded_def)
+        given = flattening.partition("fx_pytree.tree_flatten_spec(")[2]
+        return f"\n    {check_tree.__name__}({given}{flattening}"
+
+
 def _codegen(signature: Signature) -> _PyTreeCodeGen:
-    """What makes the module take and return the original's trees."""
-    return _PyTreeCodeGen(_PyTreeInfo(list(signature.argument_names), signature.in_spec, signature.out_spec))
+    """What makes the module take and return the original's trees; Python itself checks arguments that have none."""
+    spec = signature.in_spec
+    is_flat = all(leaf.is_leaf() for child in spec.children() for leaf in child.children())
+    kind = _PyTreeCodeGen if is_flat else _CheckedCodeGen
+    return kind(_PyTreeInfo(list(signature.argument_names), spec, signature.out_spec))

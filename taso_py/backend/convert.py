@@ -14,7 +14,7 @@ from torch import Tensor
 
 from taso_py.backend.program import Origin, Program
 from taso_py.backend.schema import defaults, overload_named
-from taso_py.backend.tensors import TORCH_DTYPES, TensorError
+from taso_py.backend.tensors import TORCH_DTYPES, TensorError, ir_dtype
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue
@@ -70,7 +70,7 @@ def retype(program: Program, dtype: DType = DType.F64) -> Program:
         return make(op, inputs, node.token)
 
     def converted(tensor: Tensor) -> Tensor:
-        return tensor.to(TORCH_DTYPES[dtype]) if tensor.is_floating_point() else tensor
+        return tensor.to(TORCH_DTYPES[cast(DType, _retyped(ir_dtype(tensor.dtype), dtype))])
 
     return _mapped(program, rebuild, converted)
 
@@ -79,7 +79,7 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
     """An attribute with its floating-point and complex types replaced."""
     match value:
         case DType():
-            if value in (DType.C64, DType.C128):
+            if value in _COMPLEX:
                 return DType.C128 if dtype is DType.F64 else DType.C64
             return dtype if value.is_floating else value
         case TensorType():
@@ -90,6 +90,7 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
             return value
 
 
+_COMPLEX = (DType.C64, DType.C128)
 _BITS = frozenset({"aten.view.dtype"})
 """Operators for which the type of an operand is more than its precision."""
 
@@ -103,7 +104,7 @@ def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | No
     if "half_to_float" in known:
         # There are no halves any more; it is the last argument.
         new = replace(new, arguments=(*new.arguments[:-1], False))
-    reads_float = any(value.type.dtype.is_floating or value.type.dtype is DType.C128 for value in inputs)
+    reads_float = any(value.type.dtype.is_floating or value.type.dtype in _COMPLEX for value in inputs)
     if reads_float or not any(type_.dtype is dtype for type_ in new.types):
         return make(new, inputs, token)
     # Without a floating-point operand, the type is the one given, or torch's default.

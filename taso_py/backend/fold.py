@@ -87,7 +87,12 @@ def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[st
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return _resolved(tensor.detach()).contiguous().reshape(-1).view(torch.uint8)
+
+
+def _resolved(tensor: Tensor) -> Tensor:
+    """The tensor with its own numbers: a conjugate, and the imaginary part of one, may be others' with a bit set."""
+    return tensor.resolve_conj().resolve_neg()
 
 
 def _sum_of_bytes(tensor: Tensor) -> int:
@@ -146,7 +151,7 @@ def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) 
                 for operand in dict.fromkeys(node.inputs):
                     if last[operand] is node:
                         held.pop(operand, None)
-        return held[value].to(TORCH_DTYPES[value.type.dtype])
+        return _resolved(held[value].to(TORCH_DTYPES[value.type.dtype]))
 
 
 def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:

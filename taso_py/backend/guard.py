@@ -6,10 +6,13 @@ after these checks it cannot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
 
 from taso_py.backend.program import Literal
 from taso_py.ir.errors import TasoError
@@ -19,8 +22,10 @@ class ArgumentError(TasoError):
     """An argument other than the module was built for."""
 
 
-def check_tensor(value: Tensor, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> None:
+def check_tensor(value: object, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> None:
     """Raises unless the argument is a tensor of that shape and type; None stands for a size that is open."""
+    if not isinstance(value, Tensor):
+        raise ArgumentError(f"this module was built for a tensor as {name}, not {type(value).__name__}")
     fits = value.dim() == len(shape) and all(w is None or w == s for w, s in zip(shape, value.shape, strict=True))
     if not fits or value.dtype != dtype:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
@@ -28,6 +33,31 @@ def check_tensor(value: Tensor, name: str, shape: Sequence[int | None], dtype: t
             f"this module was built for {name} of type {dtype} and shape [{wanted}], not {value.dtype} "
             f"{list(value.shape)}; build it again with example inputs like these"
         )
+
+
+def check_tree(tree: object, spec: TreeSpec) -> None:
+    """Raises unless arguments have the structure that the module was built for; flattening would cut them to it."""
+    if spec.is_leaf():
+        return
+    if spec.type is dict:
+        keys = list(tree) if isinstance(tree, dict) else []
+        if set(keys) != set(spec.context):
+            raise ArgumentError(f"this module was built for a dict with {_listed(spec.context)}, not {_listed(keys)}")
+        children = [cast("dict[Any, object]", tree)[key] for key in spec.context]
+    elif spec.type in (list, tuple):
+        children = list(tree) if isinstance(tree, list | tuple) else []
+        if len(children) != spec.num_children:
+            raise ArgumentError(f"this module was built for {spec.num_children} values in a row, not {len(children)}")
+    elif pytree.tree_structure(tree) != spec:
+        raise ArgumentError(f"this module was built for another {type(tree).__name__} of arguments")
+    else:
+        return
+    for child, wanted in zip(children, spec.children(), strict=True):
+        check_tree(child, wanted)
+
+
+def _listed(keys: Iterable[object]) -> str:
+    return ", ".join(map(repr, keys)) or "nothing"
 
 
 def check_range(size: int, name: str, least: int, most: int | None) -> None:

@@ -145,13 +145,16 @@ class CostModel:
         """The time in seconds, without what it took to measure latencies."""
         return time.monotonic() - self.latencies.measuring_s
 
-    def is_settled(self, graph: Graph, strategy: str) -> bool:
-        """Whether a search of a graph has ended, in this process or another, with all measured that it asked for."""
-        return self.latencies.is_kept(_search_key(graph, strategy))
+    def is_settled(self, graph: Graph, question: str) -> bool:
+        """Whether a search with these kernels that was asked this has ended, in this process or another."""
+        return self.latencies.is_kept(self._search_key(graph, question))
 
-    def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
+    def settle(self, graph: Graph, question: str, best_s: float) -> None:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
-        self.latencies.kept(_search_key(graph, strategy), lambda: best_s)
+        self.latencies.kept(self._search_key(graph, question), lambda: best_s)
+
+    def _search_key(self, graph: Graph, question: str) -> Key:
+        return f"best by {question} of {len(self.tiles)} kernels", _digest(graph)
 
     def in_a_run(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
         """Seconds that a run of a graph by its best kernels takes, and their calls one by one, several times.
@@ -235,10 +238,6 @@ class PartCost:
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
         """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
         return revise(before, graph, images, touched, self._cost, self._formats, self._rim)
-
-
-def _search_key(graph: Graph, strategy: str) -> Key:
-    return f"best by {strategy}", _digest(graph)
 
 
 def _digest(graph: Graph) -> str:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from taso_py.backend.schema import bind
 from taso_py.frontend.errors import ImportRefusal
@@ -38,7 +39,24 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     Raises:
         ImportRefusal: torch.export cannot.
     """
-    return _guarded(lambda: torch.export.export(module, tuple(args), dict(kwargs)))
+    given, named = _told_apart(args, kwargs)
+    return _guarded(lambda: torch.export.export(module, given, named))
+
+
+def _told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in which no tensor occurs twice.
+
+    torch.export takes one that does for a single argument, the last: the program is wrong where they differ in a call,
+    as with the query, key and value of an attention layer that was exported for one tensor in all three places.
+    """
+    seen: set[int] = set()
+
+    def own(leaf: Tensor) -> Tensor:
+        first = id(leaf) not in seen
+        seen.add(id(leaf))
+        return leaf if first else leaf.detach()
+
+    return pytree.tree_map_only(Tensor, own, (tuple(args), dict(kwargs)))
 
 
 _EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)
@@ -143,6 +161,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "the model handles a key-value cache, which cannot be exported; pass use_cache=False, or wrap the model with "
         "taso_py.runtime.huggingface.adapt",
     ),
+    (r"inference tensor", "a parameter or buffer was made in inference mode; make the model outside of it"),
     (
         r"expected compiled_fn to be GraphModule",
         "a buffer that the model writes to overlaps in memory with another tensor; clone one of them",

@@ -1,23 +1,25 @@
 """Running the original once on the example inputs, to record what its callers can observe beside values.
 
-Invariant: the run leaves no trace: inputs are copies, buffers are restored, the random state stays as it was.
+Invariant: the run leaves no trace but what a model makes at its first call and has from then on (caches, the parameters
+of lazy modules): inputs are copies, buffers are restored, the random state stays as it was. A model whose other
+attributes develop from call to call is refused, and is as it was.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.contract import random_state_kept
 from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.snapshot import Snapshot, copied, equal
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class OriginalRun:
     """The leaves."""
     written: frozenset[int]
     """Which tensors among the leaves of the arguments were written to, by their identity."""
+    developed: Sequence[str] = ()
+    """The names of the state that was written to, by operators or, in the module itself, by assigning a tensor."""
 
     def arguments(self, in_spec: pytree.TreeSpec) -> list[Any]:
         """The leaves of the arguments in the order of a tree, which may have the keywords in another order."""
@@ -41,24 +45,73 @@ class OriginalRun:
         return id(argument) in self.written
 
 
-def run_original(
-    module: Callable[..., Any], state: Sequence[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> OriginalRun:
+def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:
     """Calls the original on copies of its arguments.
 
     Args:
         module: what is called.
-        state: the buffers it may write to, restored afterwards.
         args: positional arguments.
         kwargs: keyword arguments.
+
+    Raises:
+        ImportRefusal: the call fails, or leaves something to the next one that an export would not.
+    """
+    before = Snapshot(module)
+    try:
+        run = _call(module, args, kwargs)
+        developed = [*before.written(), *before.assigned()]
+        kept = [name for name in before.replaced() if name not in developed]
+        results = [copied(leaf) for leaf in run.results] if kept else []
+        before.restore(developed)
+        if kept:
+            _check_kept(module, args, kwargs, results, kept, developed)
+    except BaseException:
+        before.restore()
+        raise
+    return replace(run, developed=developed)
+
+
+def _check_kept(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    results: Sequence[Any],
+    kept: Sequence[str],
+    developed: Collection[str],
+) -> None:
+    """Calls a model that keeps something for its later calls once more: it must keep the same, and return the same.
+
+    That tells a cache from a number or a tensor that later results depend on. An export has either as a constant.
+
+    Raises:
+        ImportRefusal: it does not.
+    """
+    filled = Snapshot(module)
+    again = _call(module, args, kwargs)
+    written = filled.written()
+    changed = [name for name in (*filled.replaced(opaque=False), *written) if name not in developed]
+    is_same = len(again.results) == len(results) and all(map(equal, again.results, results))
+    if not changed and not is_same:
+        changed = list(kept)
+    if changed:
+        raise ImportRefusal(
+            f"the model changes its {changed[0]} from call to call, which an export would not; keep it in a buffer "
+            "that is written to in place"
+        )
+    filled.restore(developed)
+
+
+def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:
+    """Calls the original once.
 
     Raises:
         ImportRefusal: the call fails.
     """
     copied_args, copied_kwargs = _copied(args, kwargs)
-    leaves = pytree.tree_leaves((copied_args, copied_kwargs))
-    versions = [(leaf, leaf._version) for leaf in leaves if isinstance(leaf, Tensor)]
-    with restored(state), random_state_kept(), torch.no_grad():
+    leaves = [leaf for leaf in pytree.tree_leaves((copied_args, copied_kwargs)) if isinstance(leaf, Tensor)]
+    # Nobody counts the versions of inference tensors.
+    before = [copied(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
+    with random_state_kept(), torch.no_grad():
         try:
             result = module(*copied_args, **copied_kwargs)
         except Exception as error:  # a model may raise anything
@@ -67,8 +120,9 @@ def run_original(
                 f"the model fails on the example inputs ({type(error).__name__}: {first}); check their shapes and types"
             )
             raise ImportRefusal(message) from error
-    written = frozenset([id(leaf) for leaf, version in versions if leaf._version != version])
-    return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), written)
+    after = [leaf if leaf.is_inference() else leaf._version for leaf in leaves]
+    written = [id(leaf) for leaf, old, new in zip(leaves, before, after, strict=True) if not equal(old, new)]
+    return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), frozenset(written))
 
 
 def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -77,23 +131,3 @@ def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, 
     # Fake tensors hold nothing that could be written to, and their copies would belong to another mode.
     is_fake = any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(detached))
     return detached if is_fake else copy.deepcopy(detached)
-
-
-@contextmanager
-def restored(state: Sequence[Tensor]) -> Generator[None]:
-    """Puts tensors back to what they were if the body wrote to them.
-
-    Not every write counts as a new version: batch normalisation in training mode updates its statistics without one.
-    """
-    saved = [(tensor, tensor._version, tensor.detach().clone()) for tensor in state]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, version, content in saved:
-                if tensor._version != version or not _equal(tensor, content):
-                    tensor.copy_(content)
-
-
-def _equal(tensor: Tensor, content: Tensor) -> bool:
-    return tensor.is_meta or isinstance(tensor, FakeTensor) or torch.equal(tensor, content)

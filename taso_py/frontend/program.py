@@ -26,6 +26,7 @@ from taso_py.frontend.export import export, functionalize
 from taso_py.frontend.importer import Importer
 from taso_py.frontend.original import OriginalRun, run_original
 from taso_py.frontend.sizes import OpenSizeError, Sizes
+from taso_py.frontend.snapshot import Snapshot
 from taso_py.frontend.source import type_of
 from taso_py.frontend.state import State, find_state
 from taso_py.ir.graph import Graph
@@ -46,8 +47,14 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         ImportRefusal: the model cannot be imported faithfully.
     """
     kwargs = kwargs or {}
-    run = run_original(module, list(module.buffers()), args, kwargs)
-    return _import(export(module, args, kwargs), run)
+    run = run_original(module, args, kwargs)
+    before = Snapshot(module)
+    try:
+        exported = export(module, args, kwargs)
+    finally:
+        # Tracing writes to tensors that are constants to it, and leaves what it traced in attributes.
+        before.restore()
+    return _import(exported, run)
 
 
 def import_program(
@@ -70,7 +77,7 @@ def import_program(
             )
         args, kwargs = exported.example_inputs
     module = exported.module()
-    return _import(exported, run_original(module, list(module.buffers()), args or (), kwargs or {}))
+    return _import(exported, run_original(module, args or (), kwargs or {}))
 
 
 def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
@@ -93,6 +100,11 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     written = next((name for name, tensor in examples.items() if run.wrote_to(tensor)), None)
     if written is not None:
         raise ImportRefusal(_explain_write(OutputKind.USER_INPUT_MUTATION, written))
+    unseen = next((name for name in run.developed if state.keys.get(name) not in state.written), None)
+    if unseen is not None:
+        raise ImportRefusal(
+            f"the model writes to its {unseen}, which its export does not show; write to it by PyTorch's own operators"
+        )
     returned = [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
     return Program(
         graph=graph,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -36,6 +37,12 @@ class State:
         return tensor.clone() if key in self.written else tensor
 
 
+def place_of(tensor: Tensor) -> object:
+    """Where in memory a tensor lies and how it is read: equal for tensors that are the same one."""
+    lies = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+    return *lies, tensor.dtype, tensor.is_conj(), tensor.is_neg()
+
+
 def find_state(exported: ExportedProgram) -> State:
     """Finds the state of a program.
 
@@ -54,8 +61,9 @@ def find_state(exported: ExportedProgram) -> State:
         if not isinstance(tensor, Tensor) or is_traceable_wrapper_subclass(tensor):
             kind = type(tensor).__name__
             raise ImportRefusal(f"the model's {spec.target} is a {kind}, not a plain tensor; convert it to one first")
-        identity = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        key = keys[spec.target] = known.setdefault(identity, spec.target)
+        if tensor.layout is not torch.strided:
+            raise ImportRefusal(f"the model's {spec.target} has layout {tensor.layout}; call .to_dense() on it first")
+        key = keys[spec.target] = known.setdefault(place_of(tensor), spec.target)
         tensors[key] = tensor
         if spec.kind is InputKind.PARAMETER:
             parameters[key] = tensor.requires_grad

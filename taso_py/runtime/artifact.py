@@ -32,6 +32,7 @@ from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, choose, open_size
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
+from taso_py.runtime.kept import kept
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
 MODEL, PLAN, TRACE = "model.pt2", "plan.json", "trace.rules"
@@ -232,7 +233,8 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         ) from error
     if runtime == "eager" or exported.example_inputs is None:
         return module
-    return prepare(module, runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
+    with kept([module]):
+        return prepare(module, runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
 
 
 def as_json(document: Any) -> bytes:

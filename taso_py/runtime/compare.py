@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -34,6 +35,9 @@ NEARBY = 8
 """On how many inputs nearby the original's error is measured."""
 MAGNITUDES = (1e-2, 1.0, 10.0)
 """Scales of the random inputs, relative to the example inputs' own scale."""
+
+EXAMPLE = "example"
+"""The name of the case that the original takes for certain."""
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -91,12 +95,12 @@ class Comparison:
     @property
     def error(self) -> float:
         """The greatest relative error of the candidate on the example inputs."""
-        return max((o.error for o in self.outputs if o.inputs == "example"), default=0.0)
+        return max((o.error for o in self.outputs if o.inputs == EXAMPLE), default=0.0)
 
     @property
     def original_error(self) -> float:
         """The original's."""
-        return max((o.original_error for o in self.outputs if o.inputs == "example"), default=0.0)
+        return max((o.original_error for o in self.outputs if o.inputs == EXAMPLE), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -113,16 +117,24 @@ class Oracle:
     """What a model gives for some inputs, and what it should give: found once, however many are compared with it."""
 
     def __init__(
-        self, original: Callable[..., Any], reference: Callable[..., Any], cases: Iterable[tuple[str, Arguments]]
+        self,
+        original: Callable[..., Any],
+        reference: Callable[..., Any] | None,
+        cases: Iterable[tuple[str, Arguments]],
+        keeping: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Prepare an oracle; nothing is run before the first comparison.
 
         Args:
             original: the model.
-            reference: computes in float64 and is given the floating-point arguments in float64.
+            reference: computes in float64 and is given the floating-point arguments in float64. If there is none, or it
+                fails, what the original gives takes its place.
             cases: names of inputs, with the inputs.
+            keeping: makes what puts the state of original and reference back to what it was, if their calls change it.
         """
-        self._original, self._reference, self._cases = original, reference, tuple(cases)
+        self._original, self._reference, self._cases, self._keeping = original, reference, tuple(cases), keeping
+        self.notes: list[str] = []
+        """What could not be compared as it should be, and why."""
 
     def compare(self, candidate: Callable[..., Any]) -> Comparison:
         """Runs a candidate on each case and compares its outputs.
@@ -133,9 +145,21 @@ class Oracle:
 
     @cached_property
     def _expected(self) -> Sequence[_Expectation]:
+        with self._keeping():
+            return self._run()
+
+    def _run(self) -> Sequence[_Expectation]:
+        """What both give for the cases, one after the other."""
         found: list[_Expectation] = []
         for name, arguments in self._cases:
-            outputs, truths = outputs_of(self._original, *arguments), _truths(self._reference, arguments)
+            try:
+                outputs = outputs_of(self._original, *arguments)
+            except Exception as error:  # a model may raise anything, and need not take random inputs
+                if name == EXAMPLE:
+                    raise
+                self.notes.append(f"the model does not take {name} inputs ({first_line(error)}); compared without")
+                continue
+            truths = self._truths(arguments, outputs)
             found.append(_Expectation(name, arguments, [*map(_kept, outputs)], [*map(_kept, truths)]))
         return found
 
@@ -151,10 +175,21 @@ class Oracle:
             for position, (before, after, truth) in enumerate(zip(known.outputs, results, known.truths, strict=True))
             if isinstance(before, Tensor)
         ]
-        if any(output.error > output.allowed and not output.problem for output in compared):
-            errors = _errors_nearby(self._original, self._reference, known.arguments)
+        if self._reference is not None and any(o.error > o.allowed and not o.problem for o in compared):
+            with self._keeping():
+                errors = _errors_nearby(self._original, self._reference, known.arguments)
             compared = [replace(o, allowed=max(o.allowed, FACTOR * errors[o.output])) for o in compared]
         return compared
+
+    def _truths(self, arguments: Arguments, outputs: list[Any]) -> list[Any]:
+        """What the reference gives; what the original gave, if there is none."""
+        if self._reference is not None:
+            try:
+                return _truths(self._reference, arguments)
+            except Exception as error:  # an operator need not exist in float64
+                self.notes.append(f"nothing computes it in float64 ({first_line(error)}); compared with the original")
+                self._reference = None
+        return outputs
 
 
 def _truths(reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
@@ -215,17 +250,24 @@ def _kept(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
         return leaf
     storage = leaf.untyped_storage().clone()
-    return leaf.detach().new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+    kept = leaf.detach().new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+    # What is in memory may be the conjugate, or the negative, of what a tensor is.
+    kept = kept.conj() if leaf.is_conj() else kept
+    return torch.ops.aten._neg_view.default(kept) if leaf.is_neg() else kept
 
 
 def to_float64(leaf: Any) -> Any:
-    """A leaf of arguments, in double precision if it is a floating-point tensor."""
+    """A leaf of arguments, in double precision if it is a floating-point or complex tensor."""
+    if isinstance(leaf, Tensor) and leaf.is_complex():
+        return leaf.to(torch.complex128)
     return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, truth: Tensor) -> OutputComparison:
-    """Compares one output of original and candidate with the reference's."""
+    """Compares one output of original and candidate with the reference's; complex ones by their two parts."""
     problem = _difference_in_kind(before, after)
+    if not problem and before.is_complex() and truth.is_complex():
+        before, after, truth = (torch.view_as_real(tensor.resolve_conj()) for tensor in (before, after, truth))
     if problem or not before.is_floating_point():
         unequal = problem or ("" if torch.equal(before, after) else "an exact output differs")
         return OutputComparison(position, inputs, 0.0, 0.0, 0.0, unequal)
@@ -264,7 +306,7 @@ def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> li
     Shuffling keeps integers valid: what was an index, a token or a length remains one.
     """
     example = tuple(args), kwargs
-    cases: list[tuple[str, Arguments]] = [("example", example)]
+    cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
     generator = torch.Generator().manual_seed(seed)
     for magnitude in MAGNITUDES:
         varied = _mapped(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)

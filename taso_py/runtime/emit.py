@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.runtime.artifact import CODE, MODEL, ONNX, exported_program
-from taso_py.runtime.compare import compare_output, outputs_of
+from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, to_float64
 from taso_py.runtime.roundtrip import same
 
 ROUNDINGS = 4096
@@ -98,7 +98,7 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
     if len(wanted) != len(found):
         raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
     for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
-        compared = compare_output(place, "example", before.contiguous(), after.contiguous(), before.double())
+        compared = compare_output(place, EXAMPLE, before.contiguous(), after.contiguous(), to_float64(before))
         allowed = ROUNDINGS * torch.finfo(before.dtype).eps if before.is_floating_point() else 0.0
         if compared.problem or compared.error > allowed:
             problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"

@@ -15,14 +15,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 from taso_py.backend import Plan, Program
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.environment import Environment, resolve_device
+from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
@@ -39,6 +40,7 @@ from taso_py.runtime.decisions import Winners
 from taso_py.runtime.emit import check_forms, emit
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.huggingface import adapt
+from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
@@ -46,7 +48,7 @@ from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source
-from taso_py.runtime.trial import ORIGINAL, Judgement, Trial
+from taso_py.runtime.trial import ORIGINAL, Judgement, Trial, check_import
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
@@ -55,7 +57,7 @@ from taso_py.search.trace import Trace, write_trace
 
 def optimize(
     module: nn.Module | ExportedProgram,
-    example_inputs: Sequence[Any] = (),
+    example_inputs: Sequence[Any] | Tensor = (),
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
@@ -69,7 +71,7 @@ def optimize(
     Args:
         module: in evaluation mode; it is not changed. A model of transformers is run without its cache of keys and
             values, and the result returns plain tuples and dicts. Or an exported program, which brings its own inputs.
-        example_inputs: positional inputs.
+        example_inputs: positional inputs; a tensor alone is the only one.
         example_kwargs: keyword inputs.
         output: the folder to save the result to, which :func:`taso_py.load` reads.
         options: the fields of :class:`Options`.
@@ -77,7 +79,9 @@ def optimize(
     Raises:
         TasoError: the module cannot be imported, or an option is wrong; the message is one line.
     """
-    if isinstance(module, ExportedProgram) and not example_inputs and module.example_inputs is not None:
+    if isinstance(example_inputs, Tensor):
+        example_inputs = (example_inputs,)
+    if isinstance(module, ExportedProgram) and not (example_inputs or example_kwargs) and module.example_inputs:
         example_inputs, example_kwargs = module.example_inputs
     name = type(module).__name__
     if isinstance(module, nn.Module):
@@ -119,8 +123,18 @@ def optimize_source(
     check_forms(forms)
     if output is not None:
         check_writable(output)
-    with torch.no_grad():
-        return _Job(source, options, rules, trace).run(program or import_source(source), output, forms)
+    # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
+    with torch.inference_mode(mode=False), torch.no_grad():
+        source = replace(source, args=_usable(source.args), kwargs=_usable(source.kwargs))
+        program = program or import_source(source)
+        with state_kept(program, [source.callable()]):
+            check_import(source, program, options.seed)
+            return _Job(source, options, rules, trace).run(program, output, forms)
+
+
+def _usable(arguments: Any) -> Any:
+    """Arguments, of tensors that were made in inference mode copies that were not."""
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.clone() if leaf.is_inference() else leaf, arguments)
 
 
 @dataclass
@@ -134,7 +148,7 @@ class _Job:
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
-        runtimes = self._runtimes()
+        runtimes = self._runtimes(program.device)
         with LatencyDatabase() as database:
             tiles = tiles_for(runtimes) if self.options.kernels else PLAIN
             cost = self._cost(program, tiles, database)
@@ -171,9 +185,9 @@ class _Job:
         """Whether what won before counts; not where a trace says what to do."""
         return self.options.cache and self.trace is None
 
-    def _runtimes(self) -> Sequence[str]:
+    def _runtimes(self, device: torch.device) -> Sequence[str]:
         """What to try; without kernels of its own a plan has nothing to compile around."""
-        found = runtimes_to_try(self.options.runtime, resolve_device(self.options.device))
+        found = runtimes_to_try(self.options.runtime, device)
         if self.options.kernels or found == (COMPILED_AROUND,):
             return found
         return [runtime for runtime in found if runtime != COMPILED_AROUND]
@@ -226,7 +240,7 @@ class _Job:
             weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
             rounds=speedup.rounds,
             timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
-            environment=Environment.current(self.options.device).as_dict(),
+            environment=Environment.current(program.device).as_dict(),
             seed=self.options.seed,
             notes=(*found.notes, *notes),
         )

@@ -4,14 +4,15 @@ Prices are medians of few samples, and the best of many graphs is made of kernel
 more so the more graphs there are. What it and the original do not share is measured again, in turns, and the search is
 made anew with that. A search leaves out more than it visits: what an earlier one found is kept, at the new prices.
 
-Invariant: an interrupt from the keyboard gives the best that is known. A second search of the same graph measures
-nothing again, however the first one ended.
+Invariant: an interrupt from the keyboard gives the best that is known. A search that ends otherwise is settled: another
+of the same graph, by the same rules and within the same limits, refines nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Protocol
 
 from tqdm import tqdm
@@ -48,12 +49,12 @@ class Refinable(Cost, Protocol):
         """The time in seconds, without what it took to find out costs."""
         ...
 
-    def is_settled(self, graph: Graph, strategy: str) -> bool:
-        """Whether nothing more is to be found out for a search of a graph."""
+    def is_settled(self, graph: Graph, question: str) -> bool:
+        """Whether nothing more is to be found out for a search of a graph that is asked this."""
         ...
 
-    def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
-        """Tells that a search of a graph has ended, and what the best costs."""
+    def settle(self, graph: Graph, question: str, best_s: float) -> None:
+        """Tells that a search of a graph that was asked this has ended, and what the best costs."""
         ...
 
 
@@ -71,8 +72,9 @@ def search(
             costs comes on top, so that what is found does not depend on how many of them were known.
         progress: whether to show a bar.
     """
+    question = _question(strategy, rules, limits)
     limits = replace(limits, now=cost.now)
-    if cost.is_settled(graph, strategy):
+    if cost.is_settled(graph, question):
         return _searched(graph, rules, cost, strategy, limits, progress)
     start = cost.now()
     found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
@@ -89,8 +91,15 @@ def search(
     except KeyboardInterrupt:
         found = replace(found, stop_reason=StopReason.INTERRUPTED)
     if found.stop_reason is not StopReason.INTERRUPTED:
-        cost.settle(graph, strategy, found.best.seconds)
+        cost.settle(graph, question, found.best.seconds)
     return replace(found, seconds=cost.now() - start)
+
+
+def _question(strategy: str, rules: Sequence[Substitution], limits: Limits) -> str:
+    """What tells searches apart that are not to be settled for each other: another may look farther."""
+    asked = [(field.name, getattr(limits, field.name)) for field in fields(limits) if field.name != "now"]
+    parts = repr((asked, [rule.id for rule in rules]))
+    return f"{strategy} {hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()}"
 
 
 def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -> SearchResult:

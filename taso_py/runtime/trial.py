@@ -8,8 +8,9 @@ were surely faster than the unchanged graph in the same runtime.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from statistics import median
 from typing import Any
@@ -18,11 +19,12 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import stored_bytes
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
 from taso_py.runtime.compare import Arguments, Comparison, Oracle, input_cases
+from taso_py.runtime.kept import state_kept
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
@@ -34,6 +36,9 @@ from taso_py.search.trace import TraceError
 ORIGINAL = "original"
 COMPILED_FINALISTS = 1
 """How many rewritten graphs are built for runtimes that compile, which takes up to a minute each."""
+IMPORT_ERROR = 3e-4
+"""By how much the graph may differ from the model where eager mode takes a faster path, relative to the greatest value.
+Elsewhere they agree to the bit."""
 EVEN = Ratio(1.0, 1.0, 1.0, 0, 1.0)
 """What is compared with itself."""
 
@@ -52,6 +57,8 @@ class Finalist:
     plan: Plan
     runtime: str
     runner: Runner
+    module: nn.Module
+    """What the runner runs."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +104,14 @@ class Trial:
             TrialError: not even the original agrees with itself.
         """
         finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
-        first = race(
-            {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
-            device=self.program.device,
-            seconds=self.seconds,
-            seed=self.seed,
-            on_round=self.on_round,
-        )
+        with self._keeping(*(finalist.module for finalist in finalists.values())):
+            first = race(
+                {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
+                device=self.program.device,
+                seconds=self.seconds,
+                seed=self.seed,
+                on_round=self.on_round,
+            )
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
         for name in ranking[: ranking.index(ORIGINAL)]:
@@ -113,7 +121,8 @@ class Trial:
         return self._original_wins(finalists[ORIGINAL], first)
 
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
-        yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", self.source.callable())
+        original = self.source.callable()
+        yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", original, original)
         taken: set[str] = {ORIGINAL}
         rewritten = [candidate for candidate in found.candidates if candidate.applied]
         for candidate in [found.original, *rewritten]:
@@ -122,18 +131,21 @@ class Trial:
                 if runtime in COMPILED and candidate not in (found.original, *rewritten[:COMPILED_FINALISTS]):
                     continue
                 plan = self.planner(program.graph, runtime)
-                runner = self._prepare(build(program, plan), runtime)
+                module = build(program, plan)
+                runner = self._prepare(module, runtime)
                 if runner is not None:
                     name = _unique(f"{_describe(candidate)}, {runtime}", taken)
-                    yield Finalist(name, candidate, program, plan, runtime, runner)
+                    yield Finalist(name, candidate, program, plan, runtime, runner, module)
 
     def _growth(self, candidate: Candidate) -> float:
         """How many times the weights the candidate stores, which the search has held to the limit."""
         return max(1.0, candidate.static_bytes / max(1, stored_bytes(self.program.weights.values()))) + 1e-6
 
     def _prepare(self, module: nn.Module, runtime: str) -> Runner | None:
+        args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)
         try:
-            return prepare(module, runtime, self.source.args, self.source.kwargs, resizable=bool(self.program.open))
+            with self._keeping(module):
+                return prepare(module, runtime, args, kwargs, resizable=resizable)
         except RuntimeUnavailableError as error:
             self._note(str(error))
             return None
@@ -178,6 +190,8 @@ class Trial:
         content, plan, module = self._reloaded(finalist)
         judged = module if finalist.plan is NO_PLAN else poison(module)
         comparisons = [oracle.compare(judged) for oracle in self._oracles]
+        for note in (note for oracle in self._oracles for note in oracle.notes):
+            self._note(note)
         comparison = Comparison(tuple([output for found in comparisons for output in found.outputs]))
         # What a compiler made is compared too, but where effects of the runs that were timed would show.
         if finalist.runtime != "eager" and comparison.passed and not self.program.graph.effects:
@@ -198,30 +212,62 @@ class Trial:
     @cached_property
     def _oracles(self) -> Sequence[Oracle]:
         """Of inputs of the sizes of the examples, and of others where the model leaves sizes open."""
-        original, reference = self.source.callable(), build(retype(self.program))
+        original, reference = self.source.callable(), self._reference()
         same = input_cases(self.source.args, self.source.kwargs, self.seed)
-        return [Oracle(original, reference, cases) for cases in (same, self._resized()) if cases]
+        keeping = partial(self._keeping, *(module for module in (original, reference) if module is not None))
+        return [Oracle(original, reference, cases, keeping) for cases in (same, self._resized()) if cases]
+
+    def _reference(self) -> nn.Module | None:
+        """The program in float64, if all of its operators can compute in that."""
+        try:
+            return build(retype(self.program))
+        except RuntimeError as error:
+            self._note(f"nothing computes it in float64 ({first_line(error)}); compared with the original")
+            return None
 
     def _resized(self) -> Sequence[tuple[str, Arguments]]:
         """Cases of other sizes, where the model leaves them open."""
         if not self.program.open:
             return []
         saved = serialize(build(self.program), self.source.args, self.source.kwargs, open_shapes(self.program))
-        return resized_cases(self.program, [self.source.callable(), deserialize(saved)], self.seed)
+        modules = [self.source.callable(), deserialize(saved)]
+        with self._keeping(*modules):
+            return resized_cases(self.program, modules, self.seed)
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
-        return confirm(
-            self.source.call_of(baseline.runner),
-            self.source.call_of(winner.runner),
-            device=self.program.device,
-            seconds=self.seconds / 2,
-            seed=self.seed + 1,
-            on_round=self.on_round,
-        )
+        with self._keeping(baseline.module, winner.module):
+            return confirm(
+                self.source.call_of(baseline.runner),
+                self.source.call_of(winner.runner),
+                device=self.program.device,
+                seconds=self.seconds / 2,
+                seed=self.seed + 1,
+                on_round=self.on_round,
+            )
+
+    def _keeping(self, *modules: nn.Module) -> AbstractContextManager[None]:
+        return state_kept(self.program, modules)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def check_import(source: Source, program: Program, seed: int) -> None:
+    """Makes sure that the graph, computed plainly, gives what the model gives.
+
+    Results are judged by the graph in float64, to which what was imported wrongly would seem right.
+
+    Raises:
+        TrialError: it gives something else.
+    """
+    original = source.callable()
+    with state_kept(program, [original]):
+        oracle = Oracle(original, None, input_cases(source.args, source.kwargs, seed))
+        outputs = oracle.compare(build(program)).outputs
+    found = Comparison(tuple(replace(output, allowed=max(output.allowed, IMPORT_ERROR)) for output in outputs))
+    if not found.passed:
+        raise TrialError(f"the model gives something else than its export: {found.reason}; docs/limits.md says when")
 
 
 def _describe(candidate: Candidate) -> str:

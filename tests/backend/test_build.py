@@ -97,6 +97,22 @@ def test_arguments_are_checked() -> None:
     assert torch.equal(module(X, True), X + torch.arange(3))
 
 
+def test_the_structure_of_arguments_is_checked() -> None:
+    """Flattening alone would take the elements that the example had, and leave out the others."""
+    model = Model(lambda s, xs, named: sum(xs) * named["scale"])
+    module = build(import_module(model, ([X, X], {"scale": X, "other": X})))
+    assert torch.equal(module([X, X + 1], {"other": X, "scale": X + 2}), (2 * X + 1) * (X + 2))
+    for xs, named, problem in (
+        ([X, X, X], {"scale": X, "other": X}, "2 values in a row, not 3"),
+        (X, {"scale": X, "other": X}, "2 values in a row, not 0"),
+        ([X, X], {"scale": X}, "a dict with 'scale', 'other', not 'scale'"),
+        ([X, X], {"scale": X, "other": X, "mask": X}, "not 'scale', 'other', 'mask'"),
+        ([X, X], {"scale": None, "other": X}, "a tensor as args_1_scale, not NoneType"),
+    ):
+        with pytest.raises(ArgumentError, match=problem):
+            module(xs, named)
+
+
 def test_fx_nodes_name_their_graph_node() -> None:
     program = import_module(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), (X,))
     digests = {node.meta["digest"] for node in build(program).graph.nodes if "digest" in node.meta}

@@ -65,6 +65,15 @@ def test_complex_numbers_widen() -> None:
     assert torch.equal(found, torch.fft.fft(X.double()).abs())
 
 
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F32])
+def test_complex_inputs_and_weights_are_of_the_type_that_the_graph_says(dtype: DType) -> None:
+    wide = torch.complex128 if dtype is DType.F64 else torch.complex64
+    z, w = torch.randn(2, 3, dtype=torch.complex64), torch.randn(3, 3, dtype=torch.complex64)
+    program = retype(import_module(Model(lambda s, z: (z @ s.w).real * 2, w=w), (z,)), dtype)
+    assert program.weights["w"].dtype is program.example_inputs[0].dtype is wide
+    assert torch.equal(build(program)(z.to(wide)), (z.to(wide) @ w.to(wide)).real * 2)
+
+
 def test_reading_bits_cannot_be_retyped() -> None:
     program = import_module(Model(lambda s, x: x.view(torch.int32)), (X,))
     with pytest.raises(TensorError, match=r"aten\.view\.dtype reads the bits"):

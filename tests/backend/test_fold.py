@@ -157,3 +157,22 @@ def test_what_equals_a_buffer_that_is_written_is_stored_apart() -> None:
     module = build(after)
     assert module(X)[1].tolist() == module(X)[1].tolist() == (X + 1).tolist()
     assert run(before)[1].tolist() == (X + 1).tolist()
+
+
+def test_conjugates_are_folded_to_numbers_of_their_own() -> None:
+    """The conjugate of a weight, and the imaginary part of that, are the weight's own memory with a bit set."""
+    w = torch.randn(2, dtype=torch.complex64)
+    functions = (lambda s, x: torch.fft.rfft(x) * s.w.conj(), lambda s, x: torch.fft.rfft(x) * s.w.conj().imag)
+    for function in functions:
+        before, after = folded(Model(function, w=w))
+        assert torch.equal(*run(before), *run(after))
+        (weight,) = after.weights.values()
+        assert not weight.is_conj()
+        assert not weight.is_neg()
+
+
+def test_weights_that_are_conjugates_are_told_apart_by_their_numbers() -> None:
+    w = torch.randn(2, dtype=torch.complex64)
+    model = Model(lambda s, x: torch.fft.rfft(x) * s.w + s.v * 1, w=w.conj(), v=w)
+    before, after = folded(model)
+    assert torch.equal(*run(before), *run(after))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taso_py.backend import build
+from taso_py.frontend import import_module
 from taso_py.runtime import zoo
 from taso_py.runtime.roundtrip import round_trip as zoo_round_trip
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
@@ -263,6 +264,13 @@ def test_autocast_and_gradient_modes_are_taken_in() -> None:
             return z + 1
 
     assert operator_names(round_trip(Model(forward), randn(3, 3))) == ["cast", "matmul", "cast", "mul", "add"]
+
+
+def test_a_tensor_that_is_given_twice_is_two_arguments() -> None:
+    model = Model(lambda s, x, y, z: 2 * x + 3 * y + z)
+    x, y, z = (randn(size, 2) for size in (3, 3, 3))
+    module = build(import_module(model, (x, x), {"z": x}))
+    assert torch.equal(module(x, y + 1, z=z * 2), model(x, y + 1, z=z * 2))
 
 
 def test_trees_keywords_and_plain_values() -> None:

@@ -101,3 +101,35 @@ def test_an_oracle_is_asked_once_and_keeps_what_it_said() -> None:
     assert oracle.compare(_adding(torch.float32)).passed
     assert len(runs) == 4
     assert not oracle.compare(original).passed
+
+
+def test_inputs_that_the_original_does_not_take_are_left_out_with_a_note() -> None:
+    table = torch.randn(6, 3)
+
+    def looked_up(x: Tensor) -> Tensor:
+        return table[x[:, 0].long()]
+
+    x = torch.tensor([[0.0], [5.0], [3.0]])
+    oracle = Oracle(looked_up, looked_up, input_cases((x,), {}, seed=0))
+    comparison = oracle.compare(looked_up)
+    assert comparison.passed
+    assert "example" in {output.inputs for output in comparison.outputs}
+    assert "random x10" not in {output.inputs for output in comparison.outputs}
+    assert any("does not take random x10 inputs" in note for note in oracle.notes)
+    assert not oracle.compare(lambda x: looked_up(x) + 1e-3).passed
+
+
+def test_an_original_that_fails_on_the_example_is_no_original() -> None:
+    def failing(x: Tensor) -> Tensor:
+        raise IndexError("no")
+
+    with pytest.raises(IndexError):
+        _compare(torch.exp, failing)
+
+
+@pytest.mark.parametrize("reference", [None, lambda x: torch.exp(x.float()).to_mkldnn().exp()])
+def test_without_a_reference_the_original_is_compared_with(reference: Callable[[Tensor], Any] | None) -> None:
+    oracle = Oracle(torch.exp, reference, input_cases((X,), {}, seed=0))
+    assert oracle.compare(torch.exp).passed
+    assert not oracle.compare(lambda x: torch.exp(x) * (1 + 1e-4)).passed
+    assert bool(oracle.notes) == (reference is not None)

@@ -13,6 +13,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
+from taso_py.rules.verdict import Numerics
 from taso_py.runtime import searching
 from taso_py.runtime.searching import search
 from taso_py.search.result import Limits, SearchResult, StopReason
@@ -51,11 +52,11 @@ class Refined(FakeCost):
     def now(self) -> float:
         return float(next(self.times))
 
-    def is_settled(self, graph: Graph, strategy: str) -> bool:
-        return (graph, strategy) in self.settled
+    def is_settled(self, graph: Graph, question: str) -> bool:
+        return (graph, question) in self.settled
 
-    def settle(self, graph: Graph, strategy: str, best_s: float) -> None:
-        self.settled[graph, strategy] = best_s
+    def settle(self, graph: Graph, question: str, best_s: float) -> None:
+        self.settled[graph, question] = best_s
 
 
 def operator(found: SearchResult) -> str:
@@ -69,12 +70,22 @@ def test_what_only_seems_best_is_given_up() -> None:
     assert (operator(found), found.best.seconds) == ("sigmoid", 9.0)
     asked = [{"relu", "tanh"}, {"relu", "sigmoid"}, {"relu", "sigmoid"}]
     assert cost.asked == asked
-    assert cost.settled == {(GRAPH, "backtracking"): 9.0}
+    assert [(graph, seconds) for (graph, _), seconds in cost.settled.items()] == [(GRAPH, 9.0)]
     assert operator(search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)) == "sigmoid"
     assert cost.asked == asked, "a second search has nothing to find out"
     once = searching.SEARCHES["backtracking"](GRAPH, RULES, cost, Limits())
     assert found.built > once.built
     assert found.expansions > once.expansions
+
+
+@pytest.mark.parametrize("change", [{"budget": 1}, {"seconds": 30.0}, {"numerics": Numerics.EXACT}])
+def test_a_search_is_not_settled_for_another(change: dict[str, Any]) -> None:
+    cost = Refined()
+    search(GRAPH, RULES, cost, "backtracking", replace(Limits(), **change), progress=False)
+    search(GRAPH, RULES[:1], cost, "backtracking", Limits(), progress=False)
+    asked = len(cost.asked)
+    search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
+    assert len(cost.asked) > asked
 
 
 def test_the_time_of_a_search_is_that_of_the_cost() -> None:

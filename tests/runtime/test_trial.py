@@ -11,16 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
-from taso_py.runtime import optimize, trial
+from taso_py.runtime import artifact, optimize, trial
+from taso_py.runtime.artifact import load
 from taso_py.runtime.decisions import Winners
 from taso_py.runtime.optimize import optimize_source
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.source import Source
+from taso_py.runtime.trial import TrialError, check_import
 from taso_py.search.result import Candidate, SearchResult, StopReason
 
 X = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
@@ -143,3 +146,78 @@ def test_what_lost_once_is_still_remembered(monkeypatch: pytest.MonkeyPatch, tmp
     for file in (tmp_path / "decisions").iterdir():
         file.write_text(file.read_text(encoding="utf-8").replace("step", "stop"), encoding="utf-8")
     assert Winners(program, Options(kernels=False), [RULE]).last() is None, "damaged"
+
+
+class Counting(nn.Module):
+    """A model with state: it counts its calls, and enough else for a call to be timed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls.add_(1)
+        return torch.relu(x.relu()) + self.calls, self.calls
+
+
+@pytest.mark.parametrize("runtime", ["eager", "inductor"])
+def test_neither_model_nor_result_remembers_the_race(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(module: nn.Module, _: str, args: Sequence[Any], kwargs: dict[str, Any], **__: Any) -> nn.Module:
+        """As compilers do, calls the module."""
+        module(*args, **kwargs)
+        return module
+
+    for home in (trial, artifact):
+        monkeypatch.setattr(home, "prepare", prepare)
+    model, x = Counting().eval(), torch.randn(100, 100)
+    model(x)
+    options = Options(runtime=runtime, race_seconds=0.5, time_limit=1.0, cache=False)
+    found = optimize_source(Source("counting", model, (x,), {}), options, [RULE], tmp_path)
+    assert found.report.comparison_passed
+    assert int(model.calls) == 1
+    for count in (2, 3):
+        value, calls = found.module(x)
+        assert int(calls) == count
+        torch.testing.assert_close(value, x.relu() + count)
+    assert int(load(tmp_path)(x)[1]) == 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_what_is_imported_wrongly_is_refused() -> None:
+    """Eager mode computes nested tensors where padding is masked, an export does not."""
+    layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x, padding = torch.randn(2, 6, 64), torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    source = Source("encoder", model, (x,), {"src_key_padding_mask": padding})
+    with torch.no_grad():
+        program = import_source(source)
+    with pytest.raises(TrialError, match="gives something else than its export: output 0 on example inputs is off by"):
+        check_import(source, program, 0)
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        check_import(source, program, 0)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def test_optimizing_in_inference_mode_gives_a_result_for_outside_of_it() -> None:
+    model = Layers().eval()
+    with torch.inference_mode():
+        x = torch.randn(4, 128)
+        found = optimize.optimize(model, x, race_seconds=0.1, time_limit=1.0, cache=False)
+    y = torch.randn(4, 128, requires_grad=True)
+    torch.testing.assert_close(found.module(y), model(y), rtol=1e-4, atol=1e-5)
+
+
+def test_keywords_take_the_place_of_a_programs_own_inputs() -> None:
+    class Doubled(nn.Module):
+        def forward(self, *, x: Tensor) -> Tensor:
+            return x + x
+
+    program = torch.export.export(Doubled(), (), {"x": torch.ones(3)})
+    with pytest.raises(TasoError, match="shape"):
+        optimize.optimize(program, example_kwargs={"x": torch.ones(4)}, race_seconds=0.1)

@@ -1,0 +1,227 @@
+"""The run of the original leaves no trace; what a model keeps for its next call is in the export, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from taso_py.backend import build
+from taso_py.frontend import ImportRefusal, import_module
+from tests.round_trips import Model, round_trip
+
+X = torch.arange(6.0).view(2, 3)
+
+
+class Keeping(Model):
+    """A model with buffers and plain attributes; tensors among the latter are copies of the ones given."""
+
+    def __init__(
+        self, function: Callable[..., Any], *, buffers: dict[str, Tensor] | None = None, **attributes: Any
+    ) -> None:
+        super().__init__(function, **(buffers or {}))
+        for name, value in attributes.items():
+            setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
+
+
+def counting(s: Any, x: Tensor) -> Tensor:
+    s.n = s.n + 1
+    return x + s.n
+
+
+def test_assigned_buffer_is_written_to_and_is_the_models_own_afterwards() -> None:
+    model = Model(counting, n=torch.zeros(3))
+    n = model.get_buffer("n")
+    round_trip(model, X)
+    assert model.get_buffer("n") is n
+    assert n.tolist() == [0, 0, 0]
+
+
+def test_assigned_buffer_of_a_module_within_is_refused() -> None:
+    """Its export says nothing of the write."""
+    model = nn.Sequential(nn.ReLU(), Model(counting, n=torch.zeros(3)))
+    n = model.get_buffer("1.n")
+    with pytest.raises(
+        ImportRefusal, match=r"changes its 1\.n from call to call, .* a buffer that is written to in place"
+    ):
+        import_module(model, (X,))
+    assert model.get_buffer("1.n") is n
+    assert n.tolist() == [0, 0, 0]
+
+
+def stepping(s: Any, x: Tensor) -> Tensor:
+    s.k = s.k + 1
+    return x * s.k
+
+
+def switching(s: Any, x: Tensor) -> Tensor:
+    s.k = not s.k
+    return x if s.k else -x
+
+
+def starting(s: Any, x: Tensor) -> Tensor:
+    s.k, first = 1, s.k == 0
+    return x if first else -x
+
+
+def differing(s: Any, x: Tensor) -> Tensor:
+    s.k, old = x.clone(), s.k
+    return x - old
+
+
+def remembering(s: Any, x: Tensor) -> Tensor:
+    s.k = x if s.k is None else torch.tanh(s.k + x)
+    return s.k * 1
+
+
+def pairing(s: Any, x: Tensor) -> Tensor:
+    s.k = (s.k[0] + 1, None)
+    return x * s.k[0]
+
+
+STATEFUL: list[tuple[Callable[..., Any], Any]] = [
+    (stepping, 0),
+    (stepping, 0.5),
+    (stepping, torch.zeros(3)),
+    (switching, False),
+    (starting, 0),
+    (differing, torch.zeros(2, 3)),
+    (remembering, None),
+    (pairing, (torch.zeros(3), None)),
+]
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+@pytest.mark.parametrize(("function", "start"), STATEFUL)
+def test_attribute_that_the_next_result_depends_on_is_refused(
+    function: Callable[..., Any], start: Any, is_within: bool
+) -> None:
+    keeping = Keeping(function, k=start)
+    before = keeping.k
+    with pytest.raises(ImportRefusal, match=r"changes its (0\.)?k from call to call"):
+        import_module(nn.Sequential(keeping) if is_within else keeping, (X,))
+    assert keeping.k is before
+    assert not isinstance(before, Tensor) or bool((before == 0).all())
+
+
+def test_contents_of_an_attribute_are_put_back_where_its_export_is_refused() -> None:
+    model = Keeping(lambda s, x: (s.k.add_(1), x * s.k)[1], k=torch.zeros(3))
+    with pytest.raises(ImportRefusal, match="k is mutated"):
+        import_module(model, (X,))
+    assert vars(model)["k"].tolist() == [0, 0, 0]
+
+
+def test_a_model_that_fails_is_left_as_it_was() -> None:
+    def failing(s: Any, x: Tensor) -> Tensor:
+        s.k, s.made = s.k + 1, torch.ones(2)
+        return x @ x
+
+    model = Keeping(failing, k=0)
+    with pytest.raises(ImportRefusal, match="fails on the example inputs"):
+        import_module(model, (X,))
+    assert model.k == 0
+    assert not hasattr(model, "made")
+
+
+def caching(s: Any, x: Tensor) -> Tensor:
+    if s.length != x.shape[0]:
+        s.length, s.table = x.shape[0], torch.arange(x.shape[0]).float()[:, None]
+    return x + s.table
+
+
+def recording(s: Any, x: Tensor) -> Tensor:
+    s.table = torch.softmax(x, -1)
+    return x * s.table
+
+
+CACHING: list[Callable[[], Model]] = [
+    lambda: Keeping(caching, length=0),
+    lambda: Keeping(caching, length=0, table=None),
+    lambda: Keeping(caching, length=5, table=torch.zeros(5, 1)),
+    lambda: Keeping(recording),
+    lambda: Keeping(recording, table=torch.zeros(2, 3)),
+]
+
+
+@pytest.mark.parametrize("make", CACHING)
+def test_what_is_filled_at_the_first_call_is_no_state(make: Callable[[], Model]) -> None:
+    round_trip(make(), X)
+    round_trip(nn.Sequential(make(), nn.ReLU()), X)
+
+
+def test_a_table_in_a_buffer_that_is_made_longer_is_no_state() -> None:
+    def model() -> Model:
+        return Keeping(caching, buffers={"table": torch.zeros(5, 1)}, length=5)
+
+    round_trip(model(), X)
+    round_trip(nn.Sequential(model()), X)
+
+
+def test_weights_that_are_computed_anew_at_each_call_are_no_state() -> None:
+    for normalize in (nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm):
+        model = normalize(nn.Linear(3, 3)).eval()
+        with torch.no_grad():
+            assert torch.equal(build(import_module(model, (X,)))(X), model(X))
+
+
+def test_lazy_modules_become_what_they_are_at_the_first_call() -> None:
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()).eval()
+    built = build(import_module(model, (X,)))
+    assert torch.equal(built(X), model(X))
+
+
+def test_not_a_number_is_no_change() -> None:
+    unknown = torch.full((3,), float("nan"))
+    round_trip(Keeping(lambda s, x: x + 1, buffers={"n": unknown}, k=unknown), X)
+
+
+def test_what_tracing_leaves_in_attributes_is_removed() -> None:
+    def tracing(s: Any, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            s.seen = x + 1
+        return x * 2
+
+    model = Model(tracing)
+    import_module(model, (X,))
+    assert not hasattr(model, "seen")
+
+
+def test_neighbours_in_memory_are_not_taken_for_written() -> None:
+    """They share the count of writes."""
+    memory = torch.zeros(6)
+    round_trip(Model(lambda s, x: (s.a.add_(1), x + s.a + s.b)[1], a=memory[:3], b=memory[3:]), X)
+
+
+def test_writes_to_buffers_that_an_export_does_not_show_are_refused() -> None:
+    library = torch.library.Library("taso_py_test_silent", "DEF")
+    library.define("count(Tensor n, Tensor x) -> Tensor")
+
+    def count(n: Tensor, x: Tensor) -> Tensor:
+        n.add_(1)
+        return x + n
+
+    library.impl("count", count, "CompositeExplicitAutograd")
+    torch.library.register_fake("taso_py_test_silent::count", lambda n, x: x + n, lib=library)
+    model = Model(lambda s, x: torch.ops.taso_py_test_silent.count(s.n, x), n=torch.zeros(3))
+    with pytest.raises(ImportRefusal, match="writes to its n, which its export does not show"):
+        import_module(model, (X,))
+    assert model.get_buffer("n").tolist() == [0, 0, 0]
+
+
+def test_inference_mode() -> None:
+    """The versions of tensors made there are not counted."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    with torch.inference_mode():
+        x = torch.ones(2, 3)
+        assert torch.equal(build(import_module(model, (x,)))(x), model(x))
+        with pytest.raises(ImportRefusal, match=r"writes to its input \w+; clone the input"):
+            import_module(Model(lambda s, x: x.add_(1)), (x,))
+        made = nn.Sequential(nn.Linear(3, 3), Model(counting, n=torch.zeros(3)))
+        with pytest.raises(ImportRefusal, match=r"1\.n"):
+            import_module(made, (x,))
+    assert made.get_buffer("1.n").tolist() == [0, 0, 0]
+    with torch.no_grad():
+        assert torch.equal(build(import_module(model, (x,)))(x), model(x))

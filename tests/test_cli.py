@@ -172,6 +172,23 @@ def test_verify_proves_and_refutes(model: Path, capsys: pytest.CaptureFixture[st
     assert evidence["source"] != evidence["target"]
 
 
+def test_verify_fails_a_rule_that_understates_its_numerics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scaled.rules"
+    stated = """rule a: float[M,K], b: float[K,N], c: float[]
+      source mul(matmul(a, b), c) target matmul(a, mul(b, c))"""
+    for line, status in (("", 1), ("numerics REASSOCIATE", 1), ("numerics RANGE", 0), ("numerics MASK", 0)):
+        path.write_text(f"{stated} {line}")
+        assert main(["verify", str(path), "--jobs", "1", "--json"]) == status
+        verdict = json.loads(capsys.readouterr().out)
+        assert (verdict["proved"], verdict.get("understated", 0)) == (1 - status, status)
+        assert [failed["reason"][-20:] for failed in verdict["failed"]] == ["write numerics RANGE"] * status
+    path.write_text(stated)
+    assert main(["verify", str(path), "--jobs", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "UNDERSTATED true, but" in printed
+    assert "0 proved, 0 refuted, 0 unknown, 1 understated" in printed
+
+
 def _interrupted_verification(path: Path, count: int) -> tuple[int, str, str]:
     """Exit status and output of a verification of so many rules that is interrupted once the first are proved."""
     many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(count))

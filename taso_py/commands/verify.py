@@ -1,4 +1,8 @@
-"""``taso-py verify``: prove every rule again, from nothing."""
+"""``taso-py verify``: prove every rule again, from nothing.
+
+A rule that is true fails all the same if its two sides may differ more in floating point than the numerics class says
+that it states: a cap on the class would let it pass.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,21 @@ from taso_py.executors import add_options, open_pool
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import write_rule
-from taso_py.rules.verdict import Outcome, Verdict
+from taso_py.rules.verdict import Numerics, Outcome, Verdict
 
 _Answer = TypeVar("_Answer")
 
 CHUNK = 4
 """How many rules a process is given together."""
+UNDERSTATED = "understated"
+"""What a rule is that is proved, but not at the numerics class that it states."""
 
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
-    parser = command(commands, "verify", _verify, "Prove every rule again; exit status 0 only if all are PROVED.")
+    parser = command(
+        commands, "verify", _verify, "Prove every rule again; exit status 0 only if all are PROVED as they stand."
+    )
     parser.add_argument(
         "files", metavar="FILE", type=Path, nargs="*", help="rule files (default: the shipped database)"
     )
@@ -66,18 +74,24 @@ def _verify(parsed: argparse.Namespace) -> int:
             found = _each(pool.map(opinion_of, proved, chunk=CHUNK), proved, "second opinion")
             opinions = {rule.id: opinion for rule, opinion in zip(proved, found, strict=True)}
     seconds = perf_counter() - start
-    counts = {outcome.value: sum(verdict.outcome is outcome for verdict in verdicts) for outcome in Outcome}
-    failed = [(rule, v) for rule, v in zip(rules, verdicts, strict=True) if v.outcome is not Outcome.PROVED]
+    results = [_result(rule, verdict) for rule, verdict in zip(rules, verdicts, strict=True)]
+    names = [outcome.value for outcome in Outcome] + [UNDERSTATED] * (UNDERSTATED in results)
+    counts = {name: results.count(name) for name in names}
+    failed = [
+        (rule, result, _reason(v, result), v)
+        for rule, result, v in zip(rules, results, verdicts, strict=True)
+        if result != Outcome.PROVED.value
+    ]
     if parsed.json:
         reasons = [
-            {"id": rule.id, "outcome": v.outcome.value, "reason": v.reason, "counterexample": _evidence(v)}
-            for rule, v in failed
+            {"id": rule.id, "outcome": result, "reason": reason, "counterexample": _evidence(v)}
+            for rule, result, reason, v in failed
         ]
         asked = {"second_opinion": opinions} if parsed.second_opinion else {}
         print_json({**counts, "seconds": round(seconds, 3), "failed": reasons, **asked})
     else:
-        for rule, verdict in failed:
-            print(f"{verdict.outcome.value.upper()} {verdict.reason}\n{write_rule(rule)}\n")
+        for rule, result, reason, _ in failed:
+            print(f"{result.upper()} {reason}\n{write_rule(rule)}\n")
         for name, opinion in opinions.items():
             print(f"{name}  {opinion}")
         print(", ".join(f"{number} {name}" for name, number in counts.items()) + f" in {seconds:.1f} s")
@@ -85,6 +99,18 @@ def _verify(parsed: argparse.Namespace) -> int:
             agreeing = sum(opinion == "agrees" for opinion in opinions.values())
             print(f"second opinion: {agreeing} of {len(opinions)} proved rules follow from others as axioms")
     return 1 if failed else 0
+
+
+def _result(rule: Substitution, verdict: Verdict) -> str:
+    """What is counted: the outcome, unless the rule is proved at a class above the one that it states."""
+    return UNDERSTATED if rule.numerics < (verdict.numerics or Numerics.EXACT) else verdict.outcome.value
+
+
+def _reason(verdict: Verdict, result: str) -> str:
+    """Why a rule fails, in one line."""
+    if result != UNDERSTATED or verdict.numerics is None:
+        return verdict.reason
+    return f"true, but the two sides may differ more than the rule states: write numerics {verdict.numerics.name}"
 
 
 def _evidence(verdict: Verdict) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
+from math import fsum
 
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
@@ -132,12 +133,20 @@ class _Revision:
         self._slots: dict[Node, Slot] = {}
         self._homes: dict[Node, Node] = {}
         self._filled: list[Node] = []
+        self._known_around: dict[Node, list[Value]] = {}
+        self._known_readers: dict[Value, list[Node]] = {}
         for slot in before.slots.values():
             self._keep(slot)
 
     def _keep(self, slot: Slot) -> None:
         """Takes a slot over, unless nodes of it are gone or have become nodes that another slot computes."""
         images, slots, homes = self._images, self._slots, self._homes
+        if len(slot.nodes) == 1:
+            node = images.get(slot.nodes[0], slot.nodes[0])
+            if node in self._users and node not in slots and node not in homes:
+                is_same = node is slot.nodes[0]
+                slots[node] = slot if is_same else Slot((node,), slot.pairs, slot.own, slot.label, slot.matters)
+            return
         nodes = tuple([images.get(node, node) for node in slot.nodes])
         for node in nodes:
             if node not in self._users or node in slots or node in homes:
@@ -211,6 +220,7 @@ class _Revision:
         """This revision with more slots."""
         way = copy(self)
         way._slots, way._homes, way._filled = dict(self._slots), dict(self._homes), []
+        way._known_around, way._known_readers = {}, {}
         for slot in slots:
             *inner, root = slot.nodes
             way._slots[root] = slot
@@ -289,26 +299,44 @@ class _Revision:
         return labels[root] if root in labels else self._slots[root].label
 
     def _around(self, root: Node) -> list[Value]:
-        """The values of rank 4 that a slot reads and gives."""
-        nodes = self._slots[root].nodes
-        read = [value for node in nodes for value in node.inputs if is_formatted(value) and value.node not in nodes]
-        return list(dict.fromkeys([*read, *(value for value in root.outputs if is_formatted(value))]))
+        """The values of rank 4 that a slot reads and gives, remembered."""
+        known = self._known_around.get(root)
+        if known is None:
+            nodes = self._slots[root].nodes
+            read = [value for node in nodes for value in node.inputs if is_formatted(value) and value.node not in nodes]
+            found = dict.fromkeys([*read, *(value for value in root.outputs if is_formatted(value))])
+            known = self._known_around[root] = list(found)
+        return known
+
+    def _readers(self, value: Value) -> list[Node]:
+        """The slots that read a value from another, remembered."""
+        known = self._known_readers.get(value)
+        if known is None:
+            known = self._known_readers[value] = []
+            for user in self._users[value.node]:
+                slot = self._slots.get(root := self._homes.get(user, user))
+                if slot is not None and value in user.inputs and value.node not in slot.nodes:
+                    known.append(root)
+        return known
 
     def _seconds(self, roots: Iterable[Node], values: Iterable[Value], labels: Mapping[Node, int]) -> float:
-        own = sum(self._slots[root].own[self._label(root, labels)] for root in roots)
-        return own + sum(self._converting(value, labels) for value in values)
+        # What is added comes from sets, whose order is chance: the sum must not depend on it.
+        own = fsum([self._slots[root].own[self._label(root, labels)] for root in roots])
+        return own + fsum([self._converting(value, labels) for value in values])
 
     def _converting(self, value: Value, labels: Mapping[Node, int]) -> float:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
         maker = self._slots.get(value.node)
         given = self._rim.gives(value) if maker is None else maker.pairs[self._label(value.node, labels)][1]
-        wanted = given.other in self._wanted.get(value, ())
-        for user in self._users[value.node]:
-            root = self._homes.get(user, user)
-            slot = self._slots.get(root)
-            if not wanted and slot is not None and value in user.inputs and value.node not in slot.nodes:
-                wanted = slot.pairs[self._label(root, labels)][0] is not given
-        return self._prices.conversion_seconds(value, given.other) if wanted else 0.0
+        is_wanted = value in self._wanted and given.other in self._wanted[value]
+        if not is_wanted:
+            slots = self._slots
+            for root in self._readers(value):
+                slot = slots[root]
+                if slot.pairs[labels.get(root, slot.label)][0] is not given:
+                    is_wanted = True
+                    break
+        return self._prices.conversion_seconds(value, given.other) if is_wanted else 0.0
 
     def _result(self, changed: Set[Value]) -> Appraisal:
         """The appraisal, what the conversion of some values costs asked anew."""
@@ -319,4 +347,4 @@ class _Revision:
                 conversions[value] = seconds
         conversions.update((value, seconds) for value in changed if (seconds := self._converting(value, {})))
         own = sum([slot.own[slot.label] for slot in self._slots.values()])
-        return Appraisal(self._slots, self._homes, conversions, own + sum(conversions.values()))
+        return Appraisal(self._slots, self._homes, conversions, own + fsum(conversions.values()))

@@ -73,6 +73,8 @@ class Latencies:
         self._known: dict[Key, float] = {}
         self._refined: dict[Key, float | None] = {}
         """What latencies became when they were measured in turns, over what they were; None where they were not."""
+        self._final: dict[Key, float] = {}
+        """Those of covers, refined. The key of a cover decides on that of its product alone, which is slow to make."""
         self.measured = 0
         """How many latencies were measured, not found in the database."""
         self.disturbed = 0
@@ -88,8 +90,11 @@ class Latencies:
     def of_cover(self, cover: Cover, reads: Format) -> float:
         """That of a cover that reads a memory format."""
         key = self.key(cover, reads)
-        bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
-        return self._first(key, cover, reads) * self._refinement(bare_key)
+        known = self._final.get(key)
+        if known is None:
+            bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
+            known = self._final[key] = self._first(key, cover, reads) * self._refinement(bare_key)
+        return known
 
     def _first(self, key: Key, cover: Cover, reads: Format) -> float:
         """The same before it is refined."""
@@ -197,6 +202,7 @@ class Latencies:
             calls = {key: timed_call(*covers[key], self._device, ring) for key in before}
             with self._stopwatch():
                 found, is_calm = self._measuring.in_turns(calls)
+        self._final.clear()
         scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
             again = latency.scaled(scale)

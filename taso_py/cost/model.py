@@ -14,7 +14,6 @@ Invariant: the latency of a node is the same until it is refined, which no searc
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -123,7 +122,8 @@ class CostModel:
 
     def value_bytes(self, value: Value) -> int:
         """The memory that a value takes."""
-        return math.prod(value.type.sizes) * TORCH_DTYPES[value.type.dtype].itemsize
+        type_ = value.type
+        return type_.elements * TORCH_DTYPES[type_.dtype].itemsize
 
     def rescale(self, scale: float) -> None:
         """Lets graphs take so many times as long as their calls one by one."""

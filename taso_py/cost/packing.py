@@ -8,9 +8,7 @@ Invariant: what is taken computes every node once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
-import networkx as nx
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from taso_py.ir.node import Node
 from taso_py.kernels.tile import Cover
@@ -39,19 +37,30 @@ def cheapest(
 
 def _packing(savings: Mapping[Cover, float]) -> list[Cover]:
     """Covers that do not overlap and save the most together."""
-    by_node: dict[Node, list[Cover]] = {}
-    for cover in savings:
-        for node in cover.nodes:
-            by_node.setdefault(node, []).append(cover)
-    conflicts: nx.Graph[Cover] = nx.Graph()
-    conflicts.add_nodes_from(savings)
-    for covers in by_node.values():
-        conflicts.add_edges_from((covers[0], other) for other in covers[1:])
     packed: list[Cover] = []
-    for part in nx.connected_components(conflicts):
+    for part in _parts(savings):
         ordered = sorted(part, key=lambda cover: (-savings[cover], cover.root.digest, cover.name, len(cover.nodes)))
         packed += _heaviest(ordered, savings) if len(ordered) <= MOST_EXACT else _greedy(ordered)
     return packed
+
+
+def _parts(covers: Iterable[Cover]) -> Iterator[list[Cover]]:
+    """Covers that overlap, perhaps by way of others."""
+    by_node: dict[Node, list[Cover]] = {}
+    for cover in covers:
+        for node in cover.nodes:
+            by_node.setdefault(node, []).append(cover)
+    seen: set[Cover] = set()
+    for first in covers:
+        if first in seen:
+            continue
+        seen.add(first)
+        part = [first]
+        for cover in part:
+            for other in (other for node in cover.nodes for other in by_node[node] if other not in seen):
+                seen.add(other)
+                part.append(other)
+        yield part
 
 
 def _greedy(ordered: Sequence[Cover]) -> list[Cover]:

@@ -126,7 +126,10 @@ def remake(node: Node, inputs: Sequence[Value]) -> Node:
         ShapeError: the operator does not accept the operands.
     """
     for (old, i), (new, j) in zip(node.inputs, inputs, strict=True):
-        if old is not new and old.types[i] != new.types[j]:
+        if old is new:
+            continue
+        before, now = old.types[i], new.types[j]
+        if before is not now and before != now:
             return _interned_node(node.op, inputs, node.token, None)
     return _interned_node(node.op, inputs, node.token, node.types)
 

@@ -10,9 +10,10 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TypeAlias
 
-from taso_py.ir.size import Dim, Open, Poly, at_example, open_sizes, substitute, symbols
+from taso_py.ir.size import Dim, Open, Poly, at_example, is_never_negative, open_sizes, substitute, symbols
 
 
 class DType(enum.Enum):
@@ -44,6 +45,9 @@ class DType(enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    # There is one of each in a process. What Enum has instead hashes the name, in Python, wherever a type is looked up.
+    __hash__ = object.__hash__
 
 
 _FLOATING = frozenset({DType.FLOAT, DType.F16, DType.BF16, DType.F32, DType.F64})
@@ -99,6 +103,14 @@ class TensorType:
         return self.dtype is not DType.FLOAT and all(isinstance(axis, int) for axis in self.shape)
 
     @cached_property
+    def may_be_empty(self) -> bool:
+        """Whether an axis has size 0, or might have for some of the sizes that a model leaves open.
+
+        A rule's own sizes are at least 1: so its proof takes them to be.
+        """
+        return any(axis == 0 or (isinstance(axis, Poly) and _may_vanish(axis)) for axis in self.shape)
+
+    @cached_property
     def dims(self) -> tuple[Dim, ...]:
         """The shape of a type without an axis group, as all of a model's are.
 
@@ -123,6 +135,15 @@ class TensorType:
         return numbers
 
     @cached_property
+    def elements(self) -> int:
+        """How many elements there are; open sizes are as in the example inputs.
+
+        Raises:
+            TypeError: the type is a rule's.
+        """
+        return prod(self.sizes)
+
+    @cached_property
     def open(self) -> frozenset[Open]:
         """The open sizes that occur."""
         return frozenset().union(*(open_sizes(axis) for axis in self.shape if not isinstance(axis, Group)))
@@ -141,3 +162,7 @@ class TensorType:
         """This type with size variables replaced."""
         shape = tuple(axis if isinstance(axis, Group) else substitute(axis, bindings) for axis in self.shape)
         return TensorType(self.dtype, shape)
+
+
+def _may_vanish(size: Poly) -> bool:
+    return bool(size.open) and not is_never_negative(size - 1)

@@ -1,7 +1,8 @@
 """Applying substitutions: the target on concrete operands, and the graph in which it stands for the source.
 
-Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands (or might, for
-some of the sizes a model leaves open), empty dimensions, replacements that would be computed from what they replace.
+Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands, empty dimensions
+(or what might be either, for some of the sizes a model leaves open), replacements that would be computed from what they
+replace.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
 
     Raises:
         TasoError, ValueError, ZeroDivisionError: an operator does not accept them, perhaps only for some of the sizes
-            that the model leaves open, or would give an empty tensor.
+            that the model leaves open, or might give an empty tensor.
     """
     return _outputs(match, side, _built(match, side))
 
@@ -83,8 +84,8 @@ def _built(match: Match, side: Graph) -> dict[Node, Node]:
     for node in side.nodes:
         if not isinstance(node.op, Input):
             new = make(_concrete(node.op, match), [_moved(value, match, built) for value in node.inputs])
-            if any(0 in type_.shape for type_ in new.types):
-                raise ShapeError(f"{node.op.name} gives an empty tensor")
+            if any(type_.may_be_empty for type_ in new.types):
+                raise ShapeError(f"{node.op.name} may give an empty tensor")
             if not _accepts(new, match):
                 raise ShapeError(f"{node.op.name} may not fit its operands")
             built[node] = new

@@ -17,7 +17,12 @@ _Agenda: TypeAlias = list[tuple[Slot, Value]]
 
 
 def embeddings(
-    pattern: Pattern, index: GraphIndex, node: Node, place: int, before: Mapping[int, Sequence[int]] | None = None
+    pattern: Pattern,
+    index: GraphIndex,
+    node: Node,
+    place: int,
+    before: Mapping[int, Sequence[int]] | None = None,
+    only_running: bool = False,
 ) -> Iterator[Bindings]:
     """The embeddings that bind operator number ``place`` to ``node``.
 
@@ -27,10 +32,13 @@ def embeddings(
         node: where to begin.
         place: the number of the operator.
         before: for the operators of entrances, those bound earlier whose nodes must not come later in the graph.
+        only_running: whether one of the outputs at least is to depend on more than weights.
     """
     start = Bindings(len(pattern.operators), len(pattern.variables))
-    embedding = _Embedding(pattern, index, before or {})
+    embedding = _Embedding(pattern, index, before or {}, only_running)
     for bound in embedding.extended(start, [(Slot(False, place, 0), Value(node, 0))], pattern.plans[place]):
+        if only_running and _is_static(pattern, bound):
+            continue
         if _outputs_distinct(pattern, bound) and bound.settle(pattern.sizes):
             yield bound
 
@@ -65,9 +73,13 @@ def _binds_operands(pattern: Pattern, bound: Bindings, operator: PatternOperator
 class _Embedding:
     """The embedding of one pattern under way."""
 
-    def __init__(self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]]) -> None:
+    def __init__(
+        self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]], only_running: bool
+    ) -> None:
         self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
         self._roots = pattern.roots
+        self._running = pattern.root if only_running else None
+        """The operator that may not be bound to what depends on weights only, if there is one."""
 
     def extended(self, bound: Bindings, agenda: _Agenda, plan: Sequence[Entrance]) -> Iterator[Bindings]:
         """Binds what is on the agenda and all below it, then goes on at the entrances of the plan."""
@@ -100,6 +112,8 @@ class _Embedding:
         """The nodes that may be bound at an entrance: most of what cannot be is told here, before anything is bound."""
         kind, place = entrance.kind, self._index.place
         nodes = [node for node in _reached(self._index, bound, entrance) if type(node.op) is kind]
+        if entrance.index == self._running:
+            nodes = [node for node in nodes if not node.is_static]
         operator = self._operators[entrance.index]
         if not operator.swappable:
             nodes = [node for node in nodes if _may_read(node, operator, bound)]
@@ -135,6 +149,11 @@ def _reached(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable
         return () if value is None else index.users[value.node]
     node = bound.nodes[slot.index]
     return () if node is None else index.users[node]
+
+
+def _is_static(pattern: Pattern, bound: Bindings) -> bool:
+    """Whether all that a complete embedding computes depends on weights only."""
+    return all(node is not None and node.is_static for node in map(bound.nodes.__getitem__, pattern.roots))
 
 
 def _outputs_distinct(pattern: Pattern, bound: Bindings) -> bool:

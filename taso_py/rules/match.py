@@ -9,7 +9,7 @@ order that depends on rules and graph alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
@@ -62,24 +62,46 @@ class Matcher:
                 self._anywhere.add(search, place)
             self._roots.add(search, search.pattern.outputs[0].index)
 
-    def matches(self, graph: Graph | GraphIndex) -> list[Match]:
-        """All matches in a graph."""
+    def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
+        """All matches in a graph; or only those that compute something which does not depend on weights alone."""
         index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
-        return self._find(index, index.graph.nodes, self._roots)
+        return self._find(index, index.graph.nodes, self._roots, only_running, ())
 
-    def around(self, index: GraphIndex, nodes: Iterable[Node]) -> list[Match]:
-        """The matches in which at least one of the nodes is matched to an operator."""
-        return self._find(index, nodes, self._anywhere)
+    def around(
+        self,
+        index: GraphIndex,
+        nodes: Iterable[Node],
+        only_running: bool = False,
+        known: Container[Identity] = (),
+    ) -> list[Match]:
+        """The matches in which at least one of the nodes is matched to an operator.
+
+        Args:
+            index: the graph.
+            nodes: some of its nodes.
+            only_running: whether to leave out matches that compute only what depends on weights alone.
+            known: what :meth:`identity` gives for matches that are not asked for.
+        """
+        return self._find(index, nodes, self._anywhere, only_running, known)
 
     def identity(self, match: Match, index: GraphIndex) -> Identity:
         """The same for matches that do the same: for those that a symmetry of the rule carries into each other."""
         return self._searches[match.rule.id].identity(match.nodes, match.values.values(), index)[0]
 
-    def _find(self, index: GraphIndex, nodes: Iterable[Node], anchors: _Anchors) -> list[Match]:
+    def _find(
+        self,
+        index: GraphIndex,
+        nodes: Iterable[Node],
+        anchors: _Anchors,
+        only_running: bool,
+        known: Container[Identity],
+    ) -> list[Match]:
         found: dict[Identity, Match] = {}
         for node in nodes:
+            is_static = only_running and node.is_static
             for search, place in anchors.at(node, index):
-                search.find(index, node, place, found)
+                if not (is_static and place == search.pattern.root):
+                    search.find(index, node, place, found, only_running, known)
         return list(found.values())
 
 
@@ -133,16 +155,25 @@ class _Search:
         """The operators to begin at: of those that can be exchanged, one."""
         return [place for place in range(len(self.pattern.operators)) if place == min(orbit(self._moves, place))]
 
-    def find(self, index: GraphIndex, node: Node, place: int, found: dict[Identity, Match]) -> None:
+    def find(
+        self,
+        index: GraphIndex,
+        node: Node,
+        place: int,
+        found: dict[Identity, Match],
+        only_running: bool = False,
+        known: Container[Identity] = (),
+    ) -> None:
         """Adds the matches in which operator number ``place``, or one it can be exchanged with, is matched to ``node``.
 
-        Of matches that symmetries carry into each other it is the one with the least numbers in its identity.
+        Of matches that symmetries carry into each other it is the one with the least numbers in its identity. What is
+        left out is said in :meth:`Matcher.around`.
         """
-        for bound in embeddings(self.pattern, index, node, place, self._order(place)):
+        for bound in embeddings(self.pattern, index, node, place, self._order(place), only_running):
             nodes = [node for node in bound.nodes if node is not None]
             values = [value for value in bound.values if value is not None]
             identity, move = self.identity(nodes, values, index)
-            if identity not in found:
+            if identity not in found and identity not in known:
                 match = completed(self.pattern, bound if move is None else self._moved(nodes, values, move))
                 if match is not None:
                     found[identity] = match

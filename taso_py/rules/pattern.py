@@ -89,6 +89,11 @@ class Pattern:
         """The operators that give the outputs; a match has a node for each."""
         return frozenset([slot.index for slot in self.outputs])
 
+    @cached_property
+    def root(self) -> int | None:
+        """The operator that gives all outputs; None if there are several."""
+        return next(iter(self.roots)) if len(self.roots) == 1 else None
+
 
 MARK = "?"
 """Begins the names of a rule's sizes while it is matched, which keeps them apart from the sizes of a model."""
@@ -227,7 +232,7 @@ class Bindings:
             if not self._equate_attribute(value, getattr(op, name)):
                 return False
         for type_ in node.types:
-            if 0 in type_.shape:
+            if type_.may_be_empty:
                 return False
         self.nodes[index] = node
         return True
@@ -240,7 +245,7 @@ class Bindings:
         self.values[index] = value
         type_ = value.type
         shape, axes = type_.shape, variable.axes
-        if not self._bind_dtype(variable.dtype, type_.dtype) or 0 in shape:
+        if type_.may_be_empty or not self._bind_dtype(variable.dtype, type_.dtype):
             return False
         lead = len(shape) - len(axes)
         if variable.group is None:

@@ -35,7 +35,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine, collector_paused
+from taso_py.search.engine import PRECISION, Engine, collector_paused, in_steps
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
@@ -122,7 +122,7 @@ class _Ticket:
         self.first.open -= self is not self.first
 
 
-_Entry: TypeAlias = tuple[int, int, float, int, _Ticket]
+_Entry: TypeAlias = tuple[float, int, float, int, _Ticket]
 
 
 CROWD = 10_000
@@ -204,7 +204,7 @@ class Backtracking(Engine):
         """Takes the most promising steps of all descents until nothing is left within the slack, or none helps."""
         self._descending = False
         for descent in descents:
-            descent.queue = [(self._rank(entry[-1]), *entry[1:]) for entry in descent.queue]
+            descent.queue = [(self._rank(entry[-1], entry[-1].estimate), *entry[1:]) for entry in descent.queue]
             heapify(descent.queue)
         improved, best = self._built, self.best.seconds
         while not self.is_spent:
@@ -271,21 +271,22 @@ class Backtracking(Engine):
         """Queues those steps that are within the slack."""
         bound, banned = self.limits.alpha * descent.best.seconds, descent.banned
         for ticket in tickets:
-            if ticket.estimate > bound or ticket.option.rule.id in banned:
+            estimate = ticket.estimate
+            if estimate > bound or ticket.option.rule.id in banned:
                 continue
             ticket.first.open += ticket is not ticket.first
             self._pushed += 1
             tie = self._random.random() if self.limits.seed else 0.0
             # Among equals what was found last comes first: an excursion is carried on before the next one begins.
             stored = ticket.option.difference.static_bytes
-            descent.push((self._rank(ticket), stored, tie, -self._pushed, ticket), bound)
+            descent.push((self._rank(ticket, estimate), stored, tie, -self._pushed, ticket), bound)
 
-    def _rank(self, ticket: _Ticket) -> int:
+    def _rank(self, ticket: _Ticket, estimate: float) -> float:
         """The place of a ticket in the queue: by its estimate, more if its graph stores too much to be a result."""
-        estimate, difference = ticket.estimate, ticket.option.difference
+        difference = ticket.option.difference
         stored = ticket.state.static_bytes + difference.static_bytes
         # Weights that are shared are merged at one place after the other and stored twice until the last, which pays at
         # every step. Any other way through graphs that store too much waits until there is nothing better to do.
         if not self.is_valid(stored) and not (self._descending and difference.seconds < 0):
             estimate *= stored / max(self.original.static_bytes, 1)
-        return round(estimate / self._least)
+        return in_steps(estimate, self._least)

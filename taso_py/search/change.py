@@ -7,7 +7,6 @@ read by nodes outside the match which die with it).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import replace
 
 from taso_py.ir.node import Node, Value
 from taso_py.rules.index import GraphIndex
@@ -117,7 +116,7 @@ class Change:
         outputs = tuple([Value(step.image(node), output) for node, output in match.outputs])
         if len(set(outputs)) < len(set(match.outputs)):
             return None
-        return replace(match, nodes=nodes, values=values, outputs=outputs)
+        return Match(match.rule, nodes, values, match.sizes, match.dtype, outputs)
 
 
 def _merged_readers(step: Step, created: set[Node], index: GraphIndex) -> set[Node]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable
 
@@ -14,7 +15,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
-from taso_py.search.finalists import finalists
+from taso_py.search.finalists import kept
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
 from taso_py.search.space import Appraised, Space
@@ -22,6 +23,13 @@ from taso_py.search.state import Option, State
 
 PRECISION = 1e-5
 """Costs that differ by less than this share of the original's are equal."""
+
+
+def in_steps(seconds: float, step: float) -> float:
+    """Seconds as a whole number of steps, to sort by; infinite where a latency is not known, what is undefined last."""
+    if -math.inf < seconds < math.inf and step > 0:
+        return round(seconds / step)
+    return math.inf if math.isnan(seconds) else math.copysign(math.inf, seconds) if seconds else 0.0
 
 
 class _OutOfTime(Exception):
@@ -74,11 +82,15 @@ class Engine(ABC):
         self._expansions = self._built = 0
 
     def run(self) -> SearchResult:
-        """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
+        """The search, from beginning to end; an interrupt from the keyboard ends it with what is known.
+
+        Raises:
+            KeyboardInterrupt: it came before it was known what the original costs, so that there is no result.
+        """
         with collector_paused():
             self.original = self.best = self.space.start(self._graph)
-            self._keep(self.original)
             try:
+                self._keep(self.original)
                 stop = self.explore(self.space.with_options(self.original))
             except _OutOfTime:
                 stop = StopReason.TIME
@@ -139,12 +151,12 @@ class Engine(ABC):
 
     def _result(self, stop: StopReason) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
-        best = finalists(best, self.original, self._cost, self.limits.results)
+        best, is_whole = kept(best, self.original, self._cost, self.limits.results)
         original = self._candidate(self.original)
         return SearchResult(
             original,
             tuple([original if state is self.original else self._candidate(state) for state in best]),
-            stop,
+            stop if is_whole else StopReason.INTERRUPTED,
             self._expansions,
             self._built,
             self.clock.spent,

@@ -15,8 +15,6 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Operator
-from taso_py.ir.types import TensorType
 
 DOUBT = 0.05
 """By what share a cost may be wrong: usual predictions differ from what is measured by as much."""
@@ -45,7 +43,7 @@ class NodeCost(Protocol):
 
 
 AnyFound = TypeVar("AnyFound", bound=Found)
-_Work: TypeAlias = tuple[Operator, tuple[tuple[TensorType, bool], ...], float]
+_Work: TypeAlias = tuple[str, tuple[tuple[str, bool], ...], float]
 """An operator with the types of its operands, and which of them are static: what its latency depends on; and that."""
 
 
@@ -64,6 +62,24 @@ def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, cou
     cheap = others[: max(1, count // 4)]
     kept = [*cheap, *distinct(others[len(cheap) :], cost, count - len(cheap), [*cheap, *given])]
     return sorted([*kept, *given], key=lambda one: one.seconds)
+
+
+def kept(found: Sequence[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> tuple[list[AnyFound], bool]:
+    """The same, and true; after an interrupt from the keyboard simply the cheapest, and false.
+
+    Costs that nobody asked for before may be measured here, so that an interrupt may well come.
+
+    Args:
+        found: some graphs, the cheapest first.
+        original: as in :func:`finalists`, like the others.
+        cost: says what nodes cost.
+        count: how many to keep.
+    """
+    try:
+        return finalists(found, original, cost, count), True
+    except KeyboardInterrupt:
+        cheapest = [one for one in found if one is not original][:count]
+        return [one for one in found if one is original or any(one is other for other in cheapest)], False
 
 
 def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequence[AnyFound] = ()) -> list[AnyFound]:
@@ -110,9 +126,9 @@ class _Works:
         return sum(self._seconds[work] * count for work, count in unshared.items())
 
     def _counted(self, graph: Graph) -> Counter[int]:
-        """How often each piece of work is done."""
+        """How often each piece of work is done; what is done at build time costs nothing."""
         if graph not in self._known:
-            self._known[graph] = Counter(map(self._number, graph.nodes))
+            self._known[graph] = Counter([self._number(node) for node in graph.nodes if not node.is_static])
         return self._known[graph]
 
     def _number(self, node: Node) -> int:
@@ -120,7 +136,7 @@ class _Works:
         number = self._of.get(node)
         if number is None:
             seconds = self._cost.node_cost(node)
-            work = node.op, tuple([(value.type, value.node.is_static) for value in node.inputs]), seconds
+            work = node.op.text, tuple([(value.type.text, value.node.is_static) for value in node.inputs]), seconds
             number = self._of[node] = self._numbers.setdefault(work, len(self._seconds))
             if number == len(self._seconds):
                 self._seconds.append(seconds)

@@ -14,10 +14,10 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine
+from taso_py.search.engine import PRECISION, Engine, in_steps
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
-from taso_py.search.state import Option, State
+from taso_py.search.state import State
 
 
 def search(
@@ -39,17 +39,15 @@ class _Greedy(Engine):
             if self.is_spent:
                 return StopReason.BUDGET
             state = self._improved(state)
-        return StopReason.EXHAUSTED
+        return StopReason.BUDGET if self.is_spent else StopReason.EXHAUSTED
 
     def _improved(self, state: State) -> State | None:
         """The state after the first step, most promising first, that makes the graph cheaper."""
         least = PRECISION * self.original.seconds
-
-        def rank(option: Option) -> tuple[int, int]:
-            return round(option.difference.seconds / least), option.difference.static_bytes
-
-        for option in sorted(state.options, key=rank):
-            if option.difference.seconds > -least or self.is_spent:
+        promising = [option for option in state.options if option.difference.seconds <= -least]
+        promising.sort(key=lambda o: (in_steps(o.difference.seconds, least), o.difference.static_bytes))
+        for option in promising:
+            if self.is_spent:
                 break
             built = self.build(state, option, self._seen)
             if built is not None and built.appraisal.seconds < state.seconds - least:

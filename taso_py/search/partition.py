@@ -18,8 +18,8 @@ from taso_py.rules.match import Matcher
 from taso_py.search.compose import Composition, Place
 from taso_py.search.cost import Appraisal, Cost, static_bytes
 from taso_py.search.engine import PRECISION, Engine
-from taso_py.search.finalists import NodeCost, distinct, finalists
-from taso_py.search.region import Region, correspondence, cut
+from taso_py.search.finalists import NodeCost, distinct, kept
+from taso_py.search.region import Region, correspondence, cut, output_forms
 from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
 
 PASSES = 2
@@ -72,8 +72,11 @@ class _Assembly:
 def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
     """Regions by kind, in the order of their first occurrence; each a kind of its own if none is to be reused."""
     kinds: list[_Kind] = []
+    alike: dict[object, list[_Kind]] = {}
+    numbers: dict[object, int] = {}
     for number, region in enumerate(regions):
-        for kind in kinds if reuse else ():
+        candidates = alike.setdefault(output_forms(region.graph, numbers), []) if reuse else []
+        for kind in candidates:
             same = correspondence(kind.first.graph, region.graph)
             if same is not None:
                 kind.members.append(Place(number, region, kind.first.graph, same))
@@ -81,6 +84,7 @@ def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
         else:
             itself = {node: node for node in region.graph.nodes}
             kinds.append(_Kind(region, [Place(number, region, region.graph, itself)]))
+            candidates.append(kinds[-1])
     return kinds
 
 
@@ -117,12 +121,13 @@ class Partition:
         self._stored: set[Node] = set()
         self._built = self._expansions = 0
         self._gain = 0.0
+        self._appraisals: dict[Graph, Appraisal] = {}
 
     def run(self) -> SearchResult:
         """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
         self._started = self._now()
         stored = static_bytes(self._cost, self._graph)
-        self._original = Candidate(self._graph, self._graph, self._cost.graph_cost(self._graph), stored)
+        self._original = Candidate(self._graph, self._graph, self._appraised(self._graph).seconds, stored)
         self._keep(self._original)
         try:
             self._explore_all()
@@ -130,11 +135,18 @@ class Partition:
             self._stops.add(StopReason.INTERRUPTED)
         return self._result()
 
+    def _appraised(self, graph: Graph) -> Appraisal:
+        """The appraisal of a whole, remembered: what is cut was put together before."""
+        known = self._appraisals.get(graph)
+        if known is None:
+            known = self._appraisals[graph] = self._cost.appraise(graph)
+        return known
+
     def _explore_all(self) -> None:
         """Searches the regions of the graph, then those of the best that there is by then, which is cut elsewhere."""
         best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
-            if self._is_spent:
+            if self._notes_end():
                 break
             regions = cut(best.graph, avoid)
             seams = frozenset([value for region in regions for value in region.outputs])
@@ -146,9 +158,9 @@ class Partition:
             else:
                 avoid = seams
 
-    @property
-    def _is_spent(self) -> bool:
-        return StopReason.INTERRUPTED in self._stops or self._left <= 0 or self._built >= self._limits.budget
+    def _notes_end(self) -> bool:
+        """Whether no more regions are to be searched; if so, there is a reason to stop."""
+        return self._notes_time() or StopReason.INTERRUPTED in self._stops or self._built >= self._limits.budget
 
     @property
     def _left(self) -> float:
@@ -162,14 +174,20 @@ class Partition:
         return is_up
 
     def _explored(self, graph: Graph, regions: Sequence[Region]) -> list[_Kind]:
-        """The regions of a graph by kind, each kind searched as long as there are time and budget."""
-        kinds, whole = _kinds(regions, self._limits.reuse), self._cost.appraise(graph)
+        """The regions of a graph by kind, each kind searched as long as there are time and budget.
+
+        An interrupt from the keyboard ends this too: what was found until then is still to be put together.
+        """
+        kinds, whole = _kinds(regions, self._limits.reuse), self._appraised(graph)
         waiting = sum(kind.size for kind in kinds)
-        for kind in kinds:
-            if self._is_spent:
-                break
-            self._explore(kind, whole, kind.size / max(waiting, 1))
-            waiting -= kind.size
+        try:
+            for kind in kinds:
+                if self._notes_end():
+                    break
+                self._explore(kind, whole, kind.size / max(waiting, 1))
+                waiting -= kind.size
+        except KeyboardInterrupt:
+            self._stops.add(StopReason.INTERRUPTED)
         return kinds
 
     def _explore(self, kind: _Kind, whole: Appraisal, share: float) -> None:
@@ -182,7 +200,8 @@ class Partition:
             self._limits,
             alpha=1 + SLACK * (self._limits.alpha - 1),
             budget=min(left, max(LEAST_BUDGET, round(left * share))),
-            seconds=min(self._left, max(1.0, 2 * share * self._left)),
+            # The time may have run out since it was looked at last; a limit must be above 0.
+            seconds=max(1e-9, min(self._left, max(1.0, 2 * share * self._left))),
             static_bytes=static_bytes(cost, kind.first.graph) + more,
             results=VARIANTS,
         )
@@ -243,6 +262,8 @@ class Partition:
             if self._is_valid(after) or not chosen:
                 self._keep(after)
                 return after, outputs
+            if self._notes_time():
+                return assembly.before, frozenset()
             chosen.pop(min(chosen, key=lambda kind: _worth(kind, chosen[kind])))
 
     def _compose(self, assembly: _Assembly, chosen: Mapping[_Kind, Candidate]) -> tuple[Candidate, frozenset[Value]]:
@@ -251,7 +272,7 @@ class Partition:
         if known is None:
             places = [(place, chosen.get(kind)) for kind in assembly.kinds for place in kind.members]
             made = Composition(assembly.before, sorted(places, key=lambda pair: pair[0].number))
-            seconds, stored = self._cost.graph_cost(made.graph), static_bytes(self._cost, made.graph)
+            seconds, stored = self._appraised(made.graph).seconds, static_bytes(self._cost, made.graph)
             whole = Candidate(self._graph, made.graph, seconds, stored, made.applied, made)
             known = assembly.known[key] = whole, made.seams
         return known
@@ -267,16 +288,26 @@ class Partition:
 
     def _result(self) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.applied)))
-        best = finalists(best, self._original, self._cost, self._limits.results)
-        order = (StopReason.INTERRUPTED, StopReason.TIME, StopReason.BUDGET, StopReason.STALLED)
+        best, is_whole = kept(best, self._original, self._cost, self._limits.results)
         return SearchResult(
             self._original,
             tuple(best),
-            next((stop for stop in order if stop in self._stops), StopReason.EXHAUSTED),
+            self._stop_reason if is_whole else StopReason.INTERRUPTED,
             self._expansions,
             self._built,
             self._now() - self._started,
         )
+
+    @property
+    def _stop_reason(self) -> StopReason:
+        """Why the whole ended: a region that used up its share of budget or time is one that stalled."""
+        if StopReason.INTERRUPTED in self._stops:
+            return StopReason.INTERRUPTED
+        if StopReason.TIME in self._stops and self._left <= 0:
+            return StopReason.TIME
+        if self._built >= self._limits.budget:
+            return StopReason.BUDGET
+        return StopReason.STALLED if self._stops - {StopReason.EXHAUSTED} else StopReason.EXHAUSTED
 
 
 def _worth(kind: _Kind, candidate: Candidate) -> float:

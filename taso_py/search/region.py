@@ -16,7 +16,7 @@ from math import inf
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Constant, Input, Weight
 
 LEAST, USUAL, MOST = 8, 20, 240
@@ -176,7 +176,7 @@ def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:
             if value not in new and not value.node.is_static:
                 inputs[value] = make(Input(f"r{len(inputs)}", value.type))
                 new[value] = inputs[value].value
-        image = make(node.op, [new.get(value, value) for value in node.inputs])
+        image = remake(node, [new.get(value, value) for value in node.inputs])
         new.update({Value(node, output): Value(image, output) for output in range(len(node.types))})
     returned = set(graph.outputs)
     outputs = tuple(
@@ -193,9 +193,9 @@ def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:
 
     Where operands of commutative operators look the same both orders are tried, ``TRIES`` times in all.
     """
-    forms, weights = _forms(one, other), _weights(one, other)
     if len(one.outputs) != len(other.outputs):
         return None
+    forms, weights = _forms({}, one, other), _weights(one, other)
     first, second = (sorted(graph.outputs, key=lambda v: (forms[v.node], v.output)) for graph in (one, other))
     states: list[_State] = [(list(zip(first, second, strict=True)), {})]
     for _ in range(TRIES):
@@ -205,6 +205,17 @@ def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:
         if _extend(pairs, found, forms, weights, states):
             return found
     return None
+
+
+def output_forms(graph: Graph, numbers: dict[object, int]) -> tuple[tuple[int, int], ...]:
+    """What is the same for graphs that correspond to each other, and seldom for others.
+
+    Args:
+        graph: a graph.
+        numbers: the forms that are numbered already, the same dictionary for graphs that are to be compared.
+    """
+    forms = _forms(numbers, graph)
+    return tuple(sorted([(forms[value.node], value.output) for value in graph.outputs]))
 
 
 def _extend(
@@ -240,10 +251,9 @@ def _extend(
     return True
 
 
-def _forms(*graphs: Graph) -> Mapping[Node, int]:
+def _forms(numbers: dict[object, int], *graphs: Graph) -> Mapping[Node, int]:
     """Numbers for nodes: equal for those that are computed in the same way from leaves of the same types."""
     forms: dict[Node, int] = {}
-    numbers: dict[object, int] = {}
     for node in (node for graph in graphs for node in graph.nodes):
         if node not in forms:
             forms[node] = numbers.setdefault(_form(node, forms), len(numbers))

@@ -17,7 +17,7 @@ Invariant: every result is reached from the original graph by steps; an extracte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import chain, islice
@@ -26,7 +26,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import instantiate
 from taso_py.rules.match import Match, Matcher
-from taso_py.rules.pattern import compile_pattern
+from taso_py.rules.pattern import Pattern, compile_pattern
 from taso_py.rules.substitution import Substitution
 from taso_py.search.backtracking import WHOLE
 from taso_py.search.cost import Cost
@@ -167,9 +167,16 @@ class Saturation(Engine):
         by_operator = self._egraph.by_operator()
         for pattern in self._patterns:
             roots = by_operator.get(type(pattern.operators[pattern.outputs[0].index].op), [])
-            fresh = (m for root in roots if not root.is_static for m in self._egraph.matches(pattern, root))
-            found += islice(filter(self._is_new, fresh), MATCHES)
+            found += islice(filter(self._is_new, self._matches_at(pattern, roots)), MATCHES)
         return found
+
+    def _matches_at(self, pattern: Pattern, roots: Iterable[Node]) -> Iterator[Match]:
+        """The matches at those of some nodes that run."""
+        for root in roots:
+            # Most roots have no match, and it takes time to find that out.
+            self.clock()
+            if not root.is_static:
+                yield from self._egraph.matches(pattern, root)
 
     def _is_new(self, match: Match) -> bool:
         self.clock()
@@ -219,8 +226,10 @@ class Saturation(Engine):
         self._offer(ways, original, places, wanted)
         allowed = self._built + len(wanted) + DETOURS
         while ways:
-            if self.is_spent or self._built >= allowed:
+            if self.is_spent:
                 return StopReason.BUDGET
+            if self._built >= allowed:
+                return StopReason.STALLED
             _, _, state, option = heappop(ways)
             built = self.build(state, option, set())
             if built is None or built.step.graph.key in met:

@@ -70,7 +70,7 @@ class Space:
 
     def with_options(self, state: State) -> State:
         """A state with its options searched for from scratch."""
-        found = self._matcher.matches(state.index)
+        found = self._matcher.matches(state.index, only_running=True)
         return replace(state, options=self._options(found, state.index, state.sites, set()))
 
     def step(self, state: State, option: Option, seen: Container[Skeleton] = ()) -> Step | None:
@@ -98,8 +98,8 @@ class Space:
         index, before = change.index, step.before
         known, keys = set[Identity](), set[_Key]()
         options = self._carried(change, before, known, keys)
-        found = self._matcher.around(index, sorted(change.changed, key=index.place.__getitem__))
-        new = (match for match in found if self._matcher.identity(match, index) not in known)
+        places = sorted(change.changed, key=index.place.__getitem__)
+        new = self._matcher.around(index, places, only_running=True, known=known)
         options += self._options(new, index, change.sites, keys)
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
@@ -137,7 +137,7 @@ class Space:
         options: list[Option] = []
         for match in matches:
             self._pause()
-            if self._allows(match) and not _gains_nothing(match):
+            if self._allows(match):
                 evaluated = self._evaluated(match, index)
                 if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_symmetric):
                     keys.add(evaluated[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value, remake
 from taso_py.rules.match import Match
 
 
@@ -44,5 +44,5 @@ class Transfer:
             if waiting:
                 stack += waiting
             elif top not in self._known:
-                self._known[top] = make(top.op, [self.value(value) for value in top.inputs], top.token)
+                self._known[top] = remake(top, [self.value(value) for value in top.inputs])
         return self._known[node]

@@ -283,3 +283,15 @@ def test_what_is_read_more_or_less_than_before_is_covered_anew(body: str, old: s
         walk.replace({named[old]: named[new]})
         check(walk.graph, walk.appraisal, cost)
         assert walk.appraisal.seconds == pytest.approx(appraise(walk.graph, cost).seconds)
+
+
+def test_a_revised_appraisal_is_the_same_to_the_last_bit_wherever_its_nodes_lie() -> None:
+    """What is added comes from sets, whose order depends on where in memory nodes lie."""
+    chance = random.Random(0)
+    others: list[Node] = []
+    found: set[tuple[float, ...]] = set()
+    for _ in range(6):
+        # The nodes of the last round are gone; those of the next lie where these leave room.
+        others = [node for node in [*others, *(Node() for _ in range(999))] if chance.random() < 0.5]
+        found.add(tuple([appraisal.seconds for seed in range(8) for _, appraisal, _ in rewritings(seed, 30, 6)]))
+    assert len(found) == 1

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import make
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Open, open_size
 from taso_py.ir.text import print_graph
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.elementwise import Add
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply, instantiate
 from taso_py.rules.match import Matcher
@@ -152,3 +158,18 @@ def test_an_interior_value_that_others_read_stays() -> None:
     graph = "graph(x: f32[4]) { t = exp(x) r = relu(t) return relu(r), tanh(r) }"
     expected = "graph(x: f32[4]) { r = relu(exp(x)) return r, tanh(r) }"
     assert rewrite(rule, graph) == [same(expected)]
+
+
+@pytest.mark.parametrize(("least", "is_rewritten"), [(1, False), (2, True)])
+def test_a_target_with_a_part_that_may_be_empty_is_no_match(least: int, is_rewritten: bool) -> None:
+    (rule,) = read_rules(
+        """rule x: float[N], y: float[N]
+        source add(x, y)
+        target t = add(x, y); concat(slice(t){axis=-1, start=0, stop=1}, slice(t){axis=-1, start=1, stop=N}){axis=-1}
+        where N-1 >= 0"""
+    )
+    size = open_size(Open("x.0", 8, least, None))
+    x, y = (make(Input(name, TensorType(DType.F32, (size,)))) for name in "xy")
+    graph = Graph((x, y), make(Add(), [x.value, y.value]).outputs)
+    (match,) = Matcher([rule]).matches(graph)
+    assert (instantiate(match) is not None) == is_rewritten

@@ -6,11 +6,15 @@ import pytest
 
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
-from taso_py.ir.operator import Weight
+from taso_py.ir.node import make
+from taso_py.ir.operator import Input, Weight
+from taso_py.ir.size import Open, open_size
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.elementwise import Relu
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.match import Match, Matcher
+from taso_py.rules.match import Identity, Match, Matcher
 from taso_py.rules.text import read_rules
 from taso_py.runtime import zoo
 
@@ -188,6 +192,36 @@ def test_of_symmetric_matches_exactly_one_is_found_from_wherever_one_begins(name
         assert near == {matcher.identity(match, index) for match in every.around(index, [node])}
 
 
+@pytest.mark.parametrize("name", ["nasrnn", "resnext50_32x4d"])
+def test_matches_that_compute_what_depends_on_weights_only_or_are_known_may_be_left_out(name: str) -> None:
+    module, args = zoo.get(name).make(0, small=True)
+    graph = import_module(module, args).graph
+    # Something to match that is computed from weights, beside what is not: the weights of products, taken twice.
+    weights = [
+        n.inputs[1] for n in graph.nodes if n.op.name in ("matmul", "linear", "conv2d") and n.inputs[1].node.is_static
+    ]
+    doubled = {weight: make(Relu(), [make(Relu(), [weight]).value]).value for weight in weights}
+    index = GraphIndex(graph.replace(doubled))
+    matcher = Matcher(
+        [*read_database(), *read_rules(f"{FACTOR} rule a: float[..B] source relu(relu(a)) target relu(a)")]
+    )
+
+    def is_running(match: Match) -> bool:
+        return not all(node.is_static for node, _ in match.outputs)
+
+    def identities(found: Sequence[Match]) -> list[Identity]:
+        return [matcher.identity(match, index) for match in found]
+
+    every = matcher.matches(index)
+    running = identities(list(filter(is_running, every)))
+    assert identities(matcher.matches(index, only_running=True)) == running
+    assert 0 < len(running) < len(every)
+    for node in index.graph.nodes[:: len(index.graph.nodes) // 20]:
+        near = identities(list(filter(is_running, matcher.around(index, [node]))))
+        assert identities(matcher.around(index, [node], only_running=True)) == near
+        assert identities(matcher.around(index, [node], only_running=True, known=near[::2])) == near[1::2]
+
+
 def test_preconditions_that_tell_variables_apart_leave_no_symmetry() -> None:
     for condition, count in (("N-P >= 0", 2), ("N+P-4 >= 0", 1)):
         assert len(matches(MERGE + f"  where {condition}\n", products(2, sizes=(4, 4)))) == count
@@ -233,3 +267,12 @@ def test_impure_nodes_are_left_alone() -> None:
     found = matches(rule, graph)
     assert [match.values["x"].node.token for match in found] == [1]
     assert isinstance(parse_graph(graph), Graph)
+
+
+@pytest.mark.parametrize(("more", "count"), [(0, 1), (3, 1), (-1, 1), (-2, 0), (-3, 0)])
+def test_what_may_be_empty_for_some_of_the_sizes_that_a_model_leaves_open_never_matches(more: int, count: int) -> None:
+    size = open_size(Open("x.0", 8, 2, None)) + more
+    x = make(Input("x", TensorType(DType.F32, (size, 4)))).value
+    relu = make(Relu(), [make(Relu(), [x]).value])
+    (rule,) = read_rules("rule x: float[..B] source relu(relu(x)) target relu(x)")
+    assert len(Matcher([rule]).matches(Graph((x.node,), relu.outputs))) == count

@@ -3,20 +3,23 @@
 import gc
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from taso_py.search import backtracking, greedy
 from taso_py.search.backtracking import search
+from taso_py.search.finalists import finalists
 from taso_py.search.result import Limits, Progress, StopReason
 from taso_py.search.state import State
-from tests.search.examples import RULES, FakeCost, products, read, recurrent
+from tests.search.examples import RULES, FakeCost, Latency, products, read, recurrent
 
 COST = FakeCost()
 
@@ -207,3 +210,34 @@ def test_a_graph_without_matches_is_its_own_result() -> None:
 def test_limits_without_meaning_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(TasoError):
         Limits(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_interrupt_before_it_is_known_what_the_original_costs_leaves_the_search() -> None:
+    class Interrupted(FakeCost):
+        def appraise(self, graph: Graph) -> Latency:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(products(2), read("merge"), Interrupted())
+
+
+def test_an_interrupt_while_results_are_chosen_leaves_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(FakeCost):
+        chosen = False
+
+        def node_cost(self, node: Node) -> float:
+            if self.chosen:
+                raise KeyboardInterrupt
+            return super().node_cost(node)
+
+    cost = Interrupted()
+
+    def choose(*arguments: Any) -> Any:
+        cost.chosen = True
+        return finalists(*arguments)
+
+    monkeypatch.setattr("taso_py.search.finalists.finalists", choose)
+    result = search(products(4), read("merge", "slices"), cost, Limits(results=1))
+    assert result.stop_reason is StopReason.INTERRUPTED
+    assert [operators(found.graph)["matmul"] for found in result.candidates] == [1, 4]
+    assert result.candidates[1] is result.original

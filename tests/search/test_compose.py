@@ -107,7 +107,7 @@ def test_steps_are_derived_when_they_are_asked_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_putting_twice_as_many_blocks_together_makes_twice_as_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counted(monkeypatch, transfer, "make")
+    made = counted(monkeypatch, transfer, "remake")
     partitioned(blocks(10))
     few = len(made)
     partitioned(blocks(20))

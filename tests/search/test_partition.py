@@ -1,21 +1,27 @@
 """Partitions: large graphs are searched region by region, and the whole says what was done."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value
 from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
+from taso_py.search import finalists
 from taso_py.search.backtracking import Backtracking, search
-from taso_py.search.cost import static_bytes
+from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.partition import Partition
 from taso_py.search.region import cut
-from taso_py.search.result import Limits, Progress, SearchResult, StopReason
+from taso_py.search.result import Limits, Progress, Report, SearchResult, StopReason
+from taso_py.search.space import Space
 from taso_py.search.trace import replay
-from tests.search.examples import FakeCost, blocks, read
+from tests.search.examples import FakeCost, Latency, blocks, read
 
 COST = FakeCost()
 RULES = read("merge", "slices", "factor", "idempotent")
@@ -180,3 +186,91 @@ def test_effects_stay_in_order_between_regions() -> None:
     assert operators(result.best.graph)["relu"] == 6
     assert [node.token for node in result.best.graph.effects] == [0, 1]
     assert replay(graph, result.best.trace) == result.best.graph
+
+
+def shared(share: Mapping[str, float], limits: Limits) -> SearchResult:
+    """A search in which no region gets more than a share."""
+
+    def strategy(graph: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: Report | None) -> Backtracking:
+        least = {name: min(getattr(limits, name), most) for name, most in share.items()}
+        return Backtracking(graph, matcher, cost, replace(limits, **least), report)
+
+    return Partition(blocks(12), Matcher(RULES), COST, limits, None, strategy).run()
+
+
+@pytest.mark.parametrize(("budget", "stop"), [(10_000, StopReason.STALLED), (20, StopReason.BUDGET)])
+def test_a_region_that_used_up_its_share_is_not_the_end_of_the_budget(budget: int, stop: StopReason) -> None:
+    result = shared({"budget": 5}, Limits(budget=budget, reuse=False))
+    assert result.stop_reason is stop
+    assert (result.built == budget) == (stop is StopReason.BUDGET)
+
+
+@pytest.mark.parametrize(("seconds", "stop"), [(10_000.0, StopReason.STALLED), (100.0, StopReason.TIME)])
+def test_a_region_that_used_up_its_share_is_not_the_end_of_the_time(seconds: float, stop: StopReason) -> None:
+    ticks = count()  # each look at the clock takes a second
+    result = shared({"seconds": 20.0}, Limits(seconds=seconds, now=lambda: float(next(ticks)), reuse=False))
+    assert result.stop_reason is stop
+    assert (next(ticks) > seconds) == (stop is StopReason.TIME)
+
+
+def test_a_search_whose_time_is_up_says_so_though_nothing_was_found() -> None:
+    times = [0.0]
+
+    class Slow(FakeCost):
+        def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
+            times.append(times[-1] + 30.0)
+            return self
+
+    limits = Limits(seconds=50.0, now=lambda: times[-1])
+    result = Partition(blocks(4), Matcher([]), Slow(), replace(limits, reuse=False), None, Backtracking).run()
+    assert result.stop_reason is StopReason.TIME
+
+
+def test_a_clock_that_runs_out_while_a_region_is_prepared_ends_the_search() -> None:
+    times = [0.0]
+
+    class Slow(FakeCost):
+        def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
+            times.append(times[-1] + 100.0)
+            return self
+
+    result = Partition(
+        blocks(4), Matcher(RULES), Slow(), Limits(seconds=50.0, now=lambda: times[-1]), None, Backtracking
+    ).run()
+    assert result.stop_reason is StopReason.TIME
+
+
+@pytest.mark.parametrize("where", ["taso_py.search.space.Space.start", "taso_py.search.finalists.finalists"])
+def test_an_interrupt_between_regions_leaves_what_was_found_before(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes before a region is looked at, or after that."""
+    left, path = [2], where.rsplit(".", 1)
+    owner: Any = Space if path[0].endswith("Space") else finalists
+    inner = getattr(owner, path[1])
+
+    def interrupted(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return inner(*arguments)
+
+    monkeypatch.setattr(owner, path[1], interrupted)
+    graph = blocks(8)
+    result = divided(graph, Limits(reuse=False))
+    assert result.stop_reason is StopReason.INTERRUPTED
+    assert result.best.seconds < result.original.seconds
+    assert replay(graph, result.best.trace) == result.best.graph
+
+
+def test_a_whole_that_stores_too_much_is_not_reduced_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, compose = [0.0], Partition._compose
+
+    def slow(self: Partition, *arguments: Any) -> Any:
+        times.append(times[-1] + 30.0)
+        whole, seams = compose(self, *arguments)
+        return replace(whole, static_bytes=1 << 40), seams
+
+    monkeypatch.setattr(Partition, "_compose", slow)
+    limits = Limits(seconds=50.0, now=lambda: times[-1], reuse=False)
+    result = Partition(blocks(12), Matcher(RULES), COST, limits, None, Backtracking).run()
+    assert (result.stop_reason, result.best) == (StopReason.TIME, result.original)
+    assert len(times) < 5

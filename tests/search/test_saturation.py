@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from taso_py.ir.graph import Graph
@@ -100,3 +102,17 @@ def test_large_graphs_are_saturated_region_by_region(size: int, monkeypatch: pyt
     result = search(graph, read("associate", "factor", "idempotent"), COST)
     assert sum(node.op.name == "mul" for node in result.best.graph.nodes) == size
     assert replay(graph, result.best.trace) == result.best.graph
+
+
+def test_a_rule_that_matches_nowhere_heeds_the_clock() -> None:
+    # Each look at the clock takes a second.
+    ticks = count()
+    limits = Limits(seconds=15.0, now=lambda: float(next(ticks)))
+    inputs, results = ", ".join(f"x{i}: f32[4]" for i in range(25)), ", ".join(f"relu(x{i})" for i in range(25))
+    many = chain(inputs, f"return {results}")
+    assert search(many, read("idempotent"), COST, limits).stop_reason is StopReason.TIME
+
+
+def test_a_goal_that_is_given_up_is_not_the_end_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taso_py.search.saturation.DETOURS", -100)
+    assert search(SUMS, read("associate", "factor"), COST).stop_reason is StopReason.STALLED

@@ -30,7 +30,11 @@ FEW = """
 rule a: float[..A,B], b: float[C,B], c: float[D,B]
   source linear(a, b), linear(a, c)
   target t = linear(a, concat(b, c){axis=-2}); slice(t){axis=-1, start=0, stop=C}, slice(t){axis=-1, start=C, stop=C+D}
-rule a: float[A,B], b: float[B,C], c: float[C,D] source matmul(matmul(a, b), c) target matmul(a, matmul(b, c))
+  numerics REORDER
+rule a: float[A,B], b: float[B,C], c: float[C,D]
+  source matmul(matmul(a, b), c)
+  target matmul(a, matmul(b, c))
+  numerics REASSOCIATE
 rule a: float[..A] source relu(relu(a)) target relu(a)
 """
 

@@ -31,7 +31,7 @@ from taso_py.ir.errors import InvariantError, first_line
 from taso_py.ir.node import Value
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover
-from taso_py.kernels.timed import conversion, timed_call
+from taso_py.kernels.timed import FAILURES, conversion, timed_call
 
 LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
@@ -274,7 +274,7 @@ class Latencies:
                 reference = beside()
                 with self._stopwatch():
                     return self._measuring.measured(make(), BUDGET_S, reference)
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+        except FAILURES as error:
             if not key[0].startswith(PLAIN_NAME):
                 _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))
                 return None, False

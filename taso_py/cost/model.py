@@ -13,7 +13,6 @@ Invariant: the latency of a node is the same until it is refined, which no searc
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -154,7 +153,7 @@ class CostModel:
         self.latencies.kept(self._search_key(graph, question), lambda: best_s)
 
     def _search_key(self, graph: Graph, question: str) -> Key:
-        return f"best by {question} of {len(self.tiles)} kernels", _digest(graph)
+        return f"best by {question} of {len(self.tiles)} kernels", graph.digest
 
     def in_a_run(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
         """Seconds that a run of a graph by its best kernels takes, and their calls one by one, several times.
@@ -238,10 +237,6 @@ class PartCost:
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
         """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
         return revise(before, graph, images, touched, self._cost, self._formats, self._rim)
-
-
-def _digest(graph: Graph) -> str:
-    return hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
 
 
 def _is_free(node: Node) -> bool:

@@ -7,6 +7,7 @@ iterative, since real models are deeper than the recursion limit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +99,11 @@ class Graph:
     def key(self) -> tuple[tuple[str, int], ...]:
         """What tells graphs apart, the same in every process; graphs of one model with equal keys are equal."""
         return tuple(value.key for value in self.outputs) + tuple((node.digest, -1) for node in self.effects)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same as a name of 32 hexadecimal digits."""
+        return hashlib.blake2b(repr(self.key).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def at_example(self) -> Graph:

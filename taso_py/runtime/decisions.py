@@ -24,7 +24,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import write_files
 from taso_py.runtime.result import GROWTH_LIMIT, Optimized, Options
 from taso_py.runtime.runtimes import Runner, prepare
-from taso_py.search.trace import Trace, digest, read_trace, replay, write_trace
+from taso_py.search.trace import Trace, read_trace, replay, write_trace
 
 VERSION = 1
 """Of the form of the files."""
@@ -95,7 +95,7 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
     """What a decision depends on, as a name of 32 hexadecimal digits."""
     parts = (
         VERSION,
-        digest(program.graph),
+        program.graph.digest,
         [tensor.stride() for tensor in program.example_inputs],
         program.contract.strides,
         Environment.current(program.device).as_dict(),

@@ -14,7 +14,6 @@ says, and has found after each the graph that the trace names.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -67,11 +66,6 @@ class Trace:
         return tuple(step.rule for step in self.steps)
 
 
-def digest(graph: Graph) -> str:
-    """What names a graph in a trace: 32 hexadecimal digits of its content."""
-    return hashlib.blake2b(repr(graph.key).encode(), digest_size=16).hexdigest()
-
-
 def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Graph) -> Trace:
     """The trace of matches that were applied one after the other, each given with the graph after it.
 
@@ -80,13 +74,13 @@ def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Gr
     """
     rules: dict[str, Substitution] = {}
     taken: list[TraceStep] = []
-    end = digest(original)
+    end = original.digest
     for match, after in steps:
-        rules[match.rule.id], end = match.rule, digest(after)
+        rules[match.rule.id], end = match.rule, after.digest
         taken.append(_step(match, end))
-    if end != digest(result):
+    if end != result.digest:
         raise TraceError("its steps one by one lead to another graph")
-    return Trace(digest(original), tuple(taken), tuple(rules[id_] for id_ in sorted(rules)))
+    return Trace(original.digest, tuple(taken), tuple(rules[id_] for id_ in sorted(rules)))
 
 
 def _step(match: Match, result: str) -> TraceStep:
@@ -156,7 +150,7 @@ def replay_steps(
     graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None
 ) -> Iterator[tuple[Match, Graph]]:
     """The steps of a trace as :func:`replay` takes them: each match, and the graph after it."""
-    if digest(graph) != trace.original:
+    if graph.digest != trace.original:
         raise TraceError("the trace is of another graph; replay it on the model, inputs and version it was made with")
     known = {rule.id: rule for rule in (trace.rules if rules is None else rules)}
     for number, step in enumerate(trace.steps, start=1):
@@ -166,7 +160,7 @@ def replay_steps(
         if match is None:
             raise TraceError(f"step {number}: rule {step.rule} does not match where the trace says")
         after = apply(graph, match)
-        if after is None or digest(after) != step.result:
+        if after is None or after.digest != step.result:
             raise TraceError(f"step {number}: rule {step.rule} gives another graph than the trace says")
         graph = after
         yield match, graph

@@ -66,11 +66,11 @@ from taso_py.ops.contraction import Linear
 def covers(node, device):
     if isinstance(node.op, Linear):
         shape = node.types[0].sizes
-        def bind(statics):
+        def bind(statics, packs):
             def kernel(x):
                 {body}
             return Bound("faulty", kernel)
-        yield Cover("faulty", (node,), node.inputs[:1], (DENSE,), node.inputs[1:], bind, "faulty")
+        yield Cover("faulty", (node,), node.inputs[:1], (DENSE,), node.inputs[1:], binder=bind, text="faulty")
 
 from taso_py.runtime.runtimes import TILES_FOR
 TILES_FOR["eager"] = (*TILES_FOR["eager"], Tile("faulty", covers))
@@ -264,7 +264,12 @@ def _edited_trace(bench: Bench) -> Verdict:
 
 
 def _kernel(body: str) -> Callable[[Bench], Verdict]:
-    return lambda bench: _went_on(bench.run(bench.arguments(), _KERNEL.format(body=body)))
+    def provoke(bench: Bench) -> Verdict:
+        ran = bench.run(bench.arguments(), _KERNEL.format(body=body))
+        held, said = _went_on(ran)
+        return held and "faulty" not in json.loads(ran.out)["kernels"], said
+
+    return provoke
 
 
 def _interrupted(after: float) -> Callable[[Bench], Verdict]:

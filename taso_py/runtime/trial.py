@@ -192,11 +192,15 @@ class Trial:
         comparisons = [oracle.compare(judged) for oracle in self._oracles]
         for note in (note for oracle in self._oracles for note in oracle.notes):
             self._note(note)
-        comparison = Comparison(tuple([output for found in comparisons for output in found.outputs]))
-        # What a compiler made is compared too, but where effects of the runs that were timed would show.
-        if finalist.runtime != "eager" and comparison.passed and not self.program.graph.effects:
-            comparison = self._oracles[0].compare(finalist.runner)
-        return content, plan, comparison
+        if all(found.passed for found in comparisons) and self._is_comparable(finalist):
+            # What was timed is what is returned; what is saved may be computed otherwise.
+            with self._keeping(finalist.module):
+                comparisons.append(self._oracles[0].compare(finalist.runner))
+        return content, plan, Comparison(tuple([output for found in comparisons for output in found.outputs]))
+
+    def _is_comparable(self, finalist: Finalist) -> bool:
+        """Whether what was timed can be compared: not the original itself, nor where compilers draw other numbers."""
+        return finalist.name != ORIGINAL and (finalist.runtime == "eager" or not self.program.graph.effects)
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
         """The finalist as it is saved, program and plan, and the module loaded from that; or as it is."""

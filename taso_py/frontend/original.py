@@ -59,7 +59,7 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     before = Snapshot(module)
     try:
         run = _call(module, args, kwargs)
-        developed = [*before.written(), *before.assigned()]
+        developed = before.developed()
         kept = [name for name in before.replaced() if name not in developed]
         results = [copied(leaf) for leaf in run.results] if kept else []
         before.restore(developed)

@@ -71,6 +71,10 @@ class Snapshot:
             for name, (place, value) in _held(model).items()
         }
 
+    def developed(self) -> list[str]:
+        """The names of the state that a call may develop: what was written to or, as an export has it, assigned."""
+        return [*self.written(), *self.assigned()]
+
     def written(self) -> list[str]:
         """The names of tensors that were written to."""
         found = {

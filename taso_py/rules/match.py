@@ -161,8 +161,8 @@ class _Search:
         node: Node,
         place: int,
         found: dict[Identity, Match],
-        only_running: bool = False,
-        known: Container[Identity] = (),
+        only_running: bool,
+        known: Container[Identity],
     ) -> None:
         """Adds the matches in which operator number ``place``, or one it can be exchanged with, is matched to ``node``.
 

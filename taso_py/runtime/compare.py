@@ -159,7 +159,7 @@ class Oracle:
                     raise
                 self.notes.append(f"the model does not take {name} inputs ({first_line(error)}); compared without")
                 continue
-            truths = self._truths(arguments, outputs)
+            truths = self._reference_or(outputs, arguments)
             found.append(_Expectation(name, arguments, [*map(_kept, outputs)], [*map(_kept, truths)]))
         return found
 
@@ -181,15 +181,20 @@ class Oracle:
             compared = [replace(o, allowed=max(o.allowed, FACTOR * errors[o.output])) for o in compared]
         return compared
 
-    def _truths(self, arguments: Arguments, outputs: list[Any]) -> list[Any]:
+    def _reference_or(self, outputs: list[Any], arguments: Arguments) -> list[Any]:
         """What the reference gives; what the original gave, if there is none."""
         if self._reference is not None:
             try:
                 return _truths(self._reference, arguments)
             except Exception as error:  # an operator need not exist in float64
-                self.notes.append(f"nothing computes it in float64 ({first_line(error)}); compared with the original")
+                self.notes.append(without_reference(error))
                 self._reference = None
         return outputs
+
+
+def without_reference(error: Exception) -> str:
+    """What to tell where the reference cannot be made, or fails."""
+    return f"nothing computes it in float64 ({first_line(error)}); compared with the original"
 
 
 def _truths(reference: Callable[..., Any], arguments: Arguments) -> list[Any]:

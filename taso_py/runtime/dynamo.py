@@ -44,7 +44,7 @@ from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
 from taso_py.runtime.runtimes import Runner
-from taso_py.runtime.source import Source
+from taso_py.runtime.source import Source, usable
 
 RUNTIMES = ("eager", "inductor")
 """What captured graphs may be handed to."""
@@ -162,7 +162,7 @@ class _Compiled:
             try:
                 # Not in inference mode: what is made there cannot be exported.
                 with torch.inference_mode(False), torch.no_grad(), random_state_kept(), self._autocast.off():
-                    made = self._made([a.clone() if isinstance(a, Tensor) and a.is_inference() else a for a in args])
+                    made = self._made(usable(args))
                 return self._as_captured(self._graph) if made is None else self._without_autocast(made)
             except TasoError as error:
                 reason = str(error)

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 from taso_py.backend import Plan, Program
@@ -47,7 +46,7 @@ from taso_py.runtime.resize import describe
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.searching import TEMPLATES, search
-from taso_py.runtime.source import Source
+from taso_py.runtime.source import Source, usable
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial, check_import
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
@@ -125,16 +124,11 @@ def optimize_source(
         check_writable(output)
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
     with torch.inference_mode(mode=False), torch.no_grad():
-        source = replace(source, args=_usable(source.args), kwargs=_usable(source.kwargs))
+        source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or import_source(source)
         with state_kept(program, [source.callable()]):
             check_import(source, program, options.seed)
             return _Job(source, options, rules, trace).run(program, output, forms)
-
-
-def _usable(arguments: Any) -> Any:
-    """Arguments, of tensors that were made in inference mode copies that were not."""
-    return pytree.tree_map_only(Tensor, lambda leaf: leaf.clone() if leaf.is_inference() else leaf, arguments)
 
 
 @dataclass

@@ -9,7 +9,8 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,8 @@ def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> 
     module, args = entry.make(small=small)
     module, args = module.to(device), tuple(tensor.to(device) for tensor in args)
     with torch.no_grad():
-        expected = pytree.tree_leaves(without_fused_attention(module, args))
+        with without_fused_attention():
+            expected = pytree.tree_leaves(module(*args))
         start = time.perf_counter()
         program = import_module(module, args)
         built = build(program)
@@ -65,12 +67,13 @@ def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> 
     return RoundTrip(entry.name, same(expected, found), len(program.graph.nodes), opaque_kinds(program), seconds)
 
 
-def without_fused_attention(module: nn.Module, args: Sequence[Any]) -> Any:
-    """What a module returns when multi-head attention does not take its fused path."""
+@contextmanager
+def without_fused_attention() -> Generator[None]:
+    """Multi-head attention does not take its fused path meanwhile."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        return module(*args)
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
 

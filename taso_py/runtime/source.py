@@ -26,13 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
 from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
 
-__all__ = ["Source", "SourceError", "load_source"]
+__all__ = ["Source", "SourceError", "load_source", "usable"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Source:
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
         """A call of what runs the source on its example inputs."""
         return lambda: runner(*self.args, **self.kwargs)
+
+
+def usable(arguments: Any) -> Any:
+    """Arguments, of tensors that were made in inference mode copies: what is exported may not read those."""
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.clone() if leaf.is_inference() else leaf, arguments)
 
 
 def load_source(

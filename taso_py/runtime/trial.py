@@ -19,11 +19,11 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import stored_bytes
-from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
-from taso_py.runtime.compare import Arguments, Comparison, Oracle, input_cases
+from taso_py.runtime.compare import Arguments, Comparison, Oracle, input_cases, without_reference
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
@@ -226,7 +226,7 @@ class Trial:
         try:
             return build(retype(self.program))
         except RuntimeError as error:
-            self._note(f"nothing computes it in float64 ({first_line(error)}); compared with the original")
+            self._note(without_reference(error))
             return None
 
     def _resized(self) -> Sequence[tuple[str, Arguments]]:

@@ -120,15 +120,7 @@ def _dead_nodes(index: GraphIndex, replaced: Mapping[Value, Value], read: set[No
 
 def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[Node, None]) -> int:
     """The memory of those static operands of nodes that no living node of the graph reads at run time."""
-    operands = {
-        value
-        for node in nodes
-        if not node.is_static
-        for value in node.inputs
-        if value[0].is_static and not isinstance(value[0].op, Constant)
-    }
-    if not operands:
-        return 0
+    operands = {value for node in nodes if not node.is_static for value in node.inputs if is_stored(value)}
     alone = (v for v in operands if all(user.is_static or user in dead for user in index.users.get(v.node, ())))
     return sum(map(cost.value_bytes, alone))
 
@@ -141,4 +133,5 @@ def static_bytes(cost: Cost, graph: Graph) -> int:
 
 def is_stored(value: Value) -> bool:
     """Whether a value is a weight, or computed from weights when a module is built."""
-    return value.node.is_static and not isinstance(value.node.op, Constant)
+    node = value[0]
+    return node.is_static and not isinstance(node.op, Constant)

@@ -22,6 +22,7 @@ from taso_py.runtime.decisions import Winners
 from taso_py.runtime.optimize import optimize_source
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Optimized, Options
+from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import TrialError, check_import
 from taso_py.search.result import Candidate, SearchResult, StopReason
@@ -197,11 +198,8 @@ def test_what_is_imported_wrongly_is_refused() -> None:
         program = import_source(source)
     with pytest.raises(TrialError, match="gives something else than its export: output 0 on example inputs is off by"):
         check_import(source, program, 0)
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
+    with without_fused_attention():
         check_import(source, program, 0)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
 
 
 def test_optimizing_in_inference_mode_gives_a_result_for_outside_of_it() -> None:

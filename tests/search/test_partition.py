@@ -213,30 +213,32 @@ def test_a_region_that_used_up_its_share_is_not_the_end_of_the_time(seconds: flo
     assert (next(ticks) > seconds) == (stop is StopReason.TIME)
 
 
+class Slow(FakeCost):
+    """Costs of which to ask for those of a part takes some seconds, by a clock that stands otherwise."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.time = seconds, 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
+        self.time += self.seconds
+        return self
+
+
 def test_a_search_whose_time_is_up_says_so_though_nothing_was_found() -> None:
-    times = [0.0]
-
-    class Slow(FakeCost):
-        def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
-            times.append(times[-1] + 30.0)
-            return self
-
-    limits = Limits(seconds=50.0, now=lambda: times[-1])
-    result = Partition(blocks(4), Matcher([]), Slow(), replace(limits, reuse=False), None, Backtracking).run()
+    cost = Slow(30.0)
+    limits = Limits(seconds=50.0, now=cost.now, reuse=False)
+    result = Partition(blocks(4), Matcher([]), cost, limits, None, Backtracking).run()
     assert result.stop_reason is StopReason.TIME
 
 
 def test_a_clock_that_runs_out_while_a_region_is_prepared_ends_the_search() -> None:
-    times = [0.0]
-
-    class Slow(FakeCost):
-        def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
-            times.append(times[-1] + 100.0)
-            return self
-
-    result = Partition(
-        blocks(4), Matcher(RULES), Slow(), Limits(seconds=50.0, now=lambda: times[-1]), None, Backtracking
-    ).run()
+    cost = Slow(100.0)
+    limits = Limits(seconds=50.0, now=cost.now)
+    result = Partition(blocks(4), Matcher(RULES), cost, limits, None, Backtracking).run()
     assert result.stop_reason is StopReason.TIME
 
 

@@ -10,15 +10,23 @@ Three things decide. First the level at which the proof goes through (:class:`ve
 
 Second, what rounding does not show in real numbers, read off the operators of both sides; each raises the class of a
 proof above MOVEMENT: products with zeros that only one side computes (ZERO_TERMS), scales that stand on another side
-of a contraction and formulas with exponentials or normalisations that are taken apart (RANGE), masks (MASK). These
-tests compare sets of operators and are meant to err upwards. Third, the caller's cap.
+of a contraction, products of several factors that are grouped anew and formulas with exponentials or normalisations
+that are taken apart (RANGE), masks (MASK). These tests compare sets of operators, and of factors, and are meant to err
+upwards. Third, the caller's cap.
+
+A product is grouped anew if the target multiplies further what the source does not form: ``(x*y)*z`` as ``x*(y*z)``, as
+``y*z`` may overflow, or vanish, where the source is in range. Sums are looked through: ``(x+y)*z`` as ``x*z + y*z``
+multiplies the same factors, and that other sums stand in between is what REASSOCIATE says. It says so of contractions
+too: ``(AB)C`` as ``A(BC)``.
 
 Invariant: when in doubt, the higher class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -36,6 +44,18 @@ _SCALES = frozenset({"mul", "div", "batch_norm", "layer_norm", "rms_norm", "rsqr
 _EXPONENTIALS = frozenset({"softmax", "attention", "exp"})
 _FORMULAS = _EXPONENTIALS | {"layer_norm", "rms_norm", "batch_norm", "rsqrt", "sqrt", "div"}
 _FUSED = frozenset({"silu", "gelu", "sigmoid", "tanh", "erf"})
+_PRODUCTS = frozenset({"mul", "div"})
+_MULTIPLY = _PRODUCTS | {"matmul", "linear", "conv2d", "attention", "batch_norm", "layer_norm", "rms_norm"}
+_SUMS = frozenset({"add", "sub", "relu", "expand", "contiguous", "cast"})
+"""What has the factors of its operands, one term or the other, at the element itself; a relu only chooses."""
+_MOVES = frozenset({"concat", "slice", "permute", "reshape", "pad", "enlarge"})
+_REDUCES = frozenset({"max", "max_pool2d", "sum", "mean", "avg_pool2d", "adaptive_avg_pool2d"})
+_MOST = 64
+"""Of how many products a value is told; one of more is a factor by itself."""
+
+_Product: TypeAlias = frozenset[tuple[Hashable, int]]
+"""Factors, most of them nodes, and how often each occurs."""
+_Products: TypeAlias = frozenset[_Product]
 
 _OF_LEVEL = {
     Level.MOVEMENT: Numerics.EXACT,
@@ -97,8 +117,11 @@ def _variables(graph: Graph) -> set[Node]:
 
 
 def _moves_scale(source: Graph, target: Graph) -> bool:
-    """A factor before a contraction that comes after it on the other side, or at another operand; a formula changed."""
-    return _differ(source, target, _FORMULAS) or _places(source) != _places(target)
+    """A factor at another place of a contraction or of a chain of products; a formula changed.
+
+    The former is one that stood before a contraction and comes after it on the other side, or at another operand.
+    """
+    return _differ(source, target, _FORMULAS) or _places(source) != _places(target) or _regroups(source, target)
 
 
 def _has_exponentials(source: Graph, target: Graph) -> bool:
@@ -122,6 +145,66 @@ def _places(graph: Graph) -> set[tuple[str, int, frozenset[str]]]:
             found |= {(node.op.name, place, above[value.node]) for place, value in enumerate(node.inputs)}
             found.add((node.op.name, -1, below[node]))
     return {place for place in found if place[2]}
+
+
+def _regroups(source: Graph, target: Graph) -> bool:
+    """Whether the target multiplies further a product of factors that the source multiplies nowhere.
+
+    Products that only the source multiplies further do no harm: where they overflow, the target may not.
+    """
+    before, after = _factors(source), _factors(target)
+    known = _Products().union(*before.values())
+    return any(not after[node] <= known for node in _multiplied(target) if node.op.name in _PRODUCTS)
+
+
+def _multiplied(graph: Graph) -> set[Node]:
+    """The nodes whose elements are multiplied by something, perhaps moved or added up before."""
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op.name in _MULTIPLY or (node in found and node.op.name in _SUMS | _MOVES | _REDUCES):
+            found.update(value.node for value in node.inputs)
+    return found
+
+
+def _factors(graph: Graph) -> dict[Node, _Products]:
+    """For each node, the products that its elements are sums of, or chosen from.
+
+    What is neither sum nor product is a factor by itself, so moved or reduced factors are others: elements must agree.
+    """
+    found: dict[Node, _Products] = {}
+    for node in graph.nodes:
+        products = _products(node, [found[value.node] for value in node.inputs])
+        found[node] = products if len(products) <= _MOST else _alone(node)
+    return found
+
+
+def _products(node: Node, operands: Sequence[_Products]) -> _Products:
+    """The products of a node, given its operands'. One times something is that, and zero has none."""
+    if node.op.name in _SUMS:
+        return _Products().union(*operands)
+    if node.op.name == "mul":
+        return _times(*operands)
+    if node.op.name == "div":
+        return _times(operands[0], _inverse(operands[1]))
+    if isinstance(node.op, Constant) and node.op.value in (-1, 0, 1):
+        return _Products([_Product()] if node.op.value else [])
+    return _alone(node)
+
+
+def _alone(factor: Hashable) -> _Products:
+    return _Products([_Product([(factor, 1)])])
+
+
+def _times(left: _Products, right: _Products) -> _Products:
+    counts = (Counter(dict(one)) + Counter(dict(other)) for one in left for other in right)
+    return _Products(_Product(count.items()) for count in counts)
+
+
+def _inverse(divisor: _Products) -> _Products:
+    """One over each factor; one over a sum is a factor by itself."""
+    if len(divisor) != 1:
+        return _alone(("one over", divisor))
+    return _Products(_Product((("one over", factor), count) for factor, count in some) for some in divisor)
 
 
 def _squares(graph: Graph) -> set[str]:

@@ -17,11 +17,11 @@ from taso_py.rules.database import read_database
 
 pytest.importorskip("egglog")
 FOLDER = Path(substitutions.__file__).parent
-QUICK = ("scalars",)
+QUICK = {("scalars",), ("layout",)}
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
 """Minutes of work, on a machine that may have other work to do; the limit is there for what hangs."""
-GENERATED = [pytest.param(names, marks=[] if names == QUICK else _SLOW) for names in SHIPPED]
+GENERATED = [pytest.param(names, marks=[] if names in QUICK else _SLOW) for names in SHIPPED]
 
 
 def _command(out: Path, *options: str) -> list[str]:

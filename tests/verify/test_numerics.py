@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from verify import prove
+from verify.laws import Level
+from verify.numerics import classify
 
 MATRICES = "rule a: float[..B,M,K], b: float[..B,K,N], c: float[..B,M,1]\n"
+VECTORS = "rule x: float[..B,M], y: float[..B,M], z: float[..B,M]\n"
 IMAGE = "rule x: float[N,C,H,W], w: float[O,C,3,3]\n"
 CASES = {
     "the same product, moved": (
@@ -65,6 +69,71 @@ CASES = {
         "target attention(q, k, add(v, w), m){scale=C}",
         Numerics.RANGE,
     ),
+    "a product of others first": (
+        VECTORS + "source mul(mul(x, y), z)\n target mul(mul(x, z), y)",
+        Numerics.RANGE,
+    ),
+    "one of its products, multiplied further": (
+        VECTORS + "source relu(mul(mul(x, y), z)), mul(x, z)\ntarget t = mul(mul(x, z), y); relu(t), mul(x, z)",
+        Numerics.REORDER,
+    ),
+    "two factors exchanged": (
+        VECTORS + "source mul(mul(x, y), z)\n target mul(z, mul(y, x))",
+        Numerics.EXACT,
+    ),
+    "a product beside others that move": (
+        VECTORS + "source add(add(mul(mul(x, y), z), x), y)\n target add(add(x, y), mul(mul(x, y), z))",
+        Numerics.REORDER,
+    ),
+    "the quotient of a product": (
+        VECTORS + "source div(mul(x, y), z)\n target mul(x, div(y, z))",
+        Numerics.RANGE,
+    ),
+    "the product with a quotient": (
+        VECTORS + "source mul(x, div(y, z))\n target div(mul(x, y), z)",
+        Numerics.RANGE,
+    ),
+    "divisors multiplied first": (
+        VECTORS + "source div(div(x, y), z)\n target div(x, mul(y, z))",
+        Numerics.RANGE,
+    ),
+    "a number and two factors": (
+        VECTORS + "source mul(mul(x, constant{value=C, dtype=float}), y)\n"
+        "target mul(mul(x, y), constant{value=C, dtype=float})",
+        Numerics.RANGE,
+    ),
+    "one is no factor": (
+        VECTORS + "source mul(mul(x, y), constant{value=1.0, dtype=float})\n"
+        "target mul(mul(x, constant{value=1.0, dtype=float}), y)",
+        Numerics.REORDER,
+    ),
+    "a product of three distributed": (
+        VECTORS + "source mul(mul(add(x, y), z), z)\n target add(mul(mul(x, z), z), mul(mul(y, z), z))",
+        Numerics.REASSOCIATE,
+    ),
+    "a product of three distributed, others first": (
+        VECTORS + "source mul(mul(add(x, y), z), z)\n target add(mul(x, mul(z, z)), mul(y, mul(z, z)))",
+        Numerics.RANGE,
+    ),
+    "scales of rows and columns exchanged": (
+        "rule x: float[M,K], y: float[K], z: float[K], w: float[K,N]\n"
+        "source matmul(mul(x, y), mul(w, reshape(z){shape=[K,1]}))\n"
+        "target matmul(mul(x, z), mul(w, reshape(y){shape=[K,1]}))",
+        Numerics.RANGE,
+    ),
+    "the same tensor, read at two places": (
+        "rule x: float[N,N], y: float[N,N]\n"
+        "source relu(mul(mul(x, y), permute(x){order=[-1,-2]}))\n"
+        "target relu(mul(mul(permute(x){order=[-1,-2]}, y), x))",
+        Numerics.RANGE,
+    ),
+    "products of scaled rows, side by side": (
+        "rule x: float[L,M], y: float[M], w: float[M,N], v: float[M,N]\n"
+        "source matmul(mul(x, y), w), matmul(mul(x, y), v)\n"
+        "target t = matmul(mul(x, y), concat(w, v){axis=-1});"
+        " slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+N}",
+        Numerics.REORDER,
+    ),
 }
 
 
@@ -73,3 +142,19 @@ def test_the_class(name: str) -> None:
     text, expected = CASES[name]
     verdict = prove(read_rules(text)[0])
     assert verdict.numerics is expected, verdict.reason
+
+
+def test_a_product_that_is_grouped_anew_overflows_in_half_precision() -> None:
+    x, y, z = (torch.tensor(number, dtype=torch.float16) for number in (300.0, 1 / 256, 300.0))
+    assert torch.isfinite(x * y * z)
+    assert torch.isinf(x * z * y)
+
+
+def test_factors_that_are_too_many_to_tell_are_one_each() -> None:
+    sums = [f"add(a{number}, b{number})" for number in range(12)]
+    names = ", ".join(f"{letter}{number}: float[N]" for number in range(12) for letter in "ab")
+    left, right = sums[0], sums[-1]
+    for one, other in zip(sums[1:], sums[-2::-1], strict=True):
+        left, right = f"mul({left}, {one})", f"mul({right}, {other})"
+    (rule,) = read_rules(f"rule {names} source {left} target {right}")
+    assert classify(rule, Level.TERMS) is Numerics.RANGE

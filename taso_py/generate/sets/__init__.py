@@ -1,9 +1,10 @@
 """The named vocabularies.
 
 ``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
-which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``transformer`` moves
-what attention blocks compute through reshapes, transposes and halves. ``deep`` is ``core`` with more operators,
-``conv`` has grouped convolutions and what stands beside them, ``matrix`` goes deepest with least.
+which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
+channels in place of images, ``transformer`` moves what attention blocks compute through reshapes, transposes and
+halves. ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and what stands beside them,
+``matrix`` goes deepest with least.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -17,6 +18,7 @@ from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.fuse import FUSE
+from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.scalars import SCALARS
@@ -29,6 +31,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "fold": FOLD,
     "fuse": FUSE,
     "scalars": SCALARS,
+    "layout": LAYOUT,
     "transformer": TRANSFORMER,
     "deep": DEEP,
     "conv": CONV,
@@ -36,7 +39,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 }
 """By the name that ``taso-py generate --ops`` takes."""
 
-SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",))
+SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",), ("layout",))
 """The vocabularies of the shipped database, those together that are generated into one file.
 
 Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider. Not

@@ -2,7 +2,7 @@
 
 Invariant: the run leaves no trace but what a model makes at its first call and has from then on (caches, the parameters
 of lazy modules): inputs are copies, buffers are restored, the random state stays as it was. A model whose other
-attributes develop from call to call is refused, and is as it was.
+attributes develop from call to call, or that writes to its parameters, is refused, and is as it was.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     Raises:
         ImportRefusal: the call fails, or leaves something to the next one that an export would not.
     """
-    before = Snapshot(module)
+    before = Snapshot(module, parameters=True)
     try:
         run = _call(module, args, kwargs)
         developed = before.developed()
+        _check_written(before, developed)
         kept = [name for name in before.replaced() if name not in developed]
         results = [copied(leaf) for leaf in run.results] if kept else []
         before.restore(developed)
@@ -69,6 +70,18 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         before.restore()
         raise
     return replace(run, developed=developed)
+
+
+def _check_written(before: Snapshot, developed: Sequence[str]) -> None:
+    """Makes sure that only buffers were written to: an export freezes all other tensors.
+
+    Raises:
+        ImportRefusal: another tensor was.
+    """
+    name = next((name for name in developed if not before.is_buffer(name)), None)
+    if name is not None:
+        kind = "parameter " if before.is_parameter(name) else ""
+        raise ImportRefusal(f"the model writes to its {kind}{name}; make it a buffer, and write to it without .data")
 
 
 def _check_kept(

@@ -1,13 +1,15 @@
-"""What a model holds at some moment: buffers, parameters and plain attributes of all modules in it.
+"""What a model holds at some moment: parameters, buffers and plain attributes of all its modules, and their elements.
 
 Invariant: a snapshot does not change the model, nor does what becomes of the model change the snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from operator import is_
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -41,11 +43,14 @@ class _Place:
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 _NOTHING = object()
 """Stands for what is not there."""
+_Container: TypeAlias = list[Any] | deque[Any] | set[Any] | dict[Any, Any]
+_CONTAINERS = (list, deque, set, dict)
+"""What elements are put into and taken out of."""
 
 
-def _held(model: nn.Module) -> dict[str, tuple[_Place, Any]]:
-    """Everything that a model and the modules in it hold, by name."""
-    found: dict[str, tuple[_Place, Any]] = {}
+def _held(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
+    """Everything that a model and the modules in it hold, by name; elements have no place but in their containers."""
+    found: dict[str, tuple[_Place | None, Any]] = {}
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
@@ -53,23 +58,50 @@ def _held(model: nn.Module) -> dict[str, tuple[_Place, Any]]:
         for home in (own["_parameters"], own["_buffers"], own):
             for key, value in home.items():
                 if home is not own or key not in _OF_EVERY_MODULE:
-                    found[f"{path}.{key}" if path else key] = _Place(module, type(module), home, key), value
+                    name = f"{path}.{key}" if path else key
+                    found[name] = _Place(module, type(module), home, key), value
+                    found.update((inner, (None, element)) for inner, element in _elements(name, value, set()))
     return found
+
+
+def _elements(name: str, value: Any, known: set[int]) -> Iterator[tuple[str, Any]]:
+    """What is in a container or tuple and in those therein, by name; of those that are known nothing."""
+    if not isinstance(value, (*_CONTAINERS, tuple)) or id(value) in known:
+        return
+    known.add(id(value))
+    for index, (key, element) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
+        inner = f"{name}[{_label(key, index)}]"
+        yield inner, element
+        yield from _elements(inner, element, known)
+
+
+def _label(key: Any, index: int) -> str:
+    """A key, or where it is in its dict if it may have no name of one line."""
+    return repr(key) if isinstance(key, str | int) else f"#{index}"
 
 
 class Snapshot:
     """What a model holds at some moment, to tell what became of it, and to restore it.
 
-    Values that are neither tensors nor numbers count as a whole: what is put into a list is not seen. Nor are writes to
-    parameters, of which there would have to be copies; models that have any are refused for them.
+    Tensors and numbers are seen where they are attributes of modules, or in lists, deques, tuples, sets and dicts that
+    are. Other objects count as a whole: what becomes of their own attributes is not seen.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, parameters: bool = False) -> None:
+        """Takes a snapshot.
+
+        Args:
+            model: of what.
+            parameters: whether to see writes to parameters, for which they are copied: their versions do not count
+                what is written through ``.data``, nor would they bring it back.
+        """
         self._model = model
-        self._seen = {
-            name: (place, value, None if place.is_parameter else copied(value))
-            for name, (place, value) in _held(model).items()
-        }
+        self._seen: dict[str, tuple[_Place | None, Any, Any]] = {}
+        copies: dict[int, Any] = {}
+        for name, (place, value) in _held(model).items():
+            if id(value) not in copies and (parameters or not isinstance(value, nn.Parameter)):
+                copies[id(value)] = _content(value)
+            self._seen[name] = place, value, copies.get(id(value))
 
     def developed(self) -> list[str]:
         """The names of the state that a call may develop: what was written to or, as an export has it, assigned."""
@@ -77,14 +109,23 @@ class Snapshot:
 
     def written(self) -> list[str]:
         """The names of tensors that were written to."""
-        found = {
-            name: place
-            for name, (place, value, content) in self._seen.items()
+        found = [
+            name
+            for name, (_, value, content) in self._seen.items()
             if isinstance(content, Tensor) and not equal(value, content)
-        }
+        ]
         # An attribute may be a view of a buffer.
-        buffers = {storage_of(self._seen[name][1]) for name, place in found.items() if place.is_buffer}
-        return [name for name in found if found[name].is_buffer or storage_of(self._seen[name][1]) not in buffers]
+        buffers = {storage_of(self._seen[name][1]) for name in found if self.is_buffer(name)}
+        return [name for name in found if self.is_buffer(name) or storage_of(self._seen[name][1]) not in buffers]
+
+    def is_buffer(self, name: str) -> bool:
+        """Whether a name is that of a buffer."""
+        place = self._seen[name][0]
+        return place is not None and place.is_buffer
+
+    def is_parameter(self, name: str) -> bool:
+        """Whether a name is that of a parameter."""
+        return isinstance(self._seen[name][1], nn.Parameter)
 
     def assigned(self) -> list[str]:
         """The names of buffers in whose place is another tensor of the same type, which an export takes for a write.
@@ -94,7 +135,10 @@ class Snapshot:
         return [
             name
             for name, (place, old, _) in self._seen.items()
-            if place.is_buffer and place.module is self._model and _is_moved(old, place.home.get(place.key))
+            if place is not None
+            and place.is_buffer
+            and place.module is self._model
+            and _is_moved(old, place.home.get(place.key))
         ]
 
     def replaced(self, *, opaque: bool = True) -> list[str]:
@@ -124,16 +168,19 @@ class Snapshot:
                 its first call stay: they are what it computes with from then on.
         """
         for name, (place, value, content) in self._seen.items():
-            if (names is not None and name not in names) or type(place.module) is not place.kind:
+            is_meant = names is None or name in names
+            if not is_meant or (place is not None and type(place.module) is not place.kind):
                 continue
-            if place.home.get(place.key, _NOTHING) is not value:
+            if place is not None and place.home.get(place.key, _NOTHING) is not value:
                 place.home[place.key] = value
-            if isinstance(content, Tensor) and not equal(value, content):
+            if isinstance(value, _CONTAINERS):
+                _refill(value, content)
+            elif isinstance(content, Tensor) and not equal(value, content):
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
-                    _refill(value, content)
+                    _rewrite(value, content)
         if names is None:
             for name, (place, _) in _held(self._model).items():
-                if name not in self._seen and not place.is_parameter:
+                if name not in self._seen and place is not None and not place.is_parameter:
                     del place.home[place.key]
 
 
@@ -157,12 +204,35 @@ def _is_moved(old: Any, new: Any) -> bool:
     return not _is_readable(old) or not _is_readable(new) or place_of(old) != place_of(new)
 
 
-def _refill(tensor: Tensor, content: Tensor) -> None:
+def _rewrite(tensor: Tensor, content: Tensor) -> None:
     if _is_alike(tensor, content):
         tensor.copy_(content)
     else:
         # It was given another size in place.
         tensor.data = content
+
+
+def _refill(container: _Container, content: _Container) -> None:
+    """Puts into a container what it held before, the same objects, if it holds others now."""
+    now, before = _flat(container), _flat(content)
+    if len(now) == len(before) and all(map(is_, now, before)):
+        return
+    container.clear()
+    if isinstance(container, dict | set):
+        container.update(content)
+    else:
+        container.extend(content)
+
+
+def _flat(container: _Container) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
+
+
+def _content(value: Any) -> Any:
+    """A value; of a tensor a copy, of a container a copy that holds the same objects."""
+    if isinstance(value, _CONTAINERS):
+        return dict(value) if isinstance(value, dict) else [*value]
+    return copied(value)
 
 
 def copied(value: Any) -> Any:

@@ -7,7 +7,7 @@ replace.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -124,8 +124,11 @@ def _demands(node: Node) -> list[Dim]:
 
 def replacements(match: Match, index: GraphIndex) -> Mapping[Value, Value] | None:
     """What each replaced value becomes, or None if the match cannot be applied in the graph or would change nothing."""
-    if len(match.outputs) > 1 and _is_circular(match, index):
-        return None
+    return None if circle(match, index) else changes(match)
+
+
+def changes(match: Match) -> Mapping[Value, Value] | None:
+    """The same of a match that is not circular."""
     targets = instantiate(match)
     return None if targets is None or targets == match.outputs else dict(zip(match.outputs, targets, strict=True))
 
@@ -136,17 +139,40 @@ def apply(graph: Graph, match: Match) -> Graph | None:
     return None if found is None else graph.replace(found)
 
 
-def _is_circular(match: Match, index: GraphIndex) -> bool:
-    """Whether an operand of the target is computed from a value that is replaced.
+def circle(match: Match, index: GraphIndex) -> Sequence[Node]:
+    """The nodes on a way by which an operand of the target is computed from a value that is replaced; none if none is.
 
     Only rules with several outputs can come to this: merging two products of which one feeds the other. Nodes being
     immutable, no cycle would arise, but the value that was to be replaced would stay alive.
     """
-    target = match.rule.target
+    if len(match.outputs) == 1:
+        return ()
+    target, place = match.rule.target, index.place
     returned = {node for node, _ in target.outputs}
     used = [n for n, readers in target.users.items() if isinstance(n.op, Input) and (readers or n in returned)]
-    operands = [match.values[key(node)].node for node in used]
-    return index.depends(operands, [node for node, _ in match.outputs])
+    replaced = {node for node, _ in match.outputs}
+    first = min([place[node] for node in replaced])
+    reader: dict[Node, Node | None] = dict.fromkeys([match.values[key(node)].node for node in used])
+    stack = list(reader)
+    while stack:
+        node = stack.pop()
+        if node in replaced:
+            return _followed(node, reader)
+        if place[node] > first:  # what comes before all that is replaced is computed from none of it
+            for operand, _ in node.inputs:
+                if operand not in reader:
+                    reader[operand] = node
+                    stack.append(operand)
+    return ()
+
+
+def _followed(node: Node | None, reader: Mapping[Node, Node | None]) -> Sequence[Node]:
+    """A node, what reads it, what reads that, and so on."""
+    way: list[Node] = []
+    while node is not None:
+        way.append(node)
+        node = reader[node]
+    return way
 
 
 def _concrete(op: Operator, match: Match) -> Operator:

@@ -13,7 +13,7 @@ from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match
 from taso_py.search.cost import created_nodes
 from taso_py.search.sites import Inheritance
-from taso_py.search.state import Option, Step
+from taso_py.search.state import Dormant, Option, Remembered, Step
 
 
 class Change:
@@ -70,7 +70,9 @@ class Change:
         replaced = {before[old.node] for old in step.replaced}
         self._gone = replaced.union([before[node] for node in inheritance.dead])
         """Sites of which no match is left that contains them."""
-        self._matched = self._gone.union(inheritance.merged, [now[node] for node in self.touched])
+        self._lost = self._gone | inheritance.merged
+        """These, and the sites of nodes that became one: ways through all others lead where they led."""
+        self._matched = self._lost.union([now[node] for node in self.touched])
         """Sites whose matches are to be looked at again."""
         self._read = replaced | inheritance.merged
         """Sites of which matches are to be looked at again that read them."""
@@ -104,9 +106,13 @@ class Change:
             return False
         return self._any.isdisjoint(operands) or not any(sites.issubset(operands) for sites in self._together)
 
-    def destroys(self, option: Option) -> bool:
-        """Whether something is gone that an option of the state before is matched to."""
-        return not self._gone.isdisjoint(option.nodes)
+    def leaves(self, dormant: Dormant) -> bool:
+        """Whether a dormant match of the state before surely is one still, and is not found anew."""
+        return self._matched.isdisjoint(dormant.nodes) and self._lost.isdisjoint(dormant.ground)
+
+    def destroys(self, match: Remembered) -> bool:
+        """Whether something is gone that a match in the graph before is matched to."""
+        return not self._gone.isdisjoint(match.nodes)
 
     def carried(self, match: Match) -> Match | None:
         """A match in the graph before that the step does not destroy, carried over; None if its outputs became one."""

@@ -5,20 +5,24 @@ everything downstream of it anew, but what matched there before matches still, s
 in kind are matches searched for. A step in a graph of hundreds of nodes thus costs little more than building the new
 graph.
 
+A match that reads something which is computed from what it replaces cannot be applied. A step far from it may change
+that, so it is remembered as well: it is *dormant*. That a step made a match far from it circular in this way is noticed
+only when the option is to be followed.
+
 Invariant: the options of a state are the matches that can be applied to its graph, each once up to the symmetries of
-its rule, and once where several rules do the same.
+its rule, and once where several rules do the same; and perhaps some that became circular, of which the step is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
-from taso_py.rules.apply import replacements
+from taso_py.rules.apply import changes, circle, replacements
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Identity, Match, Matcher
 from taso_py.search.change import Change
@@ -26,7 +30,7 @@ from taso_py.search.cost import Appraisal, Cost, Difference, difference, static_
 from taso_py.search.rewire import rewire
 from taso_py.search.sites import Sites
 from taso_py.search.skeleton import Skeleton, Skeletons
-from taso_py.search.state import Option, Path, State, Step
+from taso_py.search.state import Dormant, Option, Path, State, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,9 @@ class Space:
     def with_options(self, state: State) -> State:
         """A state with its options searched for from scratch."""
         found = self._matcher.matches(state.index, only_running=True)
-        return replace(state, options=self._options(found, state.index, state.sites, set()))
+        dormant: list[Dormant] = []
+        options = self._options(found, state.index, state.sites, set(), dormant)
+        return replace(state, options=options, dormant=dormant)
 
     def step(self, state: State, option: Option, seen: Container[Skeleton] = ()) -> Step | None:
         """The step that an option is; None if it is impossible, or leads to a graph whose skeleton was seen."""
@@ -96,20 +102,25 @@ class Space:
         """The state that a step leads to."""
         step, change = appraised.step, appraised.change
         index, before = change.index, step.before
-        known, keys = set[Identity](), set[_Key]()
-        options = self._carried(change, before, known, keys)
+        known, keys, dormant = set[Identity](), set[_Key](), list[Dormant]()
+        options = self._carried(change, before, known, keys, dormant)
+        stirred = self._stirred(change, before, dormant)
         places = sorted(change.changed, key=index.place.__getitem__)
         new = self._matcher.around(index, places, only_running=True, known=known)
-        options += self._options(new, index, change.sites, keys)
+        options += self._options(chain(stirred, new), index, change.sites, keys, dormant)
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
         zone = frozenset[int]() if ends_excursion else before.zone | change.zone
-        return State(step.graph, index, change.sites, change.forms, appraised.appraisal, stored, options, path, zone)
+        formed = step.graph, index, change.sites, change.forms
+        return State(*formed, appraised.appraisal, stored, options, path, zone, dormant)
 
-    def _carried(self, change: Change, before: State, known: set[Identity], keys: set[_Key]) -> list[Option]:
+    def _carried(
+        self, change: Change, before: State, known: set[Identity], keys: set[_Key], dormant: list[Dormant]
+    ) -> list[Option]:
         """The options of the state before that are still there, their differences brought up to date.
 
-        What those near the changes are and do is added to ``known`` and ``keys``.
+        What those near the changes are and do is added to ``known`` and ``keys``. Those that are dormant now are added
+        to ``dormant``, but for those near the changes, which are found again.
         """
         carried: list[Option] = []
         for option in before.options:
@@ -122,31 +133,57 @@ class Space:
             if match is None or _gains_nothing(match):
                 continue
             self._pause()
-            evaluated = self._evaluated(match, change.index)
+            is_near = not change.changed.isdisjoint(match.nodes)
+            way = circle(match, change.index)
+            if way and not is_near:
+                dormant.append(Dormant(match, change.sites, way))
+            evaluated = None if way else self._evaluated(match, change.index)
             if evaluated is None:
                 continue
             key, estimate = evaluated
             keys.add(key)
-            if not change.changed.isdisjoint(match.nodes):
+            if is_near:
                 known.add(self._matcher.identity(match, change.index))
             carried.append(Option(match, change.sites, estimate, option))
         return carried
 
-    def _options(self, matches: Iterable[Match], index: GraphIndex, sites: Sites, keys: set[_Key]) -> list[Option]:
-        """What matches do that is not known by its key, each with its estimate."""
+    def _stirred(self, change: Change, before: State, dormant: list[Dormant]) -> list[Match]:
+        """The dormant matches of the state before that perhaps can be applied now; the others are added to ``dormant``.
+
+        Those near the changes are left out: they are found again.
+        """
+        stirred: list[Match] = []
+        for remembered in before.dormant:
+            if change.leaves(remembered):
+                dormant.append(remembered)
+            elif not change.destroys(remembered):
+                match = change.carried(remembered.match(before.sites))
+                if not (match is None or _gains_nothing(match)) and change.changed.isdisjoint(match.nodes):
+                    stirred.append(match)
+        return stirred
+
+    def _options(
+        self, matches: Iterable[Match], index: GraphIndex, sites: Sites, keys: set[_Key], dormant: list[Dormant]
+    ) -> list[Option]:
+        """What matches do that is not known by its key, each with its estimate; the dormant go to ``dormant``."""
         options: list[Option] = []
         for match in matches:
             self._pause()
-            if self._allows(match):
-                evaluated = self._evaluated(match, index)
-                if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_symmetric):
-                    keys.add(evaluated[0])
-                    options.append(Option(match, sites, evaluated[1]))
+            if not self._allows(match):
+                continue
+            way = circle(match, index)
+            if way:
+                dormant.append(Dormant(match, sites, way))
+                continue
+            evaluated = self._evaluated(match, index)
+            if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_symmetric):
+                keys.add(evaluated[0])
+                options.append(Option(match, sites, evaluated[1]))
         return options
 
     def _evaluated(self, match: Match, index: GraphIndex) -> tuple[_Key, Difference] | None:
-        """What a match does, and what that is estimated to change; None if it cannot be applied."""
-        replaced = replacements(match, index)
+        """What a match that is not circular does, and what that is estimated to change; None if it does nothing."""
+        replaced = changes(match)
         return None if replaced is None else (frozenset(replaced.items()), difference(self._cost, index, replaced))
 
 

@@ -1,11 +1,11 @@
 """States: graphs with their matches, and the steps from one to the next.
 
-Invariant: the options of a state are matches in its graph.
+Invariant: the options of a state, and the matches that are dormant there, are matches in its graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.graph import Graph
@@ -18,35 +18,25 @@ from taso_py.search.sites import Sites
 from taso_py.search.skeleton import Outline
 
 
-class Option:
-    """A match in a state's graph, with what applying it is estimated to change.
+class Remembered:
+    """A match in a state's graph, by the sites of what it is matched to.
 
     States share it as long as nothing changes where it is.
     """
 
-    __slots__ = ("_born", "difference", "nodes", "operands", "origin")
+    __slots__ = ("_born", "nodes", "operands")
 
-    def __init__(self, match: Match, sites: Sites, difference: Difference, origin: Option | None = None) -> None:
-        self._born, self.difference = match, difference
+    def __init__(self, match: Match, sites: Sites) -> None:
+        self._born = match
         self.nodes = tuple([sites.number[node] for node in match.nodes])
         """The sites of what the operators are matched to."""
         self.operands = tuple([sites.number[node] for node, _ in match.values.values()])
         """The sites of what the variables stand for."""
-        self.origin = origin
-        """The option of a state before that this one is where something changed; None where it is new."""
 
     @property
     def rule(self) -> Substitution:
         """What is applied."""
         return self._born.rule
-
-    @property
-    def root(self) -> Option:
-        """The first of the options that this one was carried over from."""
-        option = self
-        while option.origin is not None:
-            option = option.origin
-        return option
 
     def match(self, sites: Sites) -> Match:
         """The match in the graph that has these sites."""
@@ -62,6 +52,37 @@ class Option:
             born.dtype,
             tuple([Value(now[before], output) for before, output in born.outputs]),
         )
+
+
+class Option(Remembered):
+    """A match that can be applied, with what that is estimated to change."""
+
+    __slots__ = ("difference", "origin")
+
+    def __init__(self, match: Match, sites: Sites, difference: Difference, origin: Option | None = None) -> None:
+        super().__init__(match, sites)
+        self.difference = difference
+        self.origin = origin
+        """The option of a state before that this one is where something changed; None where it is new."""
+
+    @property
+    def root(self) -> Option:
+        """The first of the options that this one was carried over from."""
+        option = self
+        while option.origin is not None:
+            option = option.origin
+        return option
+
+
+class Dormant(Remembered):
+    """A match that cannot be applied for now: something that it reads is computed from what it replaces."""
+
+    __slots__ = ("ground",)
+
+    def __init__(self, match: Match, sites: Sites, way: Iterable[Node]) -> None:
+        super().__init__(match, sites)
+        self.ground = frozenset([*self.operands, *[sites.number[node] for node in way]])
+        """The sites of what it reads, and of a way by which that is computed: while all is there, it is dormant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +109,7 @@ class State:
     path: Path | None
     zone: frozenset[int]
     """The sites of the nodes that the steps of the present excursion made or connected anew."""
+    dormant: Sequence[Dormant] = ()
 
     def form(self, node: Node) -> int | None:
         """The form of a node, None for one that is not in the graph."""

@@ -1,16 +1,18 @@
 """The space: what is remembered across steps is what a search from scratch would find."""
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
-from taso_py.rules.match import Matcher
+from taso_py.rules.match import Identity, Matcher
+from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.search.cost import static_bytes
 from taso_py.search.space import Space
-from taso_py.search.state import State
+from taso_py.search.state import Option, Remembered, State
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
 
 COST = FakeCost()
@@ -20,29 +22,43 @@ def space(*names: str) -> Space:
     return Space(Matcher(read(*names)), COST, lambda match: True, lambda: None)
 
 
+def possible(space: Space, state: State) -> list[Option]:
+    """The options of a state but those that became circular."""
+    return [option for option in state.options if space.step(state, option) is not None]
+
+
 def walk(space: Space, graph: Graph, seed: int, length: int) -> list[State]:
     """The states of a walk at random, the first one included."""
     chance = random.Random(seed)
     states = [space.with_options(space.start(graph))]
-    while len(states) <= length and states[-1].options:
-        step = space.step(states[-1], chance.choice(states[-1].options))
+    while len(states) <= length and (options := possible(space, states[-1])):
+        step = space.step(states[-1], chance.choice(options))
         assert step is not None
         assert step.graph == states[-1].graph.replace(dict(step.replaced))
         states.append(space.finish(space.appraise(step), ends_excursion=chance.random() < 0.5))
     return states
 
 
+def identities(matcher: Matcher, state: State, remembered: Iterable[Remembered]) -> list[Identity]:
+    """Tells matches apart; of equal matches in graphs that are equal it gives the same."""
+    return sorted(matcher.identity(one.match(state.sites), state.index) for one in remembered)
+
+
 def expect_as_from_scratch(rules: Space, matcher: Matcher, state: State) -> None:
+    """Checks what a state has; options that became circular and were not followed since count as dormant."""
     fresh = rules.with_options(rules.start(state.graph))
+    options = possible(rules, state)
     carried, found = (
-        {matcher.identity(option.match(s.sites), state.index): option.difference for option in s.options}
-        for s in (state, fresh)
+        {matcher.identity(option.match(s.sites), state.index): option.difference for option in options}
+        for s, options in ((state, options), (fresh, fresh.options))
     )
     assert carried.keys() == found.keys()
     for identity, change in carried.items():
         assert change.seconds == pytest.approx(found[identity].seconds)
         assert change.static_bytes == found[identity].static_bytes
-    assert len(carried) == len(state.options)
+    assert len(carried) == len(options)
+    dormant = identities(matcher, state, [*state.dormant, *set(state.options).difference(options)])
+    assert dormant == identities(matcher, fresh, fresh.dormant)
     assert [state.form(node) for node in state.graph.nodes] == [fresh.form(node) for node in state.graph.nodes]
 
 
@@ -50,6 +66,82 @@ def expect_as_from_scratch(rules: Space, matcher: Matcher, state: State) -> None
 def test_options_are_the_matches_of_a_search_from_scratch(seed: int) -> None:
     matcher, whole = Matcher(read(*RULES)), space(*RULES)
     for state in walk(whole, recurrent(2), seed, 12):
+        expect_as_from_scratch(whole, matcher, state)
+
+
+UNSTACK = """rule x: float[M,K], y: float[N,K], a: float[K,P]
+  source slice(matmul(concat(x, y){axis=-2}, a)){axis=-2, start=0, stop=M}
+  target matmul(x, a)
+rule x: float[M,K], y: float[N,K], a: float[K,P]
+  source slice(matmul(concat(x, y){axis=-2}, a)){axis=-2, start=M, stop=M+N}
+  target matmul(y, a)"""
+"""What rule "stack" does to two products, undone for one of them."""
+
+
+def following(*rules: Substitution) -> tuple[Space, Matcher]:
+    return Space(Matcher(rules), COST, lambda match: True, lambda: None), Matcher(rules)
+
+
+def follow(rules: Space, state: State, option: Option) -> State:
+    """The state after an option."""
+    step = rules.step(state, option)
+    assert step is not None
+    return rules.finish(rules.appraise(step))
+
+
+def test_a_circular_match_is_an_option_as_soon_as_a_step_far_from_it_makes_it_possible() -> None:
+    stack, idempotent, *unstack = rules = [*read("stack", "idempotent"), *read_rules(UNSTACK)]
+    whole, matcher = following(*rules)
+    graph = parse_graph(
+        """graph(x: f32[1,8], y: f32[1,8]) {
+          w = weight{key="w", type=f32[8,8]}
+          u = weight{key="u", type=f32[8,8]}
+          first = matmul(x, w)
+          both = matmul(concat(relu(relu(first)), y){axis=-2}, u)
+          return first, matmul(tanh(tanh(slice(both){axis=-2, start=1, stop=2})), w)
+        }"""
+    )
+    state = whole.with_options(whole.start(graph))
+    for rule in (idempotent, unstack[1]):
+        assert [dormant.rule for dormant in state.dormant] == [stack]
+        (option,) = [option for option in state.options if option.rule is rule]
+        state = follow(whole, state, option)
+        expect_as_from_scratch(whole, matcher, state)
+    assert [option.rule for option in state.options] == [stack]
+    assert not state.dormant
+
+
+def test_an_option_that_becomes_circular_is_possible_again_when_that_is_undone() -> None:
+    whole, matcher = following(*read("stack"), *read_rules(UNSTACK))
+    graph = parse_graph(
+        """graph(x: f32[1,8], y: f32[1,4]) {
+          w = weight{key="w", type=f32[8,4]}
+          u = weight{key="u", type=f32[4,8]}
+          first = matmul(x, w)
+          second = matmul(tanh(tanh(matmul(y, u))), w)
+          return matmul(tanh(tanh(first)), u), second
+        }"""
+    )
+    state = whole.with_options(whole.start(graph))
+    later, other = sorted(state.options, key=lambda option: option.match(state.sites).sizes["K"] == 8)
+    state = follow(whole, state, later)
+    assert whole.step(state, other) is None
+    expect_as_from_scratch(whole, matcher, state)
+    apart = [follow(whole, state, option) for option in state.options if option is not other]
+    for after in apart:
+        expect_as_from_scratch(whole, matcher, after)
+    # It is enough to take apart the product that the other one reads.
+    assert sorted(whole.step(after, other) is not None for after in apart) == [False, True]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_circular_is_known_wherever_products_are_merged_and_taken_apart(seed: int) -> None:
+    whole, matcher = following(*read("stack"), *read_rules(UNSTACK))
+    lines = ['w = weight{key="w", type=f32[8,8]} u = weight{key="u", type=f32[8,8]}']
+    lines += ["x = matmul(tanh(tanh(x)), w) y = matmul(tanh(tanh(y)), u)"]
+    lines += ["x = matmul(tanh(tanh(x)), u) y = matmul(tanh(tanh(y)), w)"]
+    graph = parse_graph(f"graph(x: f32[1,8], y: f32[1,8]) {{ {' '.join([*lines, *lines[1:]])} return x, y }}")
+    for state in walk(whole, graph, seed, 8):
         expect_as_from_scratch(whole, matcher, state)
 
 

@@ -1,11 +1,11 @@
-"""What matching asks of a graph: who reads a node, where it is, what depends on what.
+"""What matching asks of a graph: who reads a node, where it is, which nodes have an operator.
 
 Invariant: an index says nothing that the graph does not determine; it holds what would be slow to ask again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from taso_py.ir.graph import Graph
@@ -34,18 +34,3 @@ class GraphIndex:
         for node in self.graph.nodes:
             found.setdefault(type(node.op), []).append(node)
         return found
-
-    def depends(self, nodes: Iterable[Node], on: Iterable[Node]) -> bool:
-        """Whether any of some nodes is, or is computed from, any of some others; all are in the graph."""
-        targets = set(on)
-        first = min((self.place[node] for node in targets), default=len(self.place))
-        stack, seen = list(nodes), set[Node]()
-        while stack:
-            node = stack.pop()
-            if node in targets:
-                return True
-            # What comes before all targets is computed from none of them.
-            if node not in seen and self.place[node] > first:
-                seen.add(node)
-                stack.extend(operand for operand, _ in node.inputs)
-        return False

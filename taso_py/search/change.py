@@ -1,7 +1,7 @@
 """What a step changed, as seen from the graph after it.
 
-Invariant: a match that the change spares can be applied as before and changes as much (in memory up to weights that are
-read by nodes outside the match which die with it).
+Invariant: a match that the change spares can be applied as before, unless it became circular, and changes as much (in
+memory up to weights that are read by nodes outside the match which die with it).
 """
 
 from __future__ import annotations

@@ -111,8 +111,9 @@ class Space:
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
         zone = frozenset[int]() if ends_excursion else before.zone | change.zone
-        formed = step.graph, index, change.sites, change.forms
-        return State(*formed, appraised.appraisal, stored, options, path, zone, dormant)
+        return State(
+            step.graph, index, change.sites, change.forms, appraised.appraisal, stored, options, path, zone, dormant
+        )
 
     def _carried(
         self, change: Change, before: State, known: set[Identity], keys: set[_Key], dormant: list[Dormant]
@@ -135,9 +136,11 @@ class Space:
             self._pause()
             is_near = not change.changed.isdisjoint(match.nodes)
             way = circle(match, change.index)
-            if way and not is_near:
-                dormant.append(Dormant(match, change.sites, way))
-            evaluated = None if way else self._evaluated(match, change.index)
+            if way:
+                if not is_near:
+                    dormant.append(Dormant(match, change.sites, way))
+                continue
+            evaluated = self._evaluated(match, change.index)
             if evaluated is None:
                 continue
             key, estimate = evaluated

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
-import substitutions
 from taso_py.frontend import import_module
-from taso_py.rules.database import read_database
 from taso_py.search.backtracking import search
-from tests.search.examples import FakeCost
-
-FOLDER = Path(substitutions.__file__).parent
+from tests.search.examples import FakeCost, shipped
 
 
 class Block(nn.Module):
@@ -32,8 +26,7 @@ class Block(nn.Module):
 def _left(*names: str) -> list[str]:
     """The operators that compute at run time after a search with these rule files."""
     graph = import_module(Block().eval(), (torch.randn(2, 8, 3, 5),)).graph
-    rules = [rule for name in names for rule in read_database(FOLDER / f"{name}.rules")]
-    result = search(graph, rules, FakeCost())
+    result = search(graph, shipped(*names), FakeCost())
     return sorted(node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs)
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-import substitutions
 from taso_py.frontend import import_module
-from taso_py.rules.database import read_database
 from taso_py.search.greedy import search
-from tests.search.examples import FakeCost
-
-FOLDER = Path(substitutions.__file__).parent
+from tests.search.examples import FakeCost, shipped
 
 
 class LayerNorm(nn.Module):
@@ -85,8 +80,7 @@ def test_what_is_written_out_becomes_fused_operators() -> None:
     graph = import_module(Block().eval(), (torch.randn(2, 3, 8),)).graph
     names = {node.op.name for node in graph.nodes}
     assert {"erf", "sqrt", "div", "mean"} <= names
-    rules = [rule for name in ("fuse", "scalars") for rule in read_database(FOLDER / f"{name}.rules")]
-    result = search(graph, rules, FakeCost())
+    result = search(graph, shipped("fuse", "scalars"), FakeCost())
     found = [node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs]
     assert sorted(found) == ["add", "gelu", "layer_norm", "linear", "linear", "rms_norm"]
 
@@ -94,7 +88,6 @@ def test_what_is_written_out_becomes_fused_operators() -> None:
 def test_quotients_are_recognised_as_well() -> None:
     graph = import_module(Mixer().eval(), (torch.randn(2, 3, 6),)).graph
     assert {"softmax", "exp", "erf", "div"} <= {node.op.name for node in graph.nodes}
-    rules = [rule for name in ("fuse", "scalars") for rule in read_database(FOLDER / f"{name}.rules")]
-    result = search(graph, rules, FakeCost())
+    result = search(graph, shipped("fuse", "scalars"), FakeCost())
     found = [node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs]
     assert sorted(found) == ["add", "attention", "div", "gelu", *["linear"] * 5, "silu"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
+import substitutions
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ops.table import parse_graph
+from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 
@@ -46,6 +49,12 @@ RULES = {
 def read(*names: str) -> list[Substitution]:
     """Some of the rules above."""
     return [read_rules(RULES[name])[0] for name in names]
+
+
+def shipped(*names: str) -> list[Substitution]:
+    """The rules of some of the shipped files."""
+    folder = Path(substitutions.__file__).parent
+    return [rule for name in names for rule in read_database(folder / f"{name}.rules")]
 
 
 @dataclass(frozen=True)

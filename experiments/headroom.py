@@ -29,6 +29,7 @@ from taso_py.cost.clock import median_interval
 from taso_py.cost.roofline import Roofline, measure_roofline
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
+from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import value_bytes, work
 from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 from taso_py.runtime.timing import race
@@ -51,7 +52,7 @@ def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
 
 
 def _compute_seconds(node: Node, roofline: Roofline) -> float:
-    peak = roofline.peaks.get(node.types[0].dtype)
+    peak = roofline.peak(node.types[0].dtype, convolves=isinstance(node.op, Conv2d))
     return (work(node).flops or 0) / peak if peak else 0.0
 
 
@@ -66,7 +67,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     row: dict[str, Any] = {
         "model": name,
         "gflop": sum(work(node).flops or 0 for node in graph.nodes if is_running(node)) / 1e9,
-        "peak_gflop/s": max(roofline.peaks.values(), default=0.0) / 1e9,
+        "peak_gflop/s": max(*roofline.peaks.values(), roofline.convolution_peak or 0.0, 0.0) / 1e9,
         "floor_ms": floor * 1e3,
         "compute_share": compute / floor,
         "original_ms": median(held.times[ORIGINAL]) * 1e3,

@@ -100,7 +100,9 @@ class _Writer:
         kept = {value: self._kept(value, bool(writes)) for value in (*contents, *graph.outputs)}
         for node, content in zip(writes, contents, strict=True):
             self._node(node.inputs[0].node)
-            self._call(node, aten.copy_.default, self._values[node.inputs[0]], kept[content])
+            # State has no history: gradients would lead back through all calls so far.
+            state = self._call(node, aten.detach.default, kept[content])
+            self._call(node, aten.copy_.default, self._values[node.inputs[0]], state)
         self._erase_unread(kept.values())
         leaves = self._program.signature.outputs
         self.graph.output([leaf.value if isinstance(leaf, Fixed) else kept[graph.outputs[leaf]] for leaf in leaves])

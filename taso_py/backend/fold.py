@@ -77,7 +77,7 @@ def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[st
     # Weights as they were come first: what equals one of them needs no memory of its own.
     for op in sorted(nodes, key=lambda op: op.key in candidates):
         tensor = tensors[op.key]
-        others = alike.setdefault((tensor.dtype, tensor.shape, tensor.stride(), _sum_of_bytes(tensor)), [])
+        others = alike.setdefault(_likeness(tensor), [])
         same = next((other for other in others if torch.equal(_bytes(other), _bytes(tensor))), None)
         if same is None:
             others.append(tensor)
@@ -95,9 +95,10 @@ def _resolved(tensor: Tensor) -> Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
-def _sum_of_bytes(tensor: Tensor) -> int:
+def _likeness(tensor: Tensor) -> object:
     """The same for equal tensors; comparing each with each would take long where a model has many of one shape."""
-    return int(_bytes(tensor).sum(dtype=torch.int64))
+    total = int(_bytes(tensor).sum(dtype=torch.int64))
+    return tensor.device, tensor.dtype, tensor.shape, tensor.stride(), total
 
 
 _EXACT: Mapping[type[Operator], Callable[[Any, Any], Any]] = {

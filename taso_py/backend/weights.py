@@ -7,9 +7,12 @@ so that modules built from one program do not see each other's writes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 
 from torch import Tensor, nn
 
+from taso_py.backend.program import Program
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Weight
@@ -45,6 +48,11 @@ def assemble(
             parent.register_buffer(name, tensor.clone() if node.op.mutable else tensor)
         places[key] = place
     return root, places
+
+
+def owned(program: Program) -> Program:
+    """The program with copies of its weights, which later writes to the model do not reach; tied ones stay tied."""
+    return replace(program, weights=deepcopy({key: tensor.detach() for key, tensor in program.weights.items()}))
 
 
 def attach(root: nn.Module, tensor: Tensor) -> str:

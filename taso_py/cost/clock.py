@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from taso_py.backend.capture import captured
 from taso_py.cost.environment import Device, resolve_device
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.prepared import Prepared
@@ -312,16 +313,9 @@ def _cuda_event() -> Event:
 
 
 def _capture(fn: Callable[[], object], repeats: int) -> Callable[[], object]:
-    """A CUDA graph of that many calls, replayed once; PyTorch asks for a warm-up on a stream of its own before."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        fn()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
+    """A CUDA graph of that many calls on the current device, replayed once."""
     try:
-        with torch.cuda.graph(graph):
-            _call(fn, repeats)
+        graph, _ = captured(functools.partial(_call, fn, repeats), torch.device("cuda"))
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise TimingError(f"this cannot be captured in a CUDA graph ({reason}); time it without one") from error

@@ -11,10 +11,11 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -127,6 +128,18 @@ def _cuda(device: torch.device) -> Environment:
     )
 
 
+@contextmanager
+def float32_in(precision: str, device: torch.device, kernels: str = "matmul") -> Generator[None]:
+    """Lets matrix products, or convolutions (``conv``), of float32 be computed in ``ieee``, ``tf32`` or ``bf16``."""
+    libraries = {"matmul": torch.backends.cuda, "conv": torch.backends.cudnn}
+    settings: Any = getattr(libraries[kernels] if device.type == "cuda" else torch.backends.mkldnn, kernels)
+    before, settings.fp32_precision = settings.fp32_precision, precision
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
 def _precision(library: object, kernels: str) -> str:
     """What a library's kernels compute float32 in; the legacy flags (``allow_tf32`` and so on) set this as well."""
     setting: str = getattr(library, kernels).fp32_precision
@@ -141,7 +154,7 @@ def _cpu_name() -> str:
 
 def _driver_version() -> str:
     """The version of NVIDIA's kernel module where Linux tells it."""
-    match = re.search(r"Kernel Module\D*([\d.]+)", _read("/proc/driver/nvidia/version"))
+    match = re.search(r"Kernel Module(?: for \S+)? +([\d.]+)", _read("/proc/driver/nvidia/version"))
     return match[1] if match else "unknown"
 
 

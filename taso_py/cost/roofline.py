@@ -15,7 +15,7 @@ import enum
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +27,7 @@ from tqdm import tqdm
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.environment import Environment, resolve_device
+from taso_py.cost.environment import Environment, float32_in, resolve_device
 from taso_py.cost.measuring import Measuring
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
@@ -83,6 +83,12 @@ class Roofline:
     """From the smallest and fastest to memory itself; at least one."""
     dispatch_s: float
     """Seconds that a call takes which computes one element."""
+    convolution_peak: float | None = None
+    """That of convolutions in single precision, where settings let them be less precise than products, or more."""
+
+    def peak(self, dtype: DType, *, convolves: bool) -> float | None:
+        """Operations per second of products or convolutions at most; None where that was not measured."""
+        return (self.convolution_peak if convolves and dtype is DType.F32 else None) or self.peaks.get(dtype)
 
     @property
     def bandwidth(self) -> float:
@@ -93,9 +99,9 @@ class Roofline:
         """The level that so many bytes fit in; memory itself for more."""
         return next((level for level in self.levels if size <= level.size), self.levels[-1])
 
-    def ceiling(self, work: Work, dtype: DType, calls: int = 1) -> Ceiling:
+    def ceiling(self, work: Work, dtype: DType, calls: int = 1, *, convolves: bool = False) -> Ceiling:
         """What limits so many calls that have this to do in this element type, and the least time for them."""
-        peak = self.peaks.get(dtype)
+        peak = self.peak(dtype, convolves=convolves)
         times = {
             Bound.OVERHEAD: self.dispatch_s * calls,
             Bound.MEMORY: work.moved / self.level(work.moved).bandwidth,
@@ -130,9 +136,12 @@ def measure_roofline(
     environment = Environment.current(resolve_device(device))
     wanted = [dtype for dtype in PEAK_DTYPES if dtype in set(dtypes)]
     peaks = {dtype: _matmul(device, environment, dtype) for dtype in wanted}
+    precision = environment.convolution_precision
+    is_apart = DType.F32 in peaks and precision != environment.matmul_precision
+    convolution = [_matmul(device, environment, DType.F32, precision)] if is_apart else []
     streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
     dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device))
-    probes = [*peaks.values(), *(probe for kinds in streams.values() for probe in kinds), dispatch]
+    probes = [*peaks.values(), *convolution, *(probe for kinds in streams.values() for probe in kinds), dispatch]
     found: dict[_Probe, Latency] = {}
     measuring = Measuring(device)
     for probe in tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress):
@@ -144,7 +153,8 @@ def measure_roofline(
     # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
     rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(streams.values())), max))
     levels = tuple(Level(size, reached) for size, reached in zip(streams, reversed(rates), strict=True))
-    return Roofline({dtype: rate(probe) for dtype, probe in peaks.items()}, levels, found[dispatch].median_s)
+    rates_of = {dtype: rate(probe) for dtype, probe in peaks.items()}
+    return Roofline(rates_of, levels, found[dispatch].median_s, next(map(rate, convolution), None))
 
 
 def _known_or_measured(
@@ -160,8 +170,15 @@ def _known_or_measured(
     return measured
 
 
-def _matmul(device: torch.device, environment: Environment, dtype: DType) -> _Probe:
-    """A product of square matrices, large enough for the device's peak and small enough for a slow one."""
+def _matmul(device: torch.device, environment: Environment, dtype: DType, precision: str = "") -> _Probe:
+    """A product of square matrices, large enough for the device's peak and small enough for a slow one.
+
+    Args:
+        device: where.
+        environment: what is set there.
+        dtype: the element type.
+        precision: what single precision is computed in, if not in what is set for products.
+    """
     if device.type == "cpu":
         size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
     else:
@@ -170,9 +187,15 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType) -> _Pr
     def make() -> Callable[[], object]:
         left, right = (torch.rand(size, size, device=device).to(TORCH_DTYPES[dtype]) for _ in range(2))
         out = torch.empty_like(left)
-        return lambda: torch.mm(left, right, out=out)
 
-    return _Probe("ceiling:matmul", f"{dtype}[{size},{size}]", 2.0 * size**3, make)
+        def product() -> object:
+            with float32_in(precision, device) if precision else nullcontext():
+                return torch.mm(left, right, out=out)
+
+        return product
+
+    signature = f"{dtype}[{size},{size}]" + (f" in {precision}" if precision else "")
+    return _Probe("ceiling:matmul", signature, 2.0 * size**3, make)
 
 
 def _copy(device: torch.device, size: int) -> _Probe:

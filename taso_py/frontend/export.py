@@ -39,11 +39,11 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     Raises:
         ImportRefusal: torch.export cannot.
     """
-    given, named = _told_apart(args, kwargs)
+    given, named = told_apart(args, kwargs)
     return _guarded(lambda: torch.export.export(module, given, named))
 
 
-def _told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments in which no tensor occurs twice.
 
     torch.export takes one that does for a single argument, the last: the program is wrong where they differ in a call,

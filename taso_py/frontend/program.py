@@ -80,6 +80,16 @@ def import_program(
     return _import(exported, run_original(module, args or (), kwargs or {}))
 
 
+def _returned(run: OriginalRun, signature: Signature) -> list[Any]:
+    """What the original returned for the outputs of the graph."""
+    there, exported = len(run.results), len(signature.outputs)
+    if there != exported:
+        raise ImportRefusal(
+            f"the model returns {there} values, and {exported} while it is exported; let it return the same in both"
+        )
+    return [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
+
+
 def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
     """The program of an export, given a run of the original."""
     functional = functionalize(exported)
@@ -105,7 +115,7 @@ def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
         raise ImportRefusal(
             f"the model writes to its {unseen}, which its export does not show; write to it by PyTorch's own operators"
         )
-    returned = [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
+    returned = _returned(run, signature)
     return Program(
         graph=graph,
         weights={key: state.tensor(key) for key in state.tensors if key in keys},

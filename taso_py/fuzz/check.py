@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
+from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module, import_program
@@ -106,7 +107,7 @@ class Checker:
             DiscrepancyError: something is not as it must be.
         """
         module, args = case.make()
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), random_state_kept():
             try:
                 opened = _opened(module, args) if seed % OPEN_ONE_IN == 0 else None
                 program = import_module(module, args) if opened is None else import_program(opened, args)

@@ -12,6 +12,7 @@ import torch
 from taso_py.backend.plan import IMAGE_RANK, Format, is_formatted
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant
+from taso_py.ir.types import DType
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
@@ -46,8 +47,13 @@ def _formats(node: Node, device: torch.device) -> Iterator[Formats]:
         yield Format.CHANNELS_LAST, Format.DENSE
     elif order == FROM_LAST:
         yield Format.DENSE, Format.CHANNELS_LAST
-    elif (_keeps_format(node) and _has_whole_image(node)) or (isinstance(node.op, Conv2d) and device.type != "cpu"):
+    elif (_keeps_format(node) and _has_whole_image(node)) or (device.type != "cpu" and convolves_channels_last(node)):
         yield CHANNELS_LAST
+
+
+def convolves_channels_last(node: Node) -> bool:
+    """Whether a node is a convolution that a GPU computes channels last: in double precision cuDNN does not."""
+    return isinstance(node.op, Conv2d) and node.types[0].dtype is not DType.F64
 
 
 def _order(node: Node) -> tuple[int, ...] | None:

@@ -20,6 +20,7 @@ from torch.nn import functional
 from taso_py.backend.plan import Bound, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
+from taso_py.kernels.aten import convolves_channels_last
 from taso_py.kernels.chain import Chain, chains
 from taso_py.kernels.probe import agrees, example, is_here
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Tile
@@ -32,13 +33,13 @@ aten = torch.ops.aten
 def _conv_covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node) if device.type == "cuda" else ():
         op = chain.product.op
-        if not isinstance(op, Conv2d):
+        if not (isinstance(op, Conv2d) and convolves_channels_last(chain.product)):
             continue
         fused_works = partial(conv_relu_works, grouped=op.groups != 1)
         if chain.activation is None and chain.other is None:
             # The plain convolution, with its normalisation folded in and its weight packed channels last.
             yield chain.cover("cudnn.conv", (CHANNELS_LAST,), _bind_conv)
-        elif isinstance(chain.activation and chain.activation.op, Relu) and _takes(chain, device, fused_works):
+        elif isinstance(chain.activation and chain.activation.op, Relu) and _fuses(chain, device, fused_works):
             yield chain.cover("cudnn.conv_relu", (CHANNELS_LAST,), _bind_conv_relu, binds_bare=False)
 
 
@@ -54,6 +55,13 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:
     dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
     return len(dtypes) == 1 and (not is_here(device) or works(TORCH_DTYPES[dtypes.pop()], device))
+
+
+def _fuses(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:
+    """Whether fused convolutions may be called: they ask cuDNN for any kernel, whatever its settings say."""
+    cudnn = torch.backends.cudnn
+    is_free = cudnn.enabled and not (cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
+    return is_free and _takes(chain, device, works)
 
 
 def _packed(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> tuple[Tensor, Tensor | None, list[Any]]:

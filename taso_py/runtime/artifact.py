@@ -26,7 +26,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.program import Fixed
 from taso_py.files import replace_file
 from taso_py.frontend import import_program
-from taso_py.frontend.export import quiet
+from taso_py.frontend.export import quiet, told_apart
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, choose, open_size
@@ -57,10 +57,10 @@ def serialize(
         kwargs: keyword example inputs.
         shapes: which sizes are open, as :func:`open_shapes` gives it.
     """
-    buffer = io.BytesIO()
+    buffer, (given, named) = io.BytesIO(), told_apart(args, kwargs)
     with quiet():
         try:
-            exported = torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=shapes)
+            exported = torch.export.export(module, given, named, dynamic_shapes=shapes)
         except UserError as error:
             raise ArtifactError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
         torch.export.save(exported, buffer)

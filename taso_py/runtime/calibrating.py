@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from taso_py.backend import build, fold
+from taso_py.backend.contract import random_state_kept
 from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import Key
@@ -50,7 +51,7 @@ def calibrate(cost: CostModel) -> None:
 
 def _measured(cost: CostModel) -> tuple[float, float]:
     """Seconds that the network takes, in a run and call by call."""
-    with torch.random.fork_rng(devices=[]):
+    with random_state_kept():
         torch.manual_seed(0)
         network, image = Network().eval(), torch.rand(1, 3, SIZE, SIZE)
     image = image.to(cost.device)

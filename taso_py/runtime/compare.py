@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.contract import random_state_kept
 from taso_py.ir.errors import first_line
 
 SLACK = 64
@@ -240,7 +241,7 @@ def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
 def outputs_of(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The leaves of what a module returns for copies of arguments; random numbers begin at the same state each time."""
     args, kwargs = _mapped(_copy, (tuple(args), kwargs))
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), random_state_kept():
         torch.manual_seed(0)
         return pytree.tree_leaves(module(*args, **kwargs))
 

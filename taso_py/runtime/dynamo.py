@@ -134,6 +134,20 @@ def _rules(search: str) -> Sequence[Substitution]:
     return read_rules(Options(search=search))
 
 
+_NOTHING_FROZEN = FrozenWeights({})
+
+
+@dataclass(frozen=True)
+class _Running:
+    """What runs, and the inputs that it does not ask for, as long as they stay what they are."""
+
+    runner: Runner
+    frozen: FrozenWeights = _NOTHING_FROZEN
+
+    def __call__(self, args: Sequence[Any]) -> Any:
+        return self.runner(*(arg for place, arg in enumerate(args) if place not in self.frozen.tensors))
+
+
 class _Compiled:
     """A captured graph with what it was made into, once it was called."""
 
@@ -141,17 +155,18 @@ class _Compiled:
         self._name, self._graph, self._options = name, graph, options
         self._autocast = AutocastState(torch.device(options.device).type)
         self._places = frozenset(weight_places(graph)) if options.freeze else frozenset[int]()
-        self._frozen = FrozenWeights({})
         self._known: tuple[Program, Decision] | None = None
-        self._runner: Runner | None = None
+        self._running: _Running | None = None
         self._left = REFREEZES
 
     def __call__(self, *args: Any) -> Any:
-        if self._runner is None or not self._frozen.are_current(args):
-            self._runner = self._prepare(args)
-        return self._runner(*(arg for place, arg in enumerate(args) if place not in self._places))
+        running = self._running
+        if running is None or not running.frozen.are_current(args):
+            # Set at once: whatever ends this early, or calls meanwhile, finds a runner with the weights it was made of.
+            running = self._running = self._prepare(args)
+        return running(args)
 
-    def _prepare(self, args: Sequence[Any]) -> Runner:
+    def _prepare(self, args: Sequence[Any]) -> _Running:
         """What runs from now on, as long as the frozen weights stay."""
         self._places = frozenset(
             p for p in self._places if not args[p].is_inference()
@@ -162,38 +177,33 @@ class _Compiled:
             try:
                 # Not in inference mode: what is made there cannot be exported.
                 with torch.inference_mode(False), torch.no_grad(), random_state_kept(), self._autocast.off():
-                    made = self._made(usable(args))
-                return self._as_captured(self._graph) if made is None else self._without_autocast(made)
+                    return self._made(usable(args))
             except TasoError as error:
                 reason = str(error)
         _log.warning("%s runs as it is: %s", self._name, reason)
         if self._options.runtime == "inductor":
-            return self._as_captured(torch.compile(self._graph, backend="inductor", dynamic=False))
-        return self._as_captured(self._graph)
+            return _Running(torch.compile(self._graph, backend="inductor", dynamic=False))
+        return _Running(self._graph)
 
-    def _as_captured(self, runner: Runner) -> Runner:
-        """The captured graph, which is given its weights at every call."""
-        self._places, self._frozen = frozenset(), FrozenWeights({})
-        return runner
-
-    def _made(self, args: Sequence[Any]) -> Runner | None:
-        """The graph, optimized or as decided before, with its weights as they are now; None to keep the original."""
-        self._frozen = FrozenWeights({place: args[place] for place in sorted(self._places)})
+    def _made(self, args: Sequence[Any]) -> _Running:
+        """The graph, optimized or as decided before, with its weights as they are now, or as it was captured."""
+        frozen = FrozenWeights({place: args[place] for place in sorted(self._places)})
         inputs = tuple(arg for place, arg in enumerate(args) if place not in self._places)
         made: Runner | None = None
-        if self._known is None or self._frozen.are_tied:
-            source = Source(self._name, Captured(self._graph, self._frozen.tensors, self._autocast), inputs)
+        if self._known is None or frozen.are_tied:
+            source = Source(self._name, Captured(self._graph, frozen.tensors, self._autocast), inputs)
             program = import_source(source)
             if any(is_write(node) for node in program.graph.effects):
                 raise BackendError("it writes to its buffers")
             decision, made = self._decided(source, program)
         else:
             program, decision = self._known
-            program = reweighted(program, self._frozen.tensors)
+            program = reweighted(program, frozen.tensors)
         self._known = program, decision
         if decision.keeps_original:
-            return None
-        return decision.carry_out(program, inputs) if made is None else made
+            return _Running(self._graph)
+        made = decision.carry_out(program, inputs) if made is None else made
+        return _Running(self._without_autocast(made), frozen)
 
     def _decided(self, source: Source, program: Program) -> tuple[Decision, Runner | None]:
         """What was decided for such a graph before; or what is now, with the module that was made to decide it."""

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from taso_py.backend import Plan, Program
 from taso_py.backend.schema import stored_bytes
+from taso_py.backend.weights import owned
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
@@ -47,6 +48,7 @@ from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
+from taso_py.runtime.spec import SourceError
 from taso_py.runtime.trial import ORIGINAL, Judgement, Trial, check_import
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
@@ -78,6 +80,8 @@ def optimize(
     Raises:
         TasoError: the module cannot be imported, or an option is wrong; the message is one line.
     """
+    if not isinstance(module, nn.Module | ExportedProgram):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+        raise SourceError(f"a {type(module).__name__} is no model; give an nn.Module or an exported program")
     if isinstance(example_inputs, Tensor):
         example_inputs = (example_inputs,)
     if isinstance(module, ExportedProgram) and not (example_inputs or example_kwargs) and module.example_inputs:
@@ -125,7 +129,7 @@ def optimize_source(
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
     with torch.inference_mode(mode=False), torch.no_grad():
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
-        program = program or import_source(source)
+        program = program or owned(import_source(source))
         with state_kept(program, [source.callable()]):
             check_import(source, program, options.seed)
             return _Job(source, options, rules, trace).run(program, output, forms)

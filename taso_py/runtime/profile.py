@@ -31,6 +31,7 @@ from taso_py.ir.operator import Constant, Input
 from taso_py.ir.types import DType
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.table import PLAIN
+from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import Work, region_work
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
@@ -154,7 +155,7 @@ class _Job:
             output=_duration(run.output),
             regions=regions,
             ceilings=Ceilings(
-                peaks={str(dtype): peak for dtype, peak in roofline.peaks.items()},
+                peaks=_named(roofline),
                 levels=tuple((level.size, level.bandwidth) for level in roofline.levels),
                 dispatch_ms=roofline.dispatch_s * 1e3,
             ),
@@ -175,7 +176,8 @@ class _Job:
         for part, start, time, live in zip(run.parts, starts, run.times, seen.live_bytes, strict=False):
             nodes = self._nodes(part)
             work = _work(nodes, layouts)
-            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls))
+            convolves = any(isinstance(node.op, Conv2d) for node in nodes)
+            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=convolves)
             origin = self._origin(nodes)
             yield Region(
                 kind=self._name(part),
@@ -242,6 +244,12 @@ def _notes(regions: Sequence[Region], run: Run) -> Iterator[str]:
         )
     if run.whole.high > SPREAD * run.whole.low:
         yield "the quartiles of the latency are far apart: the machine is busy with something else"
+
+
+def _named(roofline: Roofline) -> dict[str, float]:
+    """The peaks of a roofline by what they are of, for people."""
+    peaks = {str(dtype): peak for dtype, peak in roofline.peaks.items()}
+    return peaks if roofline.convolution_peak is None else {**peaks, "f32 convolutions": roofline.convolution_peak}
 
 
 def _runs(node: Node) -> bool:

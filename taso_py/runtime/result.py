@@ -11,7 +11,7 @@ from taso_py.backend import Plan
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
-from taso_py.runtime.runtimes import Runner
+from taso_py.runtime.runtimes import CHOICES, Runner
 from taso_py.runtime.searching import SEARCHES
 from taso_py.search.result import Limits
 from taso_py.search.trace import Trace
@@ -56,6 +56,8 @@ class Options:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
             raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
+        if self.runtime not in CHOICES:
+            raise OptimizeError(f"no runtime is called {self.runtime}; there are {', '.join(CHOICES)}")
         self.limits()
 
     def limits(self) -> Limits:

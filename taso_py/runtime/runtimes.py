@@ -15,7 +15,7 @@ is prepared as resizable, for all that the module takes. What it returns is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr, suppress
+from contextlib import nullcontext, redirect_stderr
 from io import StringIO
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.capture import captured
 from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.table import PLAIN, TILES, TRACED
@@ -44,6 +45,8 @@ COMPILED = (*COMPILERS, COMPILED_AROUND, COMPILED_CAPTURED)
 """The runtimes that compile, which takes a while."""
 RUNTIMES = ("eager", "cudagraph", *COMPILED)
 """The names of the runtimes."""
+CHOICES = ("auto", *RUNTIMES)
+"""What may be asked for; ``auto`` and ``inductor`` stand for several."""
 TILES_FOR: Mapping[str, tuple[Tile, ...]] = {
     "eager": TILES,
     "cudagraph": TILES,
@@ -69,7 +72,8 @@ def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
         raise RuntimeUnavailableError(f"the kernels of {name} are those of the CPU; use --runtime inductor or auto")
     forms = (*COMPILERS, COMPILED_AROUND if device.type == "cpu" else COMPILED_CAPTURED)
     if name == "auto":
-        return ("eager", *forms) if device.type == "cpu" else ("eager", "cudagraph", *forms)
+        # What a capture that fails leaves behind can disturb what is timed after it.
+        return ("eager", *forms) if device.type == "cpu" else ("eager", *COMPILERS, "cudagraph", COMPILED_CAPTURED)
     return forms if name == "inductor" else (name,)
 
 
@@ -176,20 +180,9 @@ class _Captured:
         static_args, static_kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (tuple(args), dict(kwargs)))
         self._leaves = _named(static_args, static_kwargs)
         self._structure = pytree.tree_structure((static_args, static_kwargs))
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                module(*static_args, **static_kwargs)
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        try:
-            # A capture that fails may leave its own stream the current one.
-            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self._graph):
-                self._outputs = module(*static_args, **static_kwargs)
-        except Exception:
-            _end_captures()
-            raise
+        tensors = (leaf for _, leaf in self._leaves if isinstance(leaf, Tensor))
+        device = next((tensor.device for tensor in tensors), torch.device("cuda"))
+        self._graph, self._outputs = captured(lambda: module(*static_args, **static_kwargs), device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises ArgumentError where arguments are not like those that were captured: nothing is cast or broadcast."""
@@ -244,18 +237,6 @@ def _copied(outputs: Any) -> Any:
         return copies[id(tensor)]
 
     return pytree.tree_map_only(Tensor, copied, outputs)
-
-
-def _end_captures() -> None:
-    """Makes a capture that succeeds.
-
-    One that fails leaves the generator of random numbers as if it were still going on, and whatever draws from it
-    fails until another one has ended (PyTorch 2.11).
-    """
-    with suppress(RuntimeError), torch.cuda.stream(torch.cuda.current_stream()):
-        counter = torch.zeros(1, device="cuda")
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            counter.add_(1)
 
 
 _TUNED: Mapping[str, Any] = {"max_autotune": True, "autotune_num_choices_displayed": 0}

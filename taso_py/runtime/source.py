@@ -28,6 +28,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.contract import random_state_kept
+from taso_py.cost.environment import resolve_device
 from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
@@ -86,17 +88,15 @@ def load_source(
 
     Raises:
         SourceError: if the source cannot be loaded or the inputs do not fit it.
+        DeviceError: if the device is not here.
     """
     specs = [InputSpec.parse(spec) for spec in inputs]
     dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
-    target = _device(device)
+    target = resolve_device(device)
     if text.endswith(".pt2"):
         program, args, kwargs = load_program(text, specs, target, dtype, seed)
         return Source(text, program, _place(args, target), _place(kwargs, target))
-    if text.startswith("zoo:"):
-        module, examples = _from_zoo(text, seed)
-    else:
-        module, examples = _from_factory(text, seed)
+    module, examples = (_from_zoo if text.startswith("zoo:") else _from_factory)(text, seed)
     if specs:
         generator = torch.Generator().manual_seed(seed)
         examples = tuple(spec.random(dtype or torch.float32, generator) for spec in specs)
@@ -106,16 +106,6 @@ def load_source(
         module = adapt(module.eval().to(device=target, dtype=dtype))
         cast = None if specs else dtype
         return Source(text, module, _place(args, target, cast), _place(kwargs, target, cast))
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        target = torch.device(device)
-    except RuntimeError as error:
-        raise SourceError(f"there is no device {str(device)!r}; use cpu or cuda") from error
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise SourceError("torch finds no CUDA device here; use --device cpu or a CUDA build of torch")
-    return target
 
 
 def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
@@ -143,7 +133,7 @@ def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
             close = get_close_matches(name, vars(home), n=3)
             hint = f"; did you mean {', '.join(close)}?" if close else "; name a function of it that makes the model"
             raise SourceError(f"{place} has no {name!r}{hint}") from error
-        with torch.random.fork_rng(devices=[]), _blame(text, name):
+        with random_state_kept(), _blame(text, name):
             torch.manual_seed(seed)
             made = factory if isinstance(factory, nn.Module) else factory()
     module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)

@@ -102,6 +102,7 @@ class Trial:
 
         Raises:
             TrialError: not even the original agrees with itself.
+            KeyboardInterrupt: it came before it was known what the original takes.
         """
         finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
         with self._keeping(*(finalist.module for finalist in finalists.values())):
@@ -112,6 +113,8 @@ class Trial:
                 seed=self.seed,
                 on_round=self.on_round,
             )
+        if not first.times[ORIGINAL]:
+            raise KeyboardInterrupt  # it came before anything was known
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
         for name in ranking[: ranking.index(ORIGINAL)]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taso_py.backend import build, fold
-from taso_py.backend.guard import ArgumentError
-from taso_py.backend.weights import assemble
+from taso_py.backend.guard import ArgumentError, check_fixed
+from taso_py.backend.weights import assemble, owned
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
 from taso_py.ops.table import parse_graph
@@ -72,6 +73,45 @@ def test_results_are_right_for_arguments_with_other_strides() -> None:
         assert torch.equal(exported(x), model(x))
 
 
+def test_what_is_read_by_strides_begins_where_the_argument_does() -> None:
+    model = Model(lambda s, x: torch.as_strided(x, (3, 2), (1, 1)) * 2)
+    module = build(import_module(model, (torch.arange(4.0),)))
+    assert module(torch.arange(8.0)[4:]).tolist() == [[8, 10], [10, 12], [12, 14]]
+
+
+def test_what_is_written_to_buffers_has_no_history() -> None:
+    """The copy of a module whose buffers had one could not be made, and it would grow with every call."""
+
+    class Averaging(nn.Module):
+        """Keeps a running mean of what a layer gives."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            result = self.layer(x)
+            self.get_buffer("mean").mul_(0.9).add_(result.detach().mean(0))
+            return result
+
+    module = build(import_module(Averaging().eval(), (X,)))
+    result = module(X)
+    assert result.requires_grad
+    assert not module.get_buffer("mean").requires_grad
+    assert module.get_buffer("mean").abs().sum() > 0
+
+
+def test_weights_of_its_own_are_as_tied_as_the_models() -> None:
+    linear, other = nn.Linear(3, 3), nn.Linear(3, 3)
+    other.bias = linear.bias
+    program = import_module(nn.Sequential(linear, other).eval(), (X,))
+    copies = owned(program).weights
+    assert copies.keys() == program.weights.keys()
+    assert all(torch.equal(copies[key], tensor) for key, tensor in program.weights.items())
+    assert {t.data_ptr() for t in copies.values()}.isdisjoint(t.data_ptr() for t in program.weights.values())
+
+
 def test_sharing_is_broken_after_a_rewrite() -> None:
     """A rewrite that proves an output equal to an input may not hand out the input."""
     program = import_module(Model(lambda s, x: x * 1.0), (X,))
@@ -94,6 +134,9 @@ def test_arguments_are_checked() -> None:
         module(X.double(), True)
     with pytest.raises(ArgumentError, match="built for the argument True, not False"):
         module(X, False)
+    check_fixed(math.nan, math.nan)
+    with pytest.raises(ArgumentError, match="built for the argument nan, not 1"):
+        check_fixed(1.0, math.nan)
     assert torch.equal(module(X, True), X + torch.arange(3))
 
 

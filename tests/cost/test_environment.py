@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from taso_py.cost.environment import DeviceError, Environment, resolve_device
+from taso_py.cost import environment as environments
+from taso_py.cost.environment import DeviceError, Environment, float32_in, resolve_device
 from taso_py.ir.errors import TasoError
 
 
@@ -71,6 +72,22 @@ def test_a_foreign_description_is_refused(change: dict[str, object]) -> None:
 def test_devices_that_are_not_here(device: str) -> None:
     with pytest.raises(DeviceError, match=r"use cpu|there is no GPU 99"):
         resolve_device(device)
+
+
+@pytest.mark.parametrize(
+    "module", ["Kernel Module", "Open Kernel Module", "Kernel Module for x86_64", "Open Kernel Module for aarch64"]
+)
+def test_the_driver_is_known_by_its_version(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    banner = f"NVRM version: NVIDIA UNIX {module}  580.159.04  Release Build  (root)\nGCC version: gcc version 13.3.0"
+    monkeypatch.setattr(environments, "_read", lambda _: banner)
+    assert environments._driver_version() == "580.159.04"
+
+
+def test_products_are_computed_otherwise_for_a_while_only() -> None:
+    before = Environment.current("cpu")
+    with float32_in("bf16", torch.device("cpu")):
+        assert Environment.current("cpu").matmul_precision == "bf16"
+    assert Environment.current("cpu") == before
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

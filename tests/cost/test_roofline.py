@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from taso_py.cost import measuring, roofline
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.environment import Environment
+from taso_py.cost.environment import Environment, float32_in
 from taso_py.cost.roofline import Bound, Level, Roofline, measure_roofline
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
@@ -34,6 +36,22 @@ def test_the_slowest_ceiling_bounds(work: Work, dtype: DType, bound: Bound, seco
     ceiling = ROOF.ceiling(work, dtype)
     assert ceiling.bound is bound
     assert ceiling.seconds == pytest.approx(seconds)
+
+
+def test_convolutions_have_a_peak_of_their_own_where_they_may_be_less_precise() -> None:
+    work = Work(10**9, 2**20, 0)
+    roof = dataclasses.replace(ROOF, convolution_peak=2e11)
+    assert roof.ceiling(work, DType.F32, convolves=True).seconds == pytest.approx(5e-3)
+    assert roof.ceiling(work, DType.F32) == ROOF.ceiling(work, DType.F32, convolves=True)
+
+
+@pytest.mark.usefixtures("small_roofline")
+def test_the_peak_of_convolutions_is_measured_in_their_precision() -> None:
+    with LatencyDatabase(":memory:") as database, float32_in("bf16", torch.device("cpu"), "conv"):
+        found = measure_roofline(torch.device("cpu"), [DType.F32], database)
+        (plain, special) = sorted(row.signature for row in database.rows() if row.kernel == "ceiling:matmul")
+    assert special == f"{plain} in bf16"
+    assert found.convolution_peak is not None
 
 
 def test_data_counts_in_the_level_that_it_fits_in() -> None:

@@ -145,6 +145,12 @@ def test_attribute_that_the_next_result_depends_on_is_refused(
     assert str(before) == str(content)
 
 
+def test_a_model_that_returns_something_else_while_it_is_exported_is_refused() -> None:
+    model = Model(lambda s, x: x + 1 if torch.compiler.is_compiling() else (x + 1, x))
+    with pytest.raises(ImportRefusal, match="returns 2 values, and 1 while it is exported"):
+        import_module(model, (X,))
+
+
 def test_a_model_that_fails_is_left_as_it_was() -> None:
     def failing(s: Any, x: Tensor) -> Tensor:
         s.k, s.made = s.k + 1, torch.ones(2)

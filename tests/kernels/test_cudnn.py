@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +14,12 @@ from torch.nn import functional
 
 from taso_py.kernels import cudnn
 from taso_py.kernels.table import covers
+from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover
 from taso_py.ops.table import parse_graph
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-GRAPH = """graph(x: f32[1,8,6,6]) {{
-  w = weight{{key="w", type=f32[8,{per_group},3,3]}} b = weight{{key="b", type=f32[8]}}
+GRAPH = """graph(x: {t}[1,8,6,6]) {{
+  w = weight{{key="w", type={t}[8,{per_group},3,3]}} b = weight{{key="b", type={t}[8]}}
   return relu({result})
 }}"""
 
@@ -91,16 +92,42 @@ def test_groups_are_probed_by_themselves(library: SimpleNamespace) -> None:
     assert not cudnn.conv_relu_works(torch.float32, CPU, grouped=True)
 
 
+def _covers(result: str, groups: int = 1, dtype: str = "f32") -> list[Cover]:
+    """The covers of the rectified result of a convolution on a GPU."""
+    computed = result.format(windows=f"padding=[1,1], groups={groups}")
+    graph = parse_graph(GRAPH.format(t=dtype, per_group=8 // groups, result=computed))
+    return list(covers(graph.outputs[0].node, CUDA))
+
+
 @pytest.mark.parametrize("result", ["conv2d(x, w, b){{{windows}}}", "add(conv2d(x, w, b){{{windows}}}, x)"])
 def test_a_convolution_with_groups_asks_for_them(monkeypatch: pytest.MonkeyPatch, result: str) -> None:
     monkeypatch.setattr(cudnn, "is_here", lambda _: True)
     monkeypatch.setattr(cudnn, "conv_relu_works", lambda dtype, device, grouped: not grouped)
 
     def is_fused(groups: int) -> bool:
-        computed = result.format(windows=f"padding=[1,1], groups={groups}")
-        root = parse_graph(GRAPH.format(per_group=8 // groups, result=computed)).outputs[0].node
-        return "cudnn.conv_relu" in [cover.name for cover in covers(root, CUDA)]
+        return "cudnn.conv_relu" in [cover.name for cover in _covers(result, groups)]
 
     assert is_fused(1)
     assert not is_fused(2)
     assert not is_fused(8)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("deterministic", True), ("enabled", False)])
+def test_what_ignores_settings_is_not_used_where_they_matter(
+    monkeypatch: pytest.MonkeyPatch, setting: str, value: bool
+) -> None:
+    result = "conv2d(x, w, b){{{windows}}}"
+    assert "cudnn.conv_relu" in [cover.name for cover in _covers(result)]
+    monkeypatch.setattr(torch.backends.cudnn, setting, value)
+    assert "cudnn.conv_relu" not in [cover.name for cover in _covers(result)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("f32", {"aten": (DENSE, CHANNELS_LAST), "cudnn.conv": (CHANNELS_LAST,)}), ("f64", {"aten": (DENSE,)})],
+)
+def test_double_precision_is_not_convolved_channels_last(dtype: str, expected: Mapping[str, object]) -> None:
+    graph = parse_graph(GRAPH.format(t=dtype, per_group=8, result="conv2d(x, w, b)"))
+    (relu,) = graph.outputs
+    formats = {cover.name: cover.formats for cover in covers(relu.node.inputs[0].node, CUDA)}
+    assert formats == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from taso_py.backend.fold import evaluate
 from taso_py.backend.plan import MEMORY_FORMATS, Format, Packs
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.cost.environment import float32_in
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
@@ -91,6 +92,13 @@ def _layouts(tensor: Tensor, reads: Format) -> Iterator[Tensor]:
 
 def _fused(graph: Graph, device: torch.device) -> list[Cover]:
     return [cover for cover in covers(graph.outputs[0].node, device) if cover.binder is not None]
+
+
+@pytest.fixture(autouse=True)
+def _no_tf32() -> Generator[None]:
+    """Kernels are compared with each other, and cuDNN's choose for themselves where to use TF32."""
+    with float32_in("ieee", CUDA, "conv"):
+        yield
 
 
 def _check(cover: Cover, inputs: Sequence[Tensor], graph: Graph, weights: dict[str, Tensor]) -> None:

@@ -50,6 +50,17 @@ def test_a_saved_result_computes_the_same(saved: Path) -> None:
     assert torch.equal(load(saved)(X), MODULE(X))
 
 
+def test_a_tensor_that_is_given_twice_is_saved_as_two_arguments(tmp_path: Path) -> None:
+    class Weighted(torch.nn.Module):
+        """Its arguments do not count alike."""
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return 2 * a + 3 * b
+
+    save(tmp_path / "out", serialize(Weighted(), (X, X), {}), REPORT, "page", "trace")
+    assert torch.equal(load(tmp_path / "out")(X, 5 * X), 2 * X + 15 * X)
+
+
 def test_the_program_loads_without_this_package(saved: Path) -> None:
     script = (
         "import sys, torch; x = torch.ones(2, 3); y = torch.export.load(sys.argv[1]).module()(x);"

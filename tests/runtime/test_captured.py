@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import Any
 
 import pytest
@@ -56,9 +57,14 @@ class Stream:
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How captures end, on a device that seems to be a GPU."""
     ended: list[str] = []
+    pools = count()
+
+    def end_pool(_device: int, pool: int) -> None:
+        ended.append(f"pool {pool} given up")
+        raise RuntimeError("not currently recording to this pool")
 
     @contextmanager
-    def capture(graph: Graph) -> Generator[None]:
+    def capture(graph: Graph, pool: int) -> Generator[None]:
         try:
             with Recorder() as recorder:
                 yield
@@ -76,6 +82,10 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_pool, raising=False)
     return ended
 
 
@@ -187,14 +197,14 @@ def test_after_a_capture_that_fails_one_succeeds(captures: list[str]) -> None:
 
     with pytest.raises(RuntimeUnavailableError, match="cudagraph cannot run this module: operation not permitted when"):
         prepare(Reads(), "cudagraph", (torch.ones(2, 3),), {})
-    assert captures == ["failed", "succeeded"]
+    assert captures == ["failed", "pool 0 given up", "succeeded"]
 
 
 def test_why_a_capture_failed_is_told_even_where_none_succeeds(
     captures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def failing(graph: Graph) -> Generator[None]:
+    def failing(graph: Graph, pool: int) -> Generator[None]:
         captures.append("failed")
         raise RuntimeError(f"the device is lost {len(captures)}")
         yield
@@ -202,7 +212,7 @@ def test_why_a_capture_failed_is_told_even_where_none_succeeds(
     monkeypatch.setattr(torch.cuda, "graph", failing)
     with pytest.raises(RuntimeUnavailableError, match=r"the device is lost 1$"):
         prepare(nn.Tanh(), "cudagraph", (torch.ones(2, 3),), {})
-    assert captures == ["failed", "failed"]
+    assert captures == ["failed", "pool 0 given up", "failed"]
 
 
 @pytest.mark.filterwarnings("ignore")

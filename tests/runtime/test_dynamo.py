@@ -20,7 +20,7 @@ from taso_py.runtime import dynamo
 from taso_py.runtime.decisions import Decision
 from taso_py.runtime.result import Optimized
 from taso_py.search.templates import read_templates, search
-from taso_py.search.trace import write_trace
+from taso_py.search.trace import Trace, write_trace
 from tests.search.examples import FakeCost
 
 QUICK = {"race_seconds": 0.1, "time_limit": 3.0, "search": "templates-measured"}
@@ -107,6 +107,11 @@ def test_weights_may_change_whether_frozen_or_not(freeze: bool, optimizations: l
     assert len(optimizations) == 1  # what was decided holds for other weights too
 
 
+def rewriting(program: Program) -> Trace:
+    """What surely rewrites a program."""
+    return search(program.graph, read_templates(), FakeCost()).best.trace
+
+
 def test_frozen_weights_are_folded_and_watched(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,7 +120,7 @@ def test_frozen_weights_are_folded_and_watched(
     carried: list[int] = []
 
     def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
-        trace = search(program.graph, read_templates(), FakeCost()).best.trace
+        trace = rewriting(program)
         carried.append(len(trace.steps))
         return Decision(False, "eager", write_trace(trace)), None
 
@@ -129,6 +134,29 @@ def test_frozen_weights_are_folded_and_watched(
     assert len(carried) == 1
     assert carried[0] >= 2
     assert f"its weights changed {dynamo.REFREEZES} times" in caplog.text
+
+
+def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Images().eval()
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        return Decision(False, "eager", write_trace(rewriting(program))), None
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    result = compiled(module, freeze=True)
+    carry_out = Decision.carry_out
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with torch.no_grad():
+        same(module, result, X)
+        module.left.weight.mul_(2)
+        monkeypatch.setattr(Decision, "carry_out", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            result(X)
+        monkeypatch.setattr(Decision, "carry_out", carry_out)
+        same(module, result, X)
 
 
 def test_gradients_pass_through_untouched(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:

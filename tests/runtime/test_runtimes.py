@@ -25,7 +25,7 @@ def compiles(test: Callable[..., None]) -> Callable[..., None]:
 def test_auto_stands_for_what_the_device_has() -> None:
     forms = ("inductor", "inductor-freezing", "inductor-max-autotune")
     assert runtimes_to_try("auto", CPU) == ("eager", *forms, "inductor-kernels")
-    assert runtimes_to_try("auto", CUDA) == ("eager", "cudagraph", *forms, "inductor-cudagraph")
+    assert runtimes_to_try("auto", CUDA) == ("eager", *forms, "cudagraph", "inductor-cudagraph")
     assert runtimes_to_try("inductor", CPU) == (*forms, "inductor-kernels")
     assert runtimes_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph")
     assert runtimes_to_try("eager", CPU) == ("eager",)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
+from taso_py.cost.environment import DeviceError
 from taso_py.ir.errors import TasoError
 from taso_py.runtime.source import SourceError, load_source
 from taso_py.runtime.spec import InputSpec
@@ -278,7 +279,10 @@ def test_a_model_is_cast_to_floating_point_only(name: str) -> None:
     assert f"cannot be cast to '{name}'; choose one of fp16" in error_of("zoo:nasrnn", dtype=name)
 
 
-def test_devices() -> None:
-    assert "there is no device 'teapot'" in error_of("zoo:nasrnn", device="teapot")
-    if not torch.cuda.is_available():
-        assert "torch finds no CUDA device" in error_of("zoo:nasrnn", device="cuda")
+@pytest.mark.parametrize(
+    ("device", "problem"),
+    [("teapot", "there is no device 'teapot'"), ("mps", "is not supported"), ("cuda:99", "not available|no GPU 99")],
+)
+def test_devices_that_are_not_here(device: str, problem: str) -> None:
+    with pytest.raises(DeviceError, match=problem):
+        load_source("zoo:nasrnn", device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from taso_py.backend import Program
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
@@ -24,6 +25,8 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.source import Source
+from taso_py.runtime.timing import Race
+from taso_py.runtime.timing import StopReason as RaceStop
 from taso_py.runtime.trial import TrialError, check_import
 from taso_py.search.result import Candidate, SearchResult, StopReason
 
@@ -219,3 +222,33 @@ def test_keywords_take_the_place_of_a_programs_own_inputs() -> None:
     program = torch.export.export(Doubled(), (), {"x": torch.ones(3)})
     with pytest.raises(TasoError, match="shape"):
         optimize.optimize(program, example_kwargs={"x": torch.ones(4)}, race_seconds=0.1)
+
+
+def test_what_is_no_model_or_no_runtime_is_one_line() -> None:
+    with pytest.raises(TasoError, match=r"a function is no model; give an nn\.Module or an exported program"):
+        optimize.optimize(lambda x: x, X)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TasoError, match="no runtime is called gpu; there are auto, eager"):
+        optimize.optimize(Layers(), X, runtime="gpu")
+
+
+def test_results_are_made_of_copies_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = Layers().eval(), list[Tensor]()
+
+    def run(job: object, program: Program, *_: object) -> None:
+        seen.extend(program.weights.values())
+
+    monkeypatch.setattr(optimize._Job, "run", run)
+    optimize.optimize(model, X)
+    assert len(seen) == 40
+    assert {tensor.data_ptr() for tensor in seen}.isdisjoint(p.data_ptr() for p in model.parameters())
+
+
+def test_an_interrupt_before_the_first_round_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of any contestant then, not even of the original."""
+
+    def interrupted(contestants: Mapping[str, object], **_: object) -> Race:
+        return Race(dict.fromkeys(contestants, ()), RaceStop.INTERRUPTED)
+
+    monkeypatch.setattr(trial, "race", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimize.optimize(Layers().eval(), X, time_limit=1.0, cache=False)

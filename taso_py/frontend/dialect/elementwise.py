@@ -100,11 +100,16 @@ def _to_copy(call: Call) -> Result:
     x = call.value("self")
     device, layout = call["device"], call["layout"]
     call.require(call["dtype"] is not None and not call["pin_memory"] and layout in (None, torch.strided))
-    call.require(device is None or torch.device(device) == call.layouts[x].device)
+    call.require(device is None or _names(torch.device(device), call.layouts[x].device))
     call.require(call["memory_format"] in (None, torch.preserve_format))
     dtype = call.types[0].dtype
     call.require(TORCH_DTYPES[dtype] is call["dtype"])
     return x if dtype is x.type.dtype else apply(Cast(dtype), x)
+
+
+def _names(name: torch.device, device: torch.device) -> bool:
+    """Whether a device is what a name without or with an index means; a model runs on one device."""
+    return name.type == device.type and name.index in (None, device.index)
 
 
 ROWS: Mapping[str, Callable[[Call], Result]] = {

@@ -40,8 +40,8 @@ def _as_strided(call: Call) -> Result:
     call.require(not x.type.open or (order is not None and _is_dense(x, call.strides(x), order)))
     # An offset counts from where the storage begins; none is where the operand begins.
     call.require(call["storage_offset"] is None or call.layouts[x].storage_offset() == 0)
-    size, stride, offset = call["size"], call["stride"], call["storage_offset"] or 0
-    last, elements = offset, 1
+    size, stride, offset = call["size"], call["stride"], call["storage_offset"]
+    last, elements = offset or 0, 1
     for extent, step in zip(size, stride, strict=True):
         last = last + (extent - 1) * step
     for extent in x.type.dims:

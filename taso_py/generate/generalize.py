@@ -24,7 +24,8 @@ from taso_py.ir.operator import AttributeValue, Input, Operator
 from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symbol
 from taso_py.ir.types import Axis, DType, Group, TensorType
 from taso_py.ir.unify import Solver
-from taso_py.ops.movement import Slice
+from taso_py.ops.base import plain_axis
+from taso_py.ops.movement import Reshape, Slice, product, runs
 from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
 
 Number: TypeAlias = tuple[str, int | float]
@@ -241,7 +242,18 @@ class _Lifting:
                 continue
             self.ops[node] = self.operator(node.op)
             operands = [self.solver.resolve_type(self.types[v.node][v.output]) for v in node.inputs]
+            if isinstance(node.op, Reshape):
+                self._align(node, node.op, operands[0])
+                operands = list(map(self.solver.resolve_type, operands))
             self.types[node] = self.ops[node].substitute(self.solver.bindings).infer(operands, self.solver)
+
+    def _align(self, node: Node, op: Reshape, operand: TensorType) -> None:
+        """Makes equal what a reshape merges and splits in the candidate; that all axes agree in product says less."""
+        before = [plain_axis(operand, axis) for axis in range(-operand.rank, 0)]
+        lifted = self.ops[node].substitute(self.solver.bindings)
+        assert isinstance(lifted, Reshape)
+        for sources, targets in runs(node.inputs[0].type.sizes, op.shape):
+            self.solver.equal(product(before[sources]), product(lifted.shape[targets]), "reshape")
 
     def equate(self, left: Value, right: Value) -> None:
         """Makes the types of two outputs equal."""

@@ -128,39 +128,40 @@ class Reshape(TensorOperator):
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         dtype = check_operands(self, inputs)
         require(not any(isinstance(axis, Group) for axis in inputs[0].shape), "reshape of an axis group")
-        before = unifier.resolve(_product([plain_axis(inputs[0], axis) for axis in range(-inputs[0].rank, 0)]))
-        unifier.equal(before, _product(self.shape), "reshape")
+        before = unifier.resolve(product([plain_axis(inputs[0], axis) for axis in range(-inputs[0].rank, 0)]))
+        unifier.equal(before, product(self.shape), "reshape")
         return (TensorType(dtype, self.shape),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         (x,) = operands
         shape = [plain_axis(x.type, axis) for axis in range(-x.type.rank, 0)]
         index: list[Dim] = []
-        for sources, targets in _runs(shape, list(self.shape)):
+        for sources, targets in runs(shape, list(self.shape)):
             index += _split(_merge(out[targets], self.shape[targets]), shape[sources])
         return x(*index)
 
 
-def _product(sizes: Sequence[Dim]) -> Dim:
+def product(sizes: Sequence[Dim]) -> Dim:
+    """How many elements so many along each axis make."""
     product: Dim = 1
     for size in sizes:
         product = product * size
     return product
 
 
-def _runs(before: list[Dim], after: list[Dim]) -> list[tuple[slice, slice]]:
-    """The shortest runs of axes of equal product, in order."""
-    runs: list[tuple[slice, slice]] = []
+def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice]]:
+    """The shortest runs of axes of equal product that a reshape merges and splits, in order."""
+    found: list[tuple[slice, slice]] = []
     i = j = 0
     while i < len(before) or j < len(after):
         for width in range(1, len(before) - i + len(after) - j + 1):
             pairs = [(i + a, j + width - a) for a in range(min(width, len(before) - i), -1, -1)]
-            fits = [(a, b) for a, b in pairs if b <= len(after) and _product(before[i:a]) == _product(after[j:b])]
+            fits = [(a, b) for a, b in pairs if b <= len(after) and product(before[i:a]) == product(after[j:b])]
             if fits:
-                runs.append((slice(i, fits[0][0]), slice(j, fits[0][1])))
+                found.append((slice(i, fits[0][0]), slice(j, fits[0][1])))
                 i, j = fits[0]
                 break
-    return runs
+    return found
 
 
 def _merge(index: Sequence[Dim], sizes: Sequence[Dim]) -> Dim:
@@ -177,7 +178,7 @@ def _split(place: Dim, sizes: Sequence[Dim]) -> list[Dim]:
         return [place] * len(sizes)
     index: list[Dim] = []
     for axis, size in enumerate(sizes):
-        quotient = floordiv(place, _product(sizes[axis + 1 :]))
+        quotient = floordiv(place, product(sizes[axis + 1 :]))
         index.append(0 if size == 1 else quotient if axis == 0 else quotient - floordiv(quotient, size) * size)
     return index
 

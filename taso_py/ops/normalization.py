@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taso_py.ir.errors import ShapeError
 from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
@@ -161,8 +160,8 @@ class Attention(TensorOperator):
         if len(inputs) == 4:
             require(inputs[3].dtype in (dtype, DType.BOOL), f"attention mask of type {inputs[3]}")
             scores = (*q.shape[:-2], rows, keys)
-            if broadcast(inputs[3].shape, scores, unifier, "attention mask") != scores:
-                raise ShapeError(f"attention mask {inputs[3]} does not broadcast to the scores")
+            for axis, score in zip(broadcast(inputs[3].shape, scores, unifier, "attention mask"), scores, strict=True):
+                unifier.equal(axis, score, "attention mask does not broadcast to the scores")
         return (TensorType(dtype, (*q.shape[:-1], plain_axis(v, -1))),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:

@@ -21,6 +21,7 @@ from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
+from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
 from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.vocabulary import Family, Folding, Written
@@ -32,6 +33,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "fuse": FUSE,
     "scalars": SCALARS,
     "layout": LAYOUT,
+    "rows": ROWS,
     "transformer": TRANSFORMER,
     "deep": DEEP,
     "conv": CONV,
@@ -39,7 +41,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 }
 """By the name that ``taso-py generate --ops`` takes."""
 
-SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",), ("layout",))
+SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",), ("layout",), ("rows",))
 """The vocabularies of the shipped database, those together that are generated into one file.
 
 Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider. Not

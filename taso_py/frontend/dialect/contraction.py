@@ -1,7 +1,7 @@
 """Import of matrix products and convolutions.
 
-Invariant: only forms with the meaning of our operators are taken; transposed, one- and three-dimensional convolutions
-and products with vectors stay opaque.
+Invariant: only forms with the meaning of our operators are taken; transposed and three-dimensional convolutions and
+products with vectors stay opaque. A one-dimensional convolution is one of images of height one, as it is inside PyTorch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import Call, Result, apply
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.movement import Permute
+from taso_py.ops.movement import Contiguous, Permute, Reshape
 
 
 def _matmul(second: str) -> Callable[[Call], Result]:
@@ -57,12 +57,24 @@ def _conv2d_named_padding(call: Call) -> Result:
     return apply(Conv2d(call.pair("stride"), padding, dilation, call["groups"]), x, weight, *call.optional("bias"))
 
 
+def _conv1d(call: Call) -> Result:
+    x, weight = call.value("input"), call.value("weight")
+    call.require(x.type.rank == 3)
+    (stride, _), (padding, _), (dilation, _) = (call.pair(name) for name in ("stride", "padding", "dilation"))
+    op = Conv2d((1, stride), (0, padding), (1, dilation), call["groups"])
+    if not call.layouts[x].is_contiguous():
+        x = apply(Contiguous(), x)
+    image, kernel = (apply(Reshape((*v.type.dims[:2], 1, v.type.dims[2])), v) for v in (x, weight))
+    return apply(Reshape(call.types[0].dims), apply(op, image, kernel, *call.optional("bias")))
+
+
 ROWS: Mapping[str, Callable[[Call], Result]] = {
     "aten.mm.default": _matmul("mat2"),
     "aten.bmm.default": _matmul("mat2"),
     "aten.matmul.default": _matmul("other"),
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
+    "aten.conv1d.default": _conv1d,
     "aten.conv2d.default": _conv2d,
     "aten.conv2d.padding": _conv2d_named_padding,
     "aten.convolution.default": _convolution,

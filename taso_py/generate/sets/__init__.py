@@ -24,6 +24,7 @@ from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
 from taso_py.generate.sets.transformer import TRANSFORMER
+from taso_py.generate.sets.views import VIEWS
 from taso_py.generate.vocabulary import Family, Folding, Written
 
 VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
@@ -34,6 +35,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "scalars": SCALARS,
     "layout": LAYOUT,
     "rows": ROWS,
+    "views": VIEWS,
     "transformer": TRANSFORMER,
     "deep": DEEP,
     "conv": CONV,
@@ -41,7 +43,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 }
 """By the name that ``taso-py generate --ops`` takes."""
 
-SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",), ("layout",), ("rows",))
+SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",), ("layout",), ("rows",), ("views",))
 """The vocabularies of the shipped database, those together that are generated into one file.
 
 Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider. Not

@@ -41,7 +41,7 @@ SCALARS = (
     ),
     Family(
         "reshapes",
-        (Variables("x", (2, 3, 4), DATA, 1),),
+        (Variables("x", (2, 3, 4), DATA, 1), Variables("y", (6, 4), DATA, 1)),
         apply("d", *(Reshape(shape) for shape in ((6, 4), (2, 12), (24,), (2, 3, 4)))),
         operators=2,
         shrinks=True,

@@ -196,6 +196,16 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], list[str]]
         ["conv2d", "batch_norm", "relu"],
     ),
     "same padding": (lambda: nn.Conv2d(4, 4, 3, padding="same", groups=2), (IMAGE,), ["conv2d"]),
+    "one dimension": (
+        lambda: nn.Sequential(nn.Conv1d(4, 6, 3, 2, 1), nn.Conv1d(6, 6, 3, dilation=2, groups=2, bias=False)),
+        (randn(2, 4, 31),),
+        ["reshape", "reshape", "conv2d", "reshape"] * 2,
+    ),
+    "one dimension, its channels last": (
+        lambda: nn.Conv1d(4, 6, 3),
+        (randn(2, 31, 4).mT,),
+        ["contiguous", "reshape", "reshape", "conv2d", "reshape"],
+    ),
     "normalisations": (
         lambda: nn.Sequential(nn.LayerNorm(4), nn.LayerNorm([3, 4], bias=False), nn.RMSNorm(4), nn.RMSNorm(4, 1e-5)),
         (randn(2, 3, 4),),

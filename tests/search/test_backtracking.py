@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from taso_py.search.backtracking import search
 from taso_py.search.finalists import finalists
 from taso_py.search.result import Limits, Progress, StopReason
 from taso_py.search.state import State
-from tests.search.examples import RULES, FakeCost, Latency, products, read, recurrent
+from tests.search.examples import RULES, FakeCost, Latency, products, read, recurrent, shipped
 
 COST = FakeCost()
 
@@ -74,6 +75,34 @@ def test_a_choice_that_pays_at_once_is_revised_when_another_pays_more() -> None:
     graph = parse_graph(f"graph({inputs}) {{ return {', '.join(f'sigmoid(relu(x{i}))' for i in range(20))} }}")
     assert operators(greedy.search(graph, rules, cost).best.graph) == {"sigmoid": 20, "tanh": 20}
     assert operators(search(graph, rules, cost, Limits(budget=100)).best.graph) == {"silu": 20}
+
+
+class ElementCost(FakeCost):
+    """A cost by hand: so much an element of the result, and little for what moves nothing."""
+
+    def node_cost(self, node: Node) -> float:
+        is_free = node.is_static or not node.inputs
+        is_view = node.op.name in ("slice", "permute", "reshape")
+        return 0.0 if is_free else 1.0 if is_view else 1.0 + prod(node.types[0].sizes)
+
+
+def test_of_a_last_layer_only_the_row_that_is_read_is_computed() -> None:
+    weights = "\n".join(
+        f'{name} = weight{{key="{name}", type=f32[{shape}]}}'
+        for name, shape in {"g": 8, "b": 8, "u": "32,8", "c": 32, "d": "8,32", "e": 8, "p": "8,8"}.items()
+    )
+    graph = parse_graph(f"""graph(x: f32[1,9,8], q: f32[1,2,9,4], k: f32[1,2,9,4], v: f32[1,2,9,4]) {{
+      {weights}
+      heads = reshape(permute(attention(q, k, v)){{order=[-2,-3,-1]}}){{shape=[1,9,8]}}
+      a = add(x, linear(heads, p))
+      y = add(a, linear(gelu(linear(layer_norm(a, g, b){{axes=1, eps=1e-06}}, u, c)), d, e))
+      return slice(y){{axis=-2, start=0, stop=1}}
+    }}""")
+    best = search(graph, shipped("core-merge-fold", "rows"), ElementCost()).best.graph
+    names = ("linear", "matmul", "attention", "layer_norm", "gelu")
+    computed = [node for node in best.nodes if node.op.name in names]
+    assert len(computed) == 6
+    assert {node.types[0].shape[-2] for node in computed} == {1}
 
 
 @pytest.mark.parametrize(("alpha", "found"), [(1.0, "relu"), (1.03, "relu"), (1.05, "sigmoid")])

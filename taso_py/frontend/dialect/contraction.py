@@ -1,7 +1,7 @@
 """Import of matrix products and convolutions.
 
 Invariant: only forms with the meaning of our operators are taken; transposed and three-dimensional convolutions and
-products with vectors stay opaque. A one-dimensional convolution is one of images of height one, as it is inside PyTorch.
+products with vectors stay opaque. A one-dimensional convolution is one of images of height one, as inside PyTorch.
 """
 
 from __future__ import annotations

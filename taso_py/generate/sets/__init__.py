@@ -2,7 +2,8 @@
 
 ``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
 which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
-channels in place of images, ``transformer`` moves what attention blocks compute through reshapes, transposes and
+channels in place of images, ``rows`` with some rows in place of all, ``views`` before a view rather than after,
+``transformer`` moves what attention blocks compute through reshapes, transposes and
 halves. ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and what stands beside them,
 ``matrix`` goes deepest with least.
 
@@ -43,7 +44,10 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 }
 """By the name that ``taso-py generate --ops`` takes."""
 
-SHIPPED: Sequence[tuple[str, ...]] = (("core", "merge", "fold"), ("fuse",), ("scalars",), ("layout",), ("rows",), ("views",))
+SHIPPED: Sequence[tuple[str, ...]] = (
+    ("core", "merge", "fold"),
+    *((name,) for name in ("fuse", "scalars", "layout", "rows", "views")),
+)
 """The vocabularies of the shipped database, those together that are generated into one file.
 
 Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider. Not

@@ -29,7 +29,9 @@ _VIEWS = (
 """Shapes before and after, the view, and the view back."""
 
 
-def _family(before: tuple[int, ...], after: tuple[int, ...], view: Reshape | Permute, back: Reshape | Permute) -> Family:
+def _family(
+    before: tuple[int, ...], after: tuple[int, ...], view: Reshape | Permute, back: Reshape | Permute
+) -> Family:
     productions = (
         Production(view, DATA, _SEEN),
         *(Production(function, _SEEN, _AFTER) for function in _FUNCTIONS),

@@ -147,9 +147,15 @@ def _precision(library: object, kernels: str) -> str:
 
 
 def _cpu_name() -> str:
-    """The processor's model; ``platform`` alone says no more than ``x86_64`` on Linux."""
-    match = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
+    """The processor's model; ``platform`` alone says no more than ``x86_64`` on Linux.
+
+    A virtual machine may be told a bare name, ``AMD EPYC``: family and model then tell generations apart.
+    """
+    about = dict(re.findall(r"^(model name|cpu family|model)\s*:\s*(.+?)\s*$", _read("/proc/cpuinfo"), re.MULTILINE))
+    if "model name" not in about:
+        return platform.processor() or platform.machine()
+    parts = [f"{word} {about[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in about]
+    return f"{about['model name']} ({', '.join(parts)})" if parts else about["model name"]
 
 
 def _driver_version() -> str:

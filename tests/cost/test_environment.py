@@ -83,6 +83,17 @@ def test_the_driver_is_known_by_its_version(monkeypatch: pytest.MonkeyPatch, mod
     assert environments._driver_version() == "580.159.04"
 
 
+def test_processors_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
+    names = list[str]()
+    for model in (1, 2):
+        monkeypatch.setattr(environments, "_read", lambda _, model=model: text.format(model=model))
+        names.append(environments._cpu_name())
+    assert names == ["AMD EPYC (family 26, model 1)", "AMD EPYC (family 26, model 2)"]
+    monkeypatch.setattr(environments, "_read", lambda _: "model name\t: Neoverse-V2\n")
+    assert environments._cpu_name() == "Neoverse-V2"
+
+
 def test_products_are_computed_otherwise_for_a_while_only() -> None:
     before = Environment.current("cpu")
     with float32_in("bf16", torch.device("cpu")):

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from math import gcd
+from math import gcd, prod
 from typing import Any, TypeAlias, get_args, get_type_hints
 
 from taso_py.ir.errors import InvariantError, ShapeError
@@ -25,7 +25,7 @@ from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symb
 from taso_py.ir.types import Axis, DType, Group, TensorType
 from taso_py.ir.unify import Solver
 from taso_py.ops.base import plain_axis
-from taso_py.ops.movement import Reshape, Slice, product, runs
+from taso_py.ops.movement import Reshape, Slice, runs
 from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
 
 Number: TypeAlias = tuple[str, int | float]
@@ -253,7 +253,7 @@ class _Lifting:
         lifted = self.ops[node].substitute(self.solver.bindings)
         assert isinstance(lifted, Reshape)
         for sources, targets in runs(node.inputs[0].type.sizes, op.shape):
-            self.solver.equal(product(before[sources]), product(lifted.shape[targets]), "reshape")
+            self.solver.equal(prod(before[sources]), prod(lifted.shape[targets]), "reshape")
 
     def equate(self, left: Value, right: Value) -> None:
         """Makes the types of two outputs equal."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import TypeVar
 
 from taso_py.ir.size import Dim, floordiv
@@ -128,8 +128,8 @@ class Reshape(TensorOperator):
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         dtype = check_operands(self, inputs)
         require(not any(isinstance(axis, Group) for axis in inputs[0].shape), "reshape of an axis group")
-        before = unifier.resolve(product([plain_axis(inputs[0], axis) for axis in range(-inputs[0].rank, 0)]))
-        unifier.equal(before, product(self.shape), "reshape")
+        before = unifier.resolve(prod([plain_axis(inputs[0], axis) for axis in range(-inputs[0].rank, 0)]))
+        unifier.equal(before, prod(self.shape), "reshape")
         return (TensorType(dtype, self.shape),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
@@ -141,14 +141,6 @@ class Reshape(TensorOperator):
         return x(*index)
 
 
-def product(sizes: Sequence[Dim]) -> Dim:
-    """How many elements so many along each axis make."""
-    product: Dim = 1
-    for size in sizes:
-        product = product * size
-    return product
-
-
 def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice]]:
     """The shortest runs of axes of equal product that a reshape merges and splits, in order."""
     found: list[tuple[slice, slice]] = []
@@ -156,7 +148,7 @@ def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice
     while i < len(before) or j < len(after):
         for width in range(1, len(before) - i + len(after) - j + 1):
             pairs = [(i + a, j + width - a) for a in range(min(width, len(before) - i), -1, -1)]
-            fits = [(a, b) for a, b in pairs if b <= len(after) and product(before[i:a]) == product(after[j:b])]
+            fits = [(a, b) for a, b in pairs if b <= len(after) and prod(before[i:a]) == prod(after[j:b])]
             if fits:
                 found.append((slice(i, fits[0][0]), slice(j, fits[0][1])))
                 i, j = fits[0]
@@ -178,7 +170,7 @@ def _split(place: Dim, sizes: Sequence[Dim]) -> list[Dim]:
         return [place] * len(sizes)
     index: list[Dim] = []
     for axis, size in enumerate(sizes):
-        quotient = floordiv(place, product(sizes[axis + 1 :]))
+        quotient = floordiv(place, prod(sizes[axis + 1 :]))
         index.append(0 if size == 1 else quotient if axis == 0 else quotient - floordiv(quotient, size) * size)
     return index
 

@@ -15,9 +15,9 @@ import enum
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 import torch
@@ -135,13 +135,13 @@ def measure_roofline(
     """
     environment = Environment.current(resolve_device(device))
     wanted = [dtype for dtype in PEAK_DTYPES if dtype in set(dtypes)]
-    peaks = {dtype: _matmul(device, environment, dtype) for dtype in wanted}
+    peaks = {dtype: _products(device, environment, dtype, environment.matmul_precision) for dtype in wanted}
     precision = environment.convolution_precision
     is_apart = DType.F32 in peaks and precision != environment.matmul_precision
-    convolution = [_matmul(device, environment, DType.F32, precision)] if is_apart else []
+    convolution = _products(device, environment, DType.F32, precision) if is_apart else []
     streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
     dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device))
-    probes = [*peaks.values(), *convolution, *(probe for kinds in streams.values() for probe in kinds), dispatch]
+    probes = [*chain(*peaks.values(), convolution, *streams.values()), dispatch]
     found: dict[_Probe, Latency] = {}
     measuring = Measuring(device)
     for probe in tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress):
@@ -153,8 +153,8 @@ def measure_roofline(
     # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
     rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(streams.values())), max))
     levels = tuple(Level(size, reached) for size, reached in zip(streams, reversed(rates), strict=True))
-    rates_of = {dtype: rate(probe) for dtype, probe in peaks.items()}
-    return Roofline(rates_of, levels, found[dispatch].median_s, next(map(rate, convolution), None))
+    rates_of = {dtype: max(map(rate, products)) for dtype, products in peaks.items()}
+    return Roofline(rates_of, levels, found[dispatch].median_s, max(map(rate, convolution), default=None))
 
 
 def _known_or_measured(
@@ -170,15 +170,26 @@ def _known_or_measured(
     return measured
 
 
-def _matmul(device: torch.device, environment: Environment, dtype: DType, precision: str = "") -> _Probe:
-    """A product of square matrices, large enough for the device's peak and small enough for a slow one.
+def _products(device: torch.device, environment: Environment, dtype: DType, precision: str) -> list[_Probe]:
+    """What may reach the peak of an element type: of several libraries that compute products one may be far from it.
+
+    On AMD's processors MKL multiplies matrices at half the pace of oneDNN's convolutions.
 
     Args:
         device: where.
         environment: what is set there.
         dtype: the element type.
-        precision: what single precision is computed in, if not in what is set for products.
+        precision: what single precision is computed in.
     """
+    place = f" in {precision}" if dtype is DType.F32 and precision != environment.matmul_precision else ""
+    found = [_matmul(device, environment, dtype, precision, place)]
+    if device.type == "cpu" and dtype is not DType.F64:
+        found.append(_convolution(device, dtype, precision, place))
+    return found
+
+
+def _matmul(device: torch.device, environment: Environment, dtype: DType, precision: str, place: str) -> _Probe:
+    """A product of square matrices, large enough for the device's peak and small enough for a slow one."""
     if device.type == "cpu":
         size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
     else:
@@ -189,13 +200,31 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
         out = torch.empty_like(left)
 
         def product() -> object:
-            with float32_in(precision, device) if precision else nullcontext():
+            with float32_in(precision, device):
                 return torch.mm(left, right, out=out)
 
         return product
 
-    signature = f"{dtype}[{size},{size}]" + (f" in {precision}" if precision else "")
-    return _Probe("ceiling:matmul", signature, 2.0 * size**3, make)
+    return _Probe("ceiling:matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make)
+
+
+def _convolution(device: torch.device, dtype: DType, precision: str, place: str) -> _Probe:
+    """A convolution of many channels with themselves, channels last."""
+    channels, side = 256, 32
+
+    def make() -> Callable[[], object]:
+        shapes = (1, channels, side, side), (channels, channels, 3, 3)
+        operands = [torch.rand(shape, device=device).to(TORCH_DTYPES[dtype]) for shape in shapes]
+        image, kernel = (operand.to(memory_format=torch.channels_last) for operand in operands)
+
+        def convolution() -> object:
+            with float32_in(precision, device, "conv"):
+                return torch.conv2d(image, kernel, padding=1)
+
+        return convolution
+
+    flops = 2.0 * (channels * (3 * side - 2)) ** 2
+    return _Probe("ceiling:convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make)
 
 
 def _copy(device: torch.device, size: int) -> _Probe:

@@ -122,25 +122,26 @@ def _parallel_products(draft: Draft) -> str | None:
     return draft.choice((" + ".join(terms), f"torch.cat([{', '.join(terms)}], -1)", f"({', '.join(terms)})"))
 
 
-def _image(draft: Draft) -> str | None:
-    return draft.value(lambda v: v.is_floating_point() and v.dim() == 4 and v.numel() > 0)
+def _image(draft: Draft, axes: int = 2) -> str | None:
+    return draft.value(lambda v: v.is_floating_point() and v.dim() == 2 + axes and v.numel() > 0)
 
 
 def _convolution(draft: Draft) -> str | None:
-    name = _image(draft)
+    axes = 1 if draft.chance(4) else 2
+    name = _image(draft, axes)
     if name is None:
         return None
     value = draft.of(name)
     channels = value.shape[1]
     groups = draft.choice([g for g in range(1, channels + 1) if channels % g == 0])
-    kernel = [draft.choice((1, 3, 2)) for _ in range(2)]
+    kernel = [draft.choice((1, 3, 2)) for _ in range(axes)]
     texts: list[str] = []
     for _ in range(draft.integer(1, 2)):
         out = groups * draft.integer(1, 3)
         weight = draft.weight((out, channels // groups, *kernel), value.dtype)
         texts.append(f"{weight}, {draft.weight((out,), value.dtype)}" if draft.chance(2) else weight)
     window = f"stride={draft.integer(1, 2)}, padding={draft.integer(0, 2)}, dilation={draft.choice((1, 1, 2))}"
-    terms = [f"F.conv2d({name}, {text}, {window}, groups={groups})" for text in texts]
+    terms = [f"F.conv{axes}d({name}, {text}, {window}, groups={groups})" for text in texts]
     return (
         terms[0] if len(terms) == 1 else draft.choice((f"({', '.join(terms)})", f"torch.cat([{', '.join(terms)}], 1)"))
     )

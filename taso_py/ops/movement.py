@@ -136,7 +136,7 @@ class Reshape(TensorOperator):
         (x,) = operands
         shape = [plain_axis(x.type, axis) for axis in range(-x.type.rank, 0)]
         index: list[Dim] = []
-        for sources, targets in runs(shape, list(self.shape)):
+        for sources, targets in runs(shape, self.shape):
             index += _split(_merge(out[targets], self.shape[targets]), shape[sources])
         return x(*index)
 

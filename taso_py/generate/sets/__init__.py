@@ -3,9 +3,8 @@
 ``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
 which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
 channels in place of images, ``rows`` with some rows in place of all, ``views`` before a view rather than after,
-``transformer`` moves what attention blocks compute through reshapes, transposes and
-halves. ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and what stands beside them,
-``matrix`` goes deepest with least.
+``transformer`` moves what attention blocks compute through reshapes, transposes and halves. ``deep`` is ``core`` with
+more operators, ``conv`` has grouped convolutions and what stands beside them, ``matrix`` goes deepest with least.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """

@@ -20,13 +20,10 @@ _RETURNED = "r"
 
 _FUNCTIONS = (Relu(), Gelu(), Gelu("tanh"), Silu(), Sigmoid())
 """What kernels of products do besides."""
-_VIEWS = (
-    ((6, 5), (2, 3, 5), Reshape((2, 3, 5)), Reshape((6, 5))),
-    ((2, 3, 5), (6, 5), Reshape((6, 5)), Reshape((2, 3, 5))),
-    ((2, 3, 1, 5), (2, 3, 5), Reshape((2, 3, 5)), Reshape((2, 3, 1, 5))),
-    ((2, 3, 5), (3, 2, 5), Permute((-2, -3, -1)), Permute((-2, -3, -1))),
-)
-"""Shapes before and after, the view, and the view back."""
+_SHAPES = (((6, 5), (2, 3, 5)), ((2, 3, 5), (6, 5)), ((2, 3, 1, 5), (2, 3, 5)))
+"""Shapes of the same elements, before a reshape and after."""
+_EXCHANGE = Permute((-2, -3, -1))
+"""Its own inverse."""
 
 
 def _family(
@@ -45,4 +42,7 @@ def _family(
     return Family(f"elements of {before} as {after}", variables, productions, operators=4, every=True)
 
 
-VIEWS = tuple(_family(*view) for view in _VIEWS)
+VIEWS = (
+    *(_family(before, after, Reshape(after), Reshape(before)) for before, after in _SHAPES),
+    _family((2, 3, 5), (3, 2, 5), _EXCHANGE, _EXCHANGE),
+)

@@ -332,10 +332,13 @@ class Labelling:
         others = [reader for reader in readers if reader != maker]
         if not others:
             return
+        # What stands for a value once it is converted: a single reader may stand for it itself.
         to_last, to_dense = (value, Format.CHANNELS_LAST), (value, Format.DENSE)
+        if len(others) == 1:
+            to_last = to_dense = others[0]
         _add(network, maker, to_last, self._prices.conversion_seconds(value, Format.CHANNELS_LAST))
         _add(network, to_dense, maker, self._prices.conversion_seconds(value, Format.DENSE))
-        for reader in others:
+        for reader in others if len(others) > 1 else ():
             _add(network, to_last, reader, None)
             _add(network, reader, to_dense, None)
 

@@ -46,6 +46,10 @@ class _Kind:
         """How many nodes of one of the regions run."""
         return sum(not node.is_static for node in self.first.graph.nodes)
 
+    def gain(self, candidate: Candidate) -> float:
+        """The seconds that a candidate gains in all the regions together."""
+        return (self.found.original.seconds - candidate.seconds) * len(self.members) if self.found else 0.0
+
     def choose(self, banned: Set[str]) -> Candidate | None:
         """The cheapest candidate that makes no use of some rules, if it has any steps."""
         candidates = self.found.candidates if self.found else ()
@@ -122,6 +126,7 @@ class Partition:
         self._built = self._expansions = 0
         self._gain = 0.0
         self._appraisals: dict[Graph, Appraisal] = {}
+        self._variants: list[tuple[float, _Assembly, Mapping[_Kind, Candidate]]] = []
 
     def run(self) -> SearchResult:
         """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
@@ -131,6 +136,7 @@ class Partition:
         self._keep(self._original)
         try:
             self._explore_all()
+            self._vary()
         except KeyboardInterrupt:
             self._stops.add(StopReason.INTERRUPTED)
         return self._result()
@@ -209,7 +215,7 @@ class Partition:
         report = (lambda progress: self._tell(before, kind, progress)) if self._report is not None else None
         found = kind.found = self._strategy(kind.first.graph, self._matcher, cost, limits, report).run()
         self._built, self._expansions = before[0] + found.built, before[1] + found.expansions
-        self._gain += (found.original.seconds - found.best.seconds) * len(kind.members)
+        self._gain += kind.gain(found.best)
         self._stops.add(found.stop_reason)
         self._stored |= {node for node in found.best.graph.nodes if node.is_static and node.inputs}
 
@@ -242,17 +248,28 @@ class Partition:
                 used = {rule for candidate in chosen.values() for rule in candidate.applied}
                 more = [banned | {rule} for rule in sorted(used) if banned | {rule} not in waiting]
                 waiting += more[: WHOLES - len(waiting)]
-        self._vary(assembly)
+        self._note_variants(assembly)
         return self._reduced(assembly) if best[0] is before else best
 
-    def _vary(self, assembly: _Assembly) -> None:
-        """Keeps wholes that are put together of other candidates than the best of each kind."""
+    def _note_variants(self, assembly: _Assembly) -> None:
+        """Notes wholes of other candidates than the best of each kind, with what they are expected to cost."""
         count = self._limits.results - 1
         others = {kind: kind.others(self._cost, count) for kind in assembly.kinds}
         for rank in range(count):
             chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items() if found}
-            if chosen and not self._notes_time():
-                self._keep(self._compose(assembly, chosen)[0])
+            gain = sum(kind.gain(candidate) for kind, candidate in chosen.items())
+            if chosen:
+                self._variants.append((assembly.before.seconds - gain, assembly, chosen))
+
+    def _vary(self) -> None:
+        """Keeps the most promising of the wholes that were noted; what promises nothing is not put together."""
+        missing = self._limits.results - 1
+        for expected, assembly, chosen in sorted(self._variants, key=lambda variant: variant[0]):
+            if not missing or self._notes_time():
+                break
+            used = frozenset(assembly.before.applied).union(*[candidate.applied for candidate in chosen.values()])
+            if self._is_better(expected, used):
+                missing -= self._keep(self._compose(assembly, chosen)[0])
 
     def _reduced(self, assembly: _Assembly) -> tuple[Candidate, frozenset[Value]]:
         """The whole in which kinds that gain little for what they store stay as they were, until it may be stored."""
@@ -280,11 +297,18 @@ class Partition:
     def _is_valid(self, candidate: Candidate) -> bool:
         return candidate.static_bytes <= self._limits.growth * self._original.static_bytes
 
-    def _keep(self, candidate: Candidate) -> None:
-        if self._is_valid(candidate):
-            used = frozenset(candidate.applied)
-            if used not in self._pool or candidate.seconds < self._pool[used].seconds:
-                self._pool[used] = candidate
+    def _keep(self, candidate: Candidate) -> bool:
+        """Keeps a whole, unless another that uses the same rules is no dearer or it stores too much; whether it did."""
+        used = frozenset(candidate.applied)
+        keeps = self._is_valid(candidate) and self._is_better(candidate.seconds, used)
+        if keeps:
+            self._pool[used] = candidate
+        return keeps
+
+    def _is_better(self, seconds: float, used: frozenset[str]) -> bool:
+        """Whether no whole is known that uses these rules and takes surely no longer."""
+        known = self._pool.get(used)
+        return known is None or seconds < known.seconds - PRECISION * self._original.seconds
 
     def _result(self) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.applied)))
@@ -314,6 +338,6 @@ def _worth(kind: _Kind, candidate: Candidate) -> float:
     """The seconds that a candidate gains for each byte more that it stores."""
     if kind.found is None:
         return 0.0
-    gain = (kind.found.original.seconds - candidate.seconds) * len(kind.members)
+    gain = kind.gain(candidate)
     more = candidate.static_bytes - kind.found.original.static_bytes
     return gain / more if more > 0 else float("inf")

@@ -13,12 +13,13 @@ from taso_py.ir.node import Value
 from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
-from taso_py.search import finalists
+from taso_py.search import finalists, partition
 from taso_py.search.backtracking import Backtracking, search
+from taso_py.search.compose import Composition
 from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.partition import Partition
 from taso_py.search.region import cut
-from taso_py.search.result import Limits, Progress, Report, SearchResult, StopReason
+from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
 from taso_py.search.space import Space
 from taso_py.search.trace import replay
 from tests.search.examples import FakeCost, Latency, blocks, read
@@ -79,6 +80,26 @@ def test_results_without_one_rule_or_another_are_among_the_candidates() -> None:
     assert frozenset(rules) <= used[0]
     assert any(rules[0] not in some and rules[1] in some for some in used)
     assert any(rules[1] not in some and rules[0] in some for some in used)
+
+
+def test_wholes_that_promise_nothing_new_are_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Composition] = []
+
+    def composed(*arguments: Any) -> Composition:
+        made.append(Composition(*arguments))
+        return made[-1]
+
+    def found(kind: partition._Kind, *_: object) -> list[Candidate]:
+        """Each without one rule or another, of which wholes were put together before; other ones by rounding alone."""
+        known = kind.found.candidates if kind.found else ()
+        return [replace(one, seconds=one.seconds * (1 + 1e-12)) for one in known if one.applied]
+
+    monkeypatch.setattr(partition, "Composition", composed)
+    usual, needed = divided(blocks(4)), len(made)
+    monkeypatch.setattr(partition._Kind, "others", found)
+    again = divided(blocks(4))
+    assert len(made) == 2 * needed
+    assert [one.graph for one in again.candidates] == [one.graph for one in usual.candidates]
 
 
 def test_what_crosses_a_cut_is_found_in_the_second_pass() -> None:

@@ -23,6 +23,7 @@ from experiments import (
     scaling,
     search_speed,
     search_vs_greedy,
+    tiles,
     verification,
 )
 from experiments.harness import Experiment
@@ -30,7 +31,7 @@ from experiments.harness import Experiment
 MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
-    *(fidelity, memory_formats),
+    *(tiles, fidelity, memory_formats),
     *(end_to_end, headroom),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),

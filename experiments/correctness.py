@@ -28,9 +28,9 @@ from taso_py.cost.choice import choose
 from taso_py.fuzz.campaign import BATCH, run_batch
 from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.errors import TasoError
+from taso_py.kernels.check import Trials
 from taso_py.kernels.saved import dump
 from taso_py.kernels.tile import Cover, Formats
-from taso_py.kernels.timed import Trials
 from taso_py.rules.database import read_database
 from taso_py.runtime import zoo
 from taso_py.runtime.artifact import deserialize, reimport, serialize

@@ -7,7 +7,7 @@ For a few milliseconds each, one after the other, is how latencies are measured 
 others share changes its speed more often than that, and the best of many graphs is made of those whose moment was a
 good one. So what decides between two graphs is measured again, in turns (:meth:`Latencies.refine`).
 
-Invariant: a latency stays the same until it is refined.
+Invariant: a latency stays the same until it is refined; none is measured of a kernel that differs from plain operators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 
@@ -29,9 +28,10 @@ from taso_py.cost.measuring import Measuring
 from taso_py.cost.pace import Pace, Pacer, Reference, usual_pace
 from taso_py.ir.errors import InvariantError, first_line
 from taso_py.ir.node import Value
+from taso_py.kernels.check import FAILURES, check
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover
-from taso_py.kernels.timed import FAILURES, conversion, timed_call
+from taso_py.kernels.timed import conversion, timed_call
 
 LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
@@ -102,7 +102,11 @@ class Latencies:
         def beside() -> Reference | None:
             return None if cover.bare is None else self._reference(cover.bare(), reads)
 
-        call = partial(timed_call, cover, reads, self._device, self._ring)
+        def call() -> Callable[[], object]:
+            if cover.binder is not None:
+                check(cover, reads, self._device)
+            return timed_call(cover, reads, self._device, self._ring)
+
         return self.lookup(key, call, beside=beside)
 
     def of_conversion(self, value: Value, format_: Format) -> float:

@@ -93,12 +93,26 @@ def _meta(type_: TensorType) -> Tensor:
 
 
 def random_operands(
-    values: Sequence[Value], device: torch.device, format_: Format = Format.DENSE, seed: int = 0
+    values: Sequence[Value],
+    device: torch.device,
+    format_: Format = Format.DENSE,
+    *,
+    seed: int = 0,
+    least: float = 0.1,
+    scale: float = 1.0,
 ) -> list[Tensor | None]:
     """Tensors for values, None for constants.
 
-    Numbers are positive and moderate, so that nothing becomes slow by overflow, NaN or denormals; integers are zero,
-    which is a valid index into anything.
+    Numbers are moderate and, unless something else is asked for, positive, so that nothing becomes slow by overflow,
+    NaN or denormals; integers are zero, which is a valid index into anything.
+
+    Args:
+        values: what the tensors stand for.
+        device: where they are.
+        format_: in which memory format.
+        seed: of the numbers.
+        least: the least of them; the largest is greater by one.
+        scale: by what they are multiplied then.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -106,6 +120,7 @@ def random_operands(
         dtype = TORCH_DTYPES[type_.dtype]
         if not dtype.is_floating_point:
             return torch.zeros(type_.sizes, dtype=dtype, device=device)
-        return (torch.rand(type_.sizes, generator=generator) + 0.1).to(device=device, dtype=dtype)
+        numbers = (torch.rand(type_.sizes, generator=generator) + least) * scale
+        return numbers.to(device=device, dtype=dtype)
 
     return [None if isinstance(value.node.op, Constant) else operand(value, make, format_) for value in values]

@@ -1,13 +1,12 @@
-"""Calls of covers on operands made up for them, for measuring and for finding out whether they can be made at all.
+"""Calls of covers on operands made up for them, for measuring.
 
 Invariant: a timed call computes what the cover's nodes mean, with as little around it as in a built module.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, repeat
 from typing import Any, TypeAlias
 
@@ -19,11 +18,10 @@ from taso_py.backend.lowering import Caller, lower
 from taso_py.backend.overwrite import TYPE
 from taso_py.backend.plan import Format, Packs, laid_out
 from taso_py.backend.sizes import resolving
-from taso_py.ir.errors import first_line
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
 from taso_py.kernels.company import rewriting
-from taso_py.kernels.layout import Layouts, is_weight, random_operands
+from taso_py.kernels.layout import is_weight, random_operands
 from taso_py.kernels.prepared import Prepared
 from taso_py.kernels.tile import Cover
 
@@ -31,9 +29,6 @@ RING_COPIES = 64
 """How many copies of small weights are made at most: so many are beyond the caches in any case or no matter."""
 HELD = 2
 """How many results are held, as in a model until they have been read: the next one is written elsewhere."""
-FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
-"""What a kernel raises that cannot be called."""
-_log = logging.getLogger(__name__)
 _Turn: TypeAlias = tuple[Callable[..., Any], Sequence[Tensor]]
 """A function and its arguments."""
 
@@ -72,37 +67,6 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
     ring = cycle([turn() for _ in range(copies)])
     activations = [x for x, turns in zip(operands, is_turned, strict=True) if x is not None and not turns]
     return _as_in_a_model(ring, activations, device)
-
-
-class Trials:
-    """Which kernels run on operands of their own types; those that are priced without being measured are asked here.
-
-    A probe knows one small example: a library may lack a kernel for other sizes, strides or groups.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """Prepare; nothing is called before the first question."""
-        self._device, self._layouts = device, Layouts()
-        self._known: dict[Hashable, bool] = {}
-
-    def runs(self, cover: Cover, reads: Format) -> bool:
-        """Whether a cover can be called that reads a memory format, tried once; plain calls are not tried."""
-        if cover.binder is None:
-            return True
-        signatures = self._layouts.signature(cover.operands, reads), self._layouts.signature(cover.statics)
-        key = cover.name, cover.text, reads, signatures
-        if key not in self._known:
-            self._known[key] = self._can_be_called(cover, reads)
-        return self._known[key]
-
-    def _can_be_called(self, cover: Cover, reads: Format) -> bool:
-        try:
-            with torch.no_grad():
-                timed_call(cover, reads, self._device, ring_bytes=0)()
-        except FAILURES as error:
-            _log.warning("%s fails on its operands and is not used: %s", cover.name, first_line(error))
-            return False
-        return True
 
 
 def conversion(value: Value, format_: Format, device: torch.device) -> Callable[[], object]:

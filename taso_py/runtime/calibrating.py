@@ -26,8 +26,8 @@ from taso_py.cost.database import Key
 from taso_py.cost.model import CostModel
 from taso_py.frontend import import_module
 from taso_py.ir.node import Value
+from taso_py.kernels.check import Trials
 from taso_py.kernels.tile import Cover, Formats
-from taso_py.kernels.timed import Trials
 
 TOGETHER: Key = ("network", "in a run")
 APART: Key = ("network", "call by call")

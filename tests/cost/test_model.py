@@ -2,13 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 import pytest
 import torch
+from torch import Tensor
 
+from taso_py.backend.plan import Bound, Packs
 from taso_py.cost import measuring, model
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
@@ -237,6 +239,28 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
         assert cost.plan(graph).steps == {}
         assert {row.kernel.partition(":")[0] for row in database.rows()} == {"torch", "pace"}
     assert "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used" in caplog.text
+
+
+def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def doctored(cover: Cover) -> Callable[[Sequence[Tensor], Packs], Bound]:
+        def bind(statics: Sequence[Tensor], packs: Packs) -> Bound:
+            right = cover.bind(statics, packs).function
+            return Bound("doctored", lambda *operands: right(*operands) + 0.1)
+
+        return bind
+
+    def wrong(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
+        return [replace(cover, binder=cover.binder and doctored(cover)) for cover in covers(node, device)]
+
+    monkeypatch.setattr(model, "covers", wrong)
+    graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
+    with LatencyDatabase(":memory:") as database:
+        assert CostModel(CPU, database).plan(graph).steps == {}
+        assert {row.kernel.partition(":")[0] for row in database.rows()} == {"torch", "pace"}
+    assert (
+        "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used: it is off"
+        in caplog.text
+    )
 
 
 def test_a_real_measurement_is_positive() -> None:

@@ -21,6 +21,7 @@ from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, Open, open_size
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels import mkl, onednn
+from taso_py.kernels.check import check
 from taso_py.kernels.table import PLAIN, TRACED, covers
 from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d, Linear
@@ -137,6 +138,9 @@ def test_every_cover_computes_what_plain_operators_do(dtype: str, device: torch.
         inputs, weights = _tensors(graph, device)
         for cover in _fused(graph, device):
             _check(cover, inputs, graph, weights)
+            for reads, _ in cover.formats:
+                with torch.no_grad():
+                    check(cover, reads, device)
             checked += 1
     assert checked > 0 or dtype != "f32"
 

@@ -1,9 +1,10 @@
-"""Kernels that fail on operands of their own types are known from one call of each."""
+"""Kernels that fail on operands of their own types, or are wrong there, are known from one call of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,100 @@ from taso_py.cost import model
 from taso_py.cost.database import LatencyDatabase
 from taso_py.fuzz import prices
 from taso_py.ir.node import Node
+from taso_py.kernels import onednn
+from taso_py.kernels.check import Trials, WrongKernelError, check
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover
-from taso_py.kernels.timed import Trials
 from taso_py.ops.table import parse_graph
 from taso_py.runtime import calibrating
 from taso_py.runtime.source import Source
 
 CPU = torch.device("cpu")
 GRAPH = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
+
+
+ADDED = parse_graph(
+    'graph(x: f32[2,8,6,6], z: f32[2,8,6,6]) { w = weight{key="w", type=f32[8,8,3,3]} '
+    "return relu(add(conv2d(x, w){padding=[1,1]}, z)) }"
+)
+
+
+def _doctored(change: Callable[..., object], overwriting: Callable[..., object] | None = None) -> Cover:
+    """A convolution with an addition whose kernel is followed by something else, or gives way to it."""
+    (cover,) = (cover for cover in covers(ADDED.outputs[0].node, CPU) if cover.binder is not None)
+
+    def bind(statics: Sequence[Tensor], packs: Packs) -> Bound:
+        right, wrong = cover.bind(statics, packs), None
+        if overwriting is not None:
+            wrong = partial(overwriting, right.overwriting_function)
+        return Bound("doctored", partial(change, right.function), (), wrong)
+
+    return replace(cover, binder=bind)
+
+
+def _aside(kernel: Callable[..., Tensor], x: Tensor, z: Tensor) -> Tensor:
+    return kernel(x, z.clone(memory_format=torch.channels_last))
+
+
+def _onto(kernel: Callable[..., Tensor], x: Tensor, z: Tensor) -> Tensor:
+    result = kernel(x, z)
+    return z.copy_(result)
+
+
+def _harmful(kernel: Callable[..., Tensor], x: Tensor, z: Tensor) -> Tensor:
+    result = kernel(x, z)
+    x.zero_()
+    return result
+
+
+WRONG: dict[str, tuple[Callable[..., object], Callable[..., object] | None]] = {
+    "it is off by": (lambda kernel, x, z: kernel(x, z) * 1.01, None),
+    "it is off by nan": (lambda kernel, x, z: kernel(x, z) * torch.nan, None),
+    "it is off by [0-9]": (lambda kernel, x, z: kernel(x, torch.zeros_like(z)), None),
+    "it gives torch.float64": (lambda kernel, x, z: kernel(x, z).double(), None),
+    "it gives torch.float32 of .1, 8, 6, 6.": (lambda kernel, x, z: kernel(x[:1], z[:1]), None),
+    "its result is not channels_last": (lambda kernel, x, z: kernel(x, z).contiguous(), None),
+    "it writes to what it reads": (_onto, None),
+    "its result is not where": (lambda kernel, x, z: kernel(x, z), _aside),
+    "it writes to what": (lambda kernel, x, z: kernel(x, z), _harmful),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_a_kernel_that_is_wrong_is_told_why(problem: str) -> None:
+    cover = _doctored(*WRONG[problem])
+    with torch.no_grad(), pytest.raises(WrongKernelError, match=problem):
+        check(cover, Format.CHANNELS_LAST, CPU)
+
+
+@pytest.mark.parametrize("reads", Format)
+def test_a_kernel_that_is_right_passes(reads: Format) -> None:
+    with torch.no_grad():
+        check(_doctored(lambda kernel, x, z: kernel(x, z), lambda kernel, x, z: kernel(x, z)), reads, CPU)
+
+
+def test_what_is_read_twice_is_the_same() -> None:
+    graph = parse_graph(
+        'graph(x: f32[2,8,6,6]) { return add(x, conv2d(x, weight{key="w", type=f32[8,8,3,3]}){padding=[1,1]}) }'
+    )
+    (cover,) = (cover for cover in covers(graph.outputs[0].node, CPU) if cover.binder is not None)
+    assert len(cover.operands) == 2
+    with torch.no_grad():
+        check(cover, Format.CHANNELS_LAST, CPU)
+
+
+def test_what_a_library_computes_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.13 packs convolutions of one channel wrong that step across by more than down and give one column."""
+    graph = parse_graph(
+        'graph(x: f32[2,1,6,3]) { return conv2d(x, weight{key="w", type=f32[4,1,2,2]}){stride=[1,2], padding=[0,0]} }'
+    )
+    monkeypatch.setattr(onednn, "_is_packed_right", lambda *_: True)
+    (cover,) = (cover for cover in covers(graph.outputs[0].node, CPU) if cover.name == "onednn.conv")
+    x, weight = torch.rand(2, 1, 6, 3), torch.rand(4, 1, 2, 2)
+    with torch.no_grad():
+        result = cover.bind([weight], Packs()).function(x)
+    is_right = torch.allclose(result, nn.functional.conv2d(x, weight, stride=(1, 2)), atol=1e-4)
+    assert Trials(CPU).runs(cover, Format.DENSE) == is_right
 
 
 @pytest.fixture

@@ -110,20 +110,27 @@ def _plain_seconds(cost: CostModel, graph: Graph) -> float:
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
-    names = list(dict.fromkeys(f"{row['computes']}, {row['tile']}" for row in rows))
-    figure.set_size_inches(9, 1.5 + 0.16 * len(names))
+    place = {name: number for number, name in enumerate(dict.fromkeys(map(_name, rows)))}
+    failed = {_name(row) for row in rows if not row["passed"]}
+    figure.set_size_inches(9, 1.5 + 0.16 * len(place))
     axes = figure.subplots()
-    for dtype, mark in zip(DTYPES, "ox^", strict=True):
-        mine = [row for row in rows if row["dtype"] == dtype and row["passed"]]
-        places = [names.index(f"{row['computes']}, {row['tile']}") for row in mine]
-        if mine:
-            axes.plot([row["gain"] for row in mine], places, mark, color="black", fillstyle="none", label=dtype)
+    right = [row for row in rows if row["passed"]]
+    dtypes = [dtype for dtype in DTYPES if any(row["dtype"] == dtype for row in right)]
+    for dtype, mark in zip(dtypes, "ox^", strict=False):
+        mine = [row for row in right if row["dtype"] == dtype]
+        places = [place[_name(row)] for row in mine]
+        axes.plot([row["gain"] for row in mine], places, mark, color="black", fillstyle="none", label=dtype)
     axes.axvline(1, color="black", linewidth=0.8)
-    name_rows(axes, names)
+    name_rows(axes, [f"{name} FAILED" if name in failed else name for name in place])
     axes.tick_params(axis="y", labelsize=7)
     axes.grid(axis="y", color="0.9")
     axes.set_xlabel("times as fast as plain calls")
-    figure.legend(loc="outside upper center", ncols=len(DTYPES), frameon=False)
+    if dtypes:
+        figure.legend(loc="outside upper center", ncols=len(dtypes), frameon=False)
+
+
+def _name(row: Row) -> str:
+    return f"{row['computes']}, {row['tile']}"
 
 
 EXPERIMENT = Experiment(

@@ -18,7 +18,6 @@ from math import fsum
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
     DENSE_RIM,
-    EVERY_START,
     IMAGE_OPERATORS,
     Costs,
     Prices,
@@ -38,6 +37,8 @@ from taso_py.kernels.tile import Cover, Formats
 REACH = 3
 """How many nodes before its last a cover has at most: product, normalisation, sum, activation."""
 
+AMID = tuple(Format)
+"""The formats that all around a zone is taken to have, one after the other, while covers are taken for it."""
 SURELY = 1 - 1e-9
 """What is less by a smaller share is less by rounding only, and changes made for it might go round in circles."""
 
@@ -213,7 +214,7 @@ class _Revision:
         def slot(cover: Cover) -> Slot:
             return Slot(cover.nodes, *costs(cover), 0, cover.root in matter)
 
-        taken = ways(alone, fused, costs, EVERY_START if matter else EVERY_START[:1])
+        taken = ways(alone, fused, costs, self._prices, AMID if matter else (Format.DENSE,))
         return [self._with(map(slot, covers)) for covers in taken]
 
     def _with(self, slots: Iterable[Slot]) -> _Revision:

@@ -5,13 +5,14 @@ memory at most, and a value that some readers want otherwise than it is given is
 That is a submodular function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What energy
 functions can be minimized via graph cuts?, PAMI 2004).
 
-Invariant: the choice is exact for the covers taken; and covers are taken three times, by what they save at their best
-format, dense throughout and channels last throughout, the cheapest choice winning. So it is never worse than the best
-plan that is dense throughout, or channels last throughout.
+Invariant: the choice is exact for the covers taken; and covers are taken three times: as if nothing had to be
+converted, and as if all around them were dense, or channels last, what they read or give otherwise being converted. The
+cheapest choice wins, so it is never worse than the best plan that is dense throughout, or channels last throughout.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, repeat
@@ -93,7 +94,7 @@ def choose(
         graph: what to compute.
         prices: the latencies.
         formats: the memory formats to choose from.
-        starts: by what covers save in which format they are taken; None for what they save at their best.
+        starts: the formats around by which covers are taken, see :func:`ways`.
     """
     seconds, labelling, labels = labelled(Problem(graph, prices, frozenset(formats)), starts=starts)
     return Choice(labelling.plan(labels), seconds)
@@ -143,33 +144,52 @@ class Problem:
             pairs = self.formats(cover)
             return pairs, [self.prices.cover_seconds(cover, pair) for pair in pairs]
 
-        return ways(self._alone, self._fused, costs, starts if self.has_choice else starts[:1])
+        return ways(self._alone, self._fused, costs, self.prices, starts if self.has_choice else (Format.DENSE,))
 
 
 def ways(
     alone: Mapping[Node, Sequence[Cover]],
     fused: Iterable[Cover],
     costs: Callable[[Cover], Costs],
+    prices: Prices,
     starts: Sequence[Format | None],
 ) -> Sequence[list[Cover]]:
-    """Covers that compute every node once: the cheapest by what they cost in one format and another.
+    """Covers that compute every node once: the cheapest where all around them has one format, or another.
 
     Args:
         alone: the nodes, and the covers of each by itself.
         fused: the covers of several of the nodes.
         costs: what a cover costs.
-        starts: the formats; a cover that cannot read one counts at its best, and so do all for None.
+        prices: what conversions cost.
+        starts: the formats around; what a cover reads or gives otherwise is converted. For None nothing is.
     """
     known = {cover: costs(cover) for cover in chain(chain.from_iterable(alone.values()), fused)}
 
-    def taken(format_: Format | None) -> list[Cover]:
-        def seconds(cover: Cover) -> float:
-            pairs, own = known[cover]
-            return min([cost for pair, cost in zip(pairs, own, strict=True) if format_ in (None, pair[0])] or own)
-
-        return cheapest(alone, fused, seconds)
+    def taken(around: Format | None) -> list[Cover]:
+        seconds = {cover: _least(cover, *choices, around, prices) for cover, choices in known.items()}
+        return cheapest(alone, fused, seconds.__getitem__)
 
     return list({frozenset(covers): covers for covers in map(taken, starts)}.values())
+
+
+def _least(
+    cover: Cover, pairs: Sequence[Formats], own: Sequence[float], around: Format | None, prices: Prices
+) -> float:
+    """What a cover costs at its best, with the conversions where all around it has one format; without, for None."""
+    if around is None:
+        return min(own)
+    least = math.inf
+    for (reads, gives), seconds in zip(pairs, own, strict=True):
+        if reads is not around and seconds < least:
+            seconds += sum([prices.conversion_seconds(value, reads) for value in _formatted(cover.operands)])
+        if gives is not around and seconds < least:
+            seconds += sum([prices.conversion_seconds(value, around) for value in _formatted(cover.root.outputs)])
+        least = min(least, seconds)
+    return least
+
+
+def _formatted(values: Iterable[Value]) -> list[Value]:
+    return [value for value in dict.fromkeys(values) if is_formatted(value)]
 
 
 def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[Value]) -> bool:

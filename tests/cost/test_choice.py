@@ -58,9 +58,10 @@ def test_the_choice_is_exact_for_its_covers_and_never_worse_than_one_format_thro
     _check(graph, choice, prices)
     taken, _ = _taken(graph, choice.plan, prices)
     assert choice.seconds == pytest.approx(least_seconds(graph, prices, list(Format), taken))
-    dense = choose(graph, prices, formats=[Format.DENSE])
-    _check(graph, dense, prices)
-    assert choice.seconds <= dense.seconds + 1e-12
+    for format_ in Format:
+        throughout = choose(graph, prices, formats=[format_])
+        _check(graph, throughout, prices)
+        assert choice.seconds <= throughout.seconds + 1e-12
     assert choice.seconds >= least_seconds(graph, prices, list(Format)) - 1e-12
 
 
@@ -72,7 +73,7 @@ def test_the_choice_is_near_the_best_of_all(body: str) -> None:
     for seed in range(20):
         prices = InventedPrices(seed)
         ratios.append(choose(graph, prices).seconds / least_seconds(graph, prices, list(Format)))
-    assert sum(ratios) / len(ratios) < 1.1
+    assert sum(ratios) / len(ratios) < 1.02
 
 
 def test_a_node_that_others_read_is_not_computed_inside() -> None:

@@ -252,7 +252,7 @@ class Normalised(nn.Module):
 def test_a_weight_is_packed_for_each_normalisation_that_is_folded_into_it() -> None:
     module, args = Normalised().eval(), (torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(0)),)
     program = fold(import_module(module, args))
-    plan = choose(program.graph, InventedPrices(1, fused=0.0, tiles=TRACED)).plan.compiled()
+    plan = choose(program.graph, InventedPrices(2, fused=0.0, tiles=TRACED)).plan.compiled()
     kernels = [node for node in build(program, plan).graph.nodes if node.meta.get(KERNEL)]
     packed = {argument.target for node in kernels for argument in node.args[1:2] if isinstance(argument, fx.Node)}
     assert len(packed) == len(kernels) == 3

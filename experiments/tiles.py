@@ -54,7 +54,7 @@ def _convolution(name: str, result: str, dtype: str) -> Graph:
     weights = {"w": f"[{after},{before // groups},{window},{window}]", **dict.fromkeys("bgmsv", f"[{after}]")}
     lines = [f'{key} = weight{{key="{key}", type={dtype}{shape}}}' for key, shape in weights.items()]
     lines.append(f"p = conv2d(x, w, b){{padding=[{window // 2},{window // 2}], groups={groups}}}")
-    lines += [f"n = {NORM.format('p')}", f"return {result if result != 'norm(z)' else NORM.format('z')}"]
+    lines += [f"n = {NORM.format('p')}", f"return {result.replace('norm(z)', NORM.format('z'))}"]
     image = f"{dtype}[1,{{}},{size},{size}]"
     inputs = f"x: {image.format(before)}, z: {image.format(after)}"
     return parse_graph(f"graph({inputs}) {{ {' '.join(lines)} }}")
@@ -82,9 +82,15 @@ def _measure(part: str, settings: Settings) -> Sequence[Row]:
         return [
             {"computes": name, "dtype": part, **_row(cost, graph, cover)}
             for name, graph in _graphs(part)
-            for cover in covers(graph.outputs[0].node, device)
-            if cover.binder is not None and len(cover.nodes) == len(_running(graph))
+            for cover in _kernels(graph, device)
         ]
+
+
+def _kernels(graph: Graph, device: torch.device) -> list[Cover]:
+    """The covers of all of a graph at once that are no plain calls."""
+    count = len(_running(graph))
+    found = covers(graph.outputs[0].node, device)
+    return [cover for cover in found if cover.binder is not None and len(cover.nodes) == count]
 
 
 def _running(graph: Graph) -> list[Node]:

@@ -189,6 +189,7 @@ def _least(
 
 
 def _formatted(values: Iterable[Value]) -> list[Value]:
+    """Those values that have a choice of memory format, each once."""
     return [value for value in dict.fromkeys(values) if is_formatted(value)]
 
 
@@ -238,14 +239,11 @@ class Labelling:
         self.own = [
             [self._prices.cover_seconds(c, pair) for pair in p] for c, p in zip(covers, self.pairs, strict=True)
         ]
-        self._maker = {
-            value: i for i, cover in enumerate(covers) for value in cover.root.outputs if is_formatted(value)
-        }
+        self._maker = {value: i for i, cover in enumerate(covers) for value in _formatted(cover.root.outputs)}
         self._readers: dict[Value, list[int]] = {}
         for i, cover in enumerate(covers):
-            for value in dict.fromkeys(cover.operands):
-                if is_formatted(value):
-                    self._readers.setdefault(value, []).append(i)
+            for value in _formatted(cover.operands):
+                self._readers.setdefault(value, []).append(i)
         self._rim, self._returned = rim, rim.returned(problem.graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
         """What may have to be converted."""
@@ -321,8 +319,7 @@ class Labelling:
         known = self._known_around.get(i)
         if known is None:
             cover = self.covers[i]
-            values = [value for value in (*cover.operands, *cover.root.outputs) if is_formatted(value)]
-            known = self._known_around[i] = list(dict.fromkeys(values))
+            known = self._known_around[i] = _formatted((*cover.operands, *cover.root.outputs))
         return known
 
     def _cut(self, labels: Sequence[int], free: Sequence[int]) -> list[int]:

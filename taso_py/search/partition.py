@@ -254,12 +254,11 @@ class Partition:
     def _note_variants(self, assembly: _Assembly) -> None:
         """Notes wholes of other candidates than the best of each kind, with what they are expected to cost."""
         count = self._limits.results - 1
-        others = {kind: kind.others(self._cost, count) for kind in assembly.kinds}
-        for rank in range(count):
-            chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items() if found}
+        others = {kind: found for kind in assembly.kinds if (found := kind.others(self._cost, count))}
+        for rank in range(max(map(len, others.values()), default=0)):
+            chosen = {kind: found[min(rank, len(found) - 1)] for kind, found in others.items()}
             gain = sum(kind.gain(candidate) for kind, candidate in chosen.items())
-            if chosen:
-                self._variants.append((assembly.before.seconds - gain, assembly, chosen))
+            self._variants.append((assembly.before.seconds - gain, assembly, chosen))
 
     def _vary(self) -> None:
         """Keeps the most promising of the wholes that were noted; what promises nothing is not put together."""
@@ -338,6 +337,5 @@ def _worth(kind: _Kind, candidate: Candidate) -> float:
     """The seconds that a candidate gains for each byte more that it stores."""
     if kind.found is None:
         return 0.0
-    gain = kind.gain(candidate)
     more = candidate.static_bytes - kind.found.original.static_bytes
-    return gain / more if more > 0 else float("inf")
+    return kind.gain(candidate) / more if more > 0 else float("inf")

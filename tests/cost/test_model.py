@@ -2,15 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import takewhile
 
 import pytest
 import torch
-from torch import Tensor
 
-from taso_py.backend.plan import Bound, Packs
 from taso_py.cost import measuring, model
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
@@ -20,6 +18,7 @@ from taso_py.ir.node import Node
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover
 from taso_py.ops.table import parse_graph
+from tests.kernels.doctored import doctored_covers
 
 CPU = torch.device("cpu")
 GRAPH = parse_graph(
@@ -242,17 +241,7 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def doctored(cover: Cover) -> Callable[[Sequence[Tensor], Packs], Bound]:
-        def bind(statics: Sequence[Tensor], packs: Packs) -> Bound:
-            right = cover.bind(statics, packs).function
-            return Bound("doctored", lambda *operands: right(*operands) + 0.1)
-
-        return bind
-
-    def wrong(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
-        return [replace(cover, binder=cover.binder and doctored(cover)) for cover in covers(node, device)]
-
-    monkeypatch.setattr(model, "covers", wrong)
+    monkeypatch.setattr(model, "covers", doctored_covers(lambda kernel, *operands: kernel(*operands) + 0.1))
     graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
     with LatencyDatabase(":memory:") as database:
         assert CostModel(CPU, database).plan(graph).steps == {}

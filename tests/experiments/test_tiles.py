@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from experiments import tiles
 from experiments.harness import Row, Settings
-from taso_py.backend.plan import Bound, Packs
-from taso_py.ir.node import Node
 from taso_py.kernels.cudnn import CUDNN
 from taso_py.kernels.mkl import MKL
 from taso_py.kernels.onednn import ONEDNN
-from taso_py.kernels.table import covers
-from taso_py.kernels.tile import Cover, Tile
+from taso_py.kernels.tile import Tile
+from tests.kernels.doctored import doctored_covers
 
 SETTINGS = Settings("cpu", quick=True, out=Path(), seed=0)
 
 
 @pytest.mark.parametrize(("device", "own"), [("cpu", (*ONEDNN, MKL)), ("cuda", CUDNN)])
 def test_every_tile_of_a_device_is_among_them(device: str, own: Sequence[Tile]) -> None:
-    found = {
-        cover.name
-        for _, graph in tiles._graphs("f32")
-        for cover in covers(graph.outputs[0].node, torch.device(device))
-        if cover.binder is not None and len(cover.nodes) == len(tiles._running(graph))
-    }
+    found = {cover.name for _, graph in tiles._graphs("f32") for cover in tiles._kernels(graph, torch.device(device))}
     assert {name.partition("_")[0] for name in found} == {"aten.addcmul", *(tile.name for tile in own)}
 
 
@@ -54,14 +45,8 @@ def test_kernels_are_right_and_have_latencies() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_wrong_kernel_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def doctored(cover: Cover) -> Callable[[Sequence[Tensor], Packs], Bound]:
-        return lambda statics, packs: Bound("wrong", lambda *operands: operands[0].new_zeros(1))
-
-    def wrong(node: Node, device: torch.device, *tiles: object) -> list[Cover]:
-        return [replace(cover, binder=cover.binder and doctored(cover)) for cover in covers(node, device)]
-
     monkeypatch.setattr(tiles, "_plain_seconds", lambda *_: 1e-3)
-    monkeypatch.setattr(tiles, "covers", wrong)
+    monkeypatch.setattr(tiles, "covers", doctored_covers(lambda _, *operands: operands[0].new_zeros(1)))
     rows: Sequence[Row] = tiles._measure("f32", SETTINGS)
     assert len(rows) > 3
     assert all(not row["passed"] and row["problem"].startswith("it gives") for row in rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from taso_py.kernels.tile import Cover
 from taso_py.ops.table import parse_graph
 from taso_py.runtime import calibrating
 from taso_py.runtime.source import Source
+from tests.kernels.doctored import doctored
 
 CPU = torch.device("cpu")
 GRAPH = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
@@ -36,17 +36,10 @@ ADDED = parse_graph(
 )
 
 
-def _doctored(change: Callable[..., object], overwriting: Callable[..., object] | None = None) -> Cover:
-    """A convolution with an addition whose kernel is followed by something else, or gives way to it."""
+def _added() -> Cover:
+    """A convolution with an addition."""
     (cover,) = (cover for cover in covers(ADDED.outputs[0].node, CPU) if cover.binder is not None)
-
-    def bind(statics: Sequence[Tensor], packs: Packs) -> Bound:
-        right, wrong = cover.bind(statics, packs), None
-        if overwriting is not None:
-            wrong = partial(overwriting, right.overwriting_function)
-        return Bound("doctored", partial(change, right.function), (), wrong)
-
-    return replace(cover, binder=bind)
+    return cover
 
 
 def _aside(kernel: Callable[..., Tensor], x: Tensor, z: Tensor) -> Tensor:
@@ -79,7 +72,7 @@ WRONG: dict[str, tuple[Callable[..., object], Callable[..., object] | None]] = {
 
 @pytest.mark.parametrize("problem", WRONG)
 def test_a_kernel_that_is_wrong_is_told_why(problem: str) -> None:
-    cover = _doctored(*WRONG[problem])
+    cover = doctored(_added(), *WRONG[problem])
     with torch.no_grad(), pytest.raises(WrongKernelError, match=problem):
         check(cover, Format.CHANNELS_LAST, CPU)
 
@@ -87,7 +80,7 @@ def test_a_kernel_that_is_wrong_is_told_why(problem: str) -> None:
 @pytest.mark.parametrize("reads", Format)
 def test_a_kernel_that_is_right_passes(reads: Format) -> None:
     with torch.no_grad():
-        check(_doctored(lambda kernel, x, z: kernel(x, z), lambda kernel, x, z: kernel(x, z)), reads, CPU)
+        check(doctored(_added(), lambda kernel, x, z: kernel(x, z), lambda kernel, x, z: kernel(x, z)), reads, CPU)
 
 
 def test_what_is_read_twice_is_the_same() -> None:

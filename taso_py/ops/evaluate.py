@@ -46,6 +46,7 @@ from taso_py.ops.scalar import (
 )
 
 Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
 _Program: TypeAlias = Callable[[Sequence[Floats]], Floats]
 _LIMIT = 2.0**53
 
@@ -118,10 +119,15 @@ def _compiled(op: Operator, types: tuple[TensorType, ...], domain: Domain) -> tu
     shape = op.infer(types)[0].sizes
     names = [f"out{axis}" for axis in range(len(shape))]
     scope = _Scope({name: axis for axis, name in enumerate(names)}, shape, np.ones((1,) * len(shape), dtype=np.bool_))
-    return _Compiler(types, domain).compile(_definition(op, types, names), scope), shape
+    return _Compiler(types, domain).compile(definition(op, types, names), scope), shape
 
 
-def _definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) -> Scalar:
+def definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) -> Scalar:
+    """What an operator gives at the indices named, its operands being read by their numbers.
+
+    Raises:
+        InvariantError: the operator has no definition.
+    """
     if isinstance(op, Constant):
         return define_constant(op)
     if not isinstance(op, TensorOperator):
@@ -131,6 +137,27 @@ def _definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) -
         return lambda index: Read(str(position), index)
 
     return op.define([Operand(type_, reader(i)) for i, type_ in enumerate(types)], tuple(map(symbol, out)))
+
+
+def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -> Integers:
+    """An integer expression at all points of a grid.
+
+    Args:
+        value: the expression.
+        symbol_at: what a symbol is at each point.
+        zero: 0, with as many axes as the grid.
+    """
+    total = zero
+    for monomial, coefficient in terms(value):
+        product = zero + coefficient
+        for atom in monomial:
+            if isinstance(atom, FloorDiv):
+                sides = (integers(side, symbol_at, zero) for side in (atom.numerator, atom.denominator))
+                product = product * np.floor_divide(*sides)
+            else:
+                product = product * symbol_at(str(atom))
+        total = total + product
+    return total
 
 
 @dataclass(frozen=True)
@@ -144,16 +171,7 @@ class _Scope:
 
     def grid(self, value: Dim) -> NDArray[np.int64]:
         """An integer expression at every index."""
-        total = np.zeros((1,) * len(self.extents), dtype=np.int64)
-        for monomial, coefficient in terms(value):
-            product = np.full_like(total, coefficient)
-            for atom in monomial:
-                if isinstance(atom, FloorDiv):
-                    product = product * (self.grid(atom.numerator) // self.grid(atom.denominator))
-                else:
-                    product = product * self._index(str(atom))
-            total = total + product
-        return total
+        return integers(value, self._index, np.zeros((1,) * len(self.extents), dtype=np.int64))
 
     def _index(self, name: str) -> NDArray[np.int64]:
         axis = self.axes.get(name)
@@ -222,9 +240,10 @@ class _Compiler:
         position = int(read.variable)
         sizes = self._types[position].sizes
         place = np.zeros((1,) * len(scope.extents), dtype=np.int64)
+        used = math.prod(scope.extents) > 0
         for value, size in zip(read.index, sizes, strict=True):
             at = scope.grid(value)
-            if np.any(((at < 0) | (at >= size)) & scope.active):
+            if used and np.any(((at < 0) | (at >= size)) & scope.active):
                 raise InvariantError(f"the definition reads operand {position} outside of {self._types[position]}")
             place = place * size + np.clip(at, 0, max(size - 1, 0))
         rank, count = len(sizes), math.prod(sizes)

@@ -142,7 +142,7 @@ class Reshape(TensorOperator):
 
 
 def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice]]:
-    """The shortest runs of axes of equal product that a reshape merges and splits, in order."""
+    """The shortest runs of axes of equal product that a reshape merges and splits, in order; all axes are in one."""
     found: list[tuple[slice, slice]] = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -153,6 +153,9 @@ def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice
                 found.append((slice(i, fits[0][0]), slice(j, fits[0][1])))
                 i, j = fits[0]
                 break
+        else:  # of an empty value the rest may be of another product than what is left on the other side
+            found.append((slice(i, len(before)), slice(j, len(after))))
+            break
     return found
 
 
@@ -168,6 +171,8 @@ def _split(place: Dim, sizes: Sequence[Dim]) -> list[Dim]:
     """The index of a row-major place."""
     if len(sizes) <= 1:
         return [place] * len(sizes)
+    if 0 in sizes:
+        return [0] * len(sizes)  # there is no element to find
     index: list[Dim] = []
     for axis, size in enumerate(sizes):
         quotient = floordiv(place, prod(sizes[axis + 1 :]))

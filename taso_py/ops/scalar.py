@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from taso_py.ir.size import Dim, Poly, symbol
-from taso_py.ir.types import Axis, Group, Shape, TensorType
+from taso_py.ir.types import Shape, TensorType
 
 
 class Scalar:
@@ -181,8 +181,3 @@ class Operand:
 
 
 Index: TypeAlias = tuple[Dim, ...]
-
-
-def size(axis: Axis) -> Dim:
-    """The size of an axis; a group counts as one axis whose size is a symbol of the group's name."""
-    return symbol(f"..{axis.name}") if isinstance(axis, Group) else axis

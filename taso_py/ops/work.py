@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -23,21 +23,20 @@ from typing import TypeAlias
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
-from taso_py.ir.size import Dim, FloorDiv, Poly, substitute, symbol, symbols, terms
+from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.scalar import (
     Apply,
     Binder,
     Condition,
     Guard,
     Number,
-    Operand,
     Plus,
     Read,
     Reduce,
@@ -48,7 +47,8 @@ from taso_py.ops.scalar import (
 
 _Given: TypeAlias = tuple[Condition, ...]
 """The conditions in force."""
-_Grid: TypeAlias = NDArray[np.int64]
+AT_ONCE = 2**20
+"""At how many points conditions are looked at together: a long sequence attends to itself at billions."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,12 @@ def work(node: Node) -> Work:
     types = tuple(value.type.at_example for value in node.inputs)
     written = sum(map(value_bytes, node.outputs))
     if not isinstance(node.op, TensorOperator):
-        return Work(None, sum(min(value_bytes(value), written) for value in node.inputs), written)
+        return Work(None, sum(min(value_bytes(value), written) for value in set(node.inputs)), written)
     flops, elements = _count(node.op.at_example, types)
-    return Work(flops, sum(n * item_bytes(t.dtype) for n, t in zip(elements, types, strict=True)), written)
+    reads: dict[Value, int] = {}
+    for value, count in zip(node.inputs, elements, strict=True):
+        reads[value] = reads.get(value, 0) + count * item_bytes(value.type.dtype)
+    return Work(flops, sum(min(read, value_bytes(value)) for value, read in reads.items()), written)
 
 
 def region_work(nodes: Iterable[Node], results: Iterable[Value]) -> Work:
@@ -108,18 +111,13 @@ def region_work(nodes: Iterable[Node], results: Iterable[Value]) -> Work:
 
 @lru_cache(maxsize=8192)
 def _count(op: TensorOperator, types: tuple[TensorType, ...]) -> tuple[int, tuple[int, ...]]:
-    """Operations, and the elements that are read of each operand."""
+    """Operations, and how often elements of each operand are read."""
     shape = op.infer(types)[0].sizes
     names = [f"out{axis}" for axis in range(len(shape))]
 
-    def reader(position: int) -> Callable[[tuple[Dim, ...]], Scalar]:
-        return lambda index: Read(str(position), index)
-
-    operands = [Operand(type_, reader(position)) for position, type_ in enumerate(types)]
     counter = _Counter(dict(zip(names, shape, strict=True)))
-    counter.visit(op.define(operands, tuple(map(symbol, names))), ())
-    read = [counter.reads.get(str(position), 0) for position in range(len(types))]
-    return counter.flops, tuple(min(n, math.prod(type_.sizes)) for n, type_ in zip(read, types, strict=True))
+    counter.visit(definition(op, types, names), ())
+    return counter.flops, tuple(counter.reads.get(str(position), 0) for position in range(len(types)))
 
 
 class _Counter:
@@ -199,28 +197,24 @@ class _Counter:
 
     def _group_points(self, names: Sequence[str], conditions: Sequence[Condition]) -> int:
         extents = [self._extents[name] for name in names]
-        if not conditions:
-            return math.prod(extents)
-        grids = dict(zip(names, np.ogrid[tuple(slice(extent) for extent in extents)], strict=True))
-        held = np.ones(extents, dtype=np.bool_)
-        for condition in conditions:
-            value = _values(condition.value, grids)
-            held &= (value == 0) if condition.is_equality else (value >= 0)
-        return int(held.sum())
+        points = math.prod(extents)
+        if not conditions or not points:
+            return points
+        longest = max(extents)
+        axis, step = extents.index(longest), max(1, AT_ONCE * longest // points)
+        slices = [slice(extent) for extent in extents]
+        parts = (slice(begin, min(begin + step, longest)) for begin in range(0, longest, step))
+        return sum(_held(names, [*slices[:axis], part, *slices[axis + 1 :]], conditions) for part in parts)
 
 
-def _values(value: Dim, grids: Mapping[str, _Grid]) -> _Grid:
-    """An integer expression at every point of a grid."""
-    total = np.zeros((), dtype=np.int64)
-    for monomial, coefficient in terms(value):
-        product = np.asarray(coefficient, dtype=np.int64)
-        for atom in monomial:
-            if isinstance(atom, FloorDiv):
-                product = product * (_values(atom.numerator, grids) // _values(atom.denominator, grids))
-            else:
-                product = product * grids[str(atom)]
-        total = total + product
-    return total
+def _held(names: Sequence[str], slices: Sequence[slice], conditions: Sequence[Condition]) -> int:
+    """At how many points conditions hold, of those where the indices named are in ranges."""
+    grids = dict(zip(names, np.ogrid[tuple(slices)], strict=True))
+    held = np.ones([part.stop - (part.start or 0) for part in slices], dtype=np.bool_)
+    for condition in conditions:
+        value = integers(condition.value, grids.__getitem__, np.zeros((), dtype=np.int64))
+        held &= (value == 0) if condition.is_equality else (value >= 0)
+    return int(held.sum())
 
 
 def _extent(binder: Binder) -> int:

@@ -217,6 +217,14 @@ def test_values_too_large_to_be_exact_are_nan() -> None:
 def test_empty_operands() -> None:
     assert _exact(Concat(-1), np.zeros((2, 0)), [[1], [2]]).tolist() == [[1], [2]]
     assert _exact(Matmul(), np.zeros((2, 0)), np.zeros((0, 1))).tolist() == [[0], [0]]
+    for before, after in (
+        ((0, 3, 4), (0,)),
+        ((0, 2), (2, 0)),
+        ((2, 3, 0), (0,)),
+        ((0,), (5, 0, 2)),
+        ((2, 0, 3), (0, 7)),
+    ):
+        assert _exact(Reshape(after), np.zeros(before)).shape == after
 
 
 def test_batch_axes_broadcast() -> None:

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
+from taso_py.ops import work as counting
 from taso_py.ops.table import parse_graph
 from taso_py.ops.work import Work, item_bytes, region_work, work
 
@@ -115,6 +116,10 @@ def test_operations_by_hand(call: str, types: tuple[str, ...], expected: int) ->
     [
         ("add(a, b)", ("f32[4,5]", "f32[5]"), 80 + 20, 80),
         ("add(a, b)", ("f16[4,5]", "f16[4,5]"), 80, 40),
+        ("mul(a, a)", ("f32[4,5]",), 80, 80),
+        ("concat(slice(a){axis=-1, start=0, stop=2}, a){axis=-1}", ("f32[4,5]",), 4 * 28, 4 * 28),
+        ("reshape(a){shape=[0]}", ("f32[0,3,4]",), 0, 0),
+        ("reshape(a){shape=[2,0]}", ("f32[0,2]",), 0, 0),
         ("slice(a){axis=-1, start=1, stop=3}", ("f32[4,5]",), 32, 32),
         ("expand(a){shape=[4,5]}", ("f32[1,5]",), 20, 80),
         # A 1x1 window with stride 2 looks at every fourth element of the image.
@@ -127,9 +132,20 @@ def test_bytes_are_those_of_the_elements_used(call: str, types: tuple[str, ...],
     assert (found.read, found.written, found.moved) == (read, written, read + written)
 
 
+def test_conditions_on_many_points_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = node("attention(a, b, c){causal=true}", "f32[2,9,4]", "f32[2,7,4]", "f32[2,7,4]")
+    whole = work(one)
+    for points in (1, 10, 30, 1000):
+        monkeypatch.setattr(counting, "AT_ONCE", points)
+        counting._count.cache_clear()
+        assert work(one) == whole
+
+
 def test_an_operator_without_a_definition_has_bytes_but_no_operations() -> None:
     call = 'opaque(a){target="aten.cumsum.default", arguments=[$0,0], types=[f32[4,5]]}'
     assert work(node(call, "f32[4,5]")) == Work(None, 80, 80)
+    twice = 'opaque(a, a){target="aten.equal.default", arguments=[$0,$1], types=[f32[4,5]]}'
+    assert work(node(twice, "f32[4,5]")) == Work(None, 80, 80)
     lookup = 'opaque(a, b){target="aten.embedding.default", arguments=[$0,$1], types=[f32[2,5]]}'
     assert work(node(lookup, "f32[1000,5]", "i64[2]")) == Work(None, 40 + 16, 40)
 

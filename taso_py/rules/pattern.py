@@ -276,9 +276,16 @@ class Bindings:
             return wanted == actual
         name = _name(wanted)
         if name is not None:
-            return self.sizes.setdefault(name, actual) == actual
+            return self._bind_size(name, actual)
         self.pending.append((wanted, actual))
         return True
+
+    def _bind_size(self, name: str, actual: Dim) -> bool:
+        """Lets a name stand for a size; false if it stands for another, or for a number that is not equal to it."""
+        known = self.sizes.setdefault(name, actual)
+        if isinstance(known, float) and known == actual:
+            self.sizes[name] = actual
+        return known == actual
 
     def _equate_attribute(self, wanted: AttributeValue, actual: AttributeValue) -> bool:
         if isinstance(wanted, tuple):
@@ -311,9 +318,8 @@ class Bindings:
                     self.pending.append((wanted, actual))
                 else:
                     name, size = solution
-                    if isinstance(size, int) and size < 0:
+                    if (isinstance(size, int) and size < 0) or not self._bind_size(name, size):
                         return False
-                    self.sizes[name] = size
                     progress = True
         return not self.pending and all(name in self.sizes for name in names)
 

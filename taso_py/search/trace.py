@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
-from taso_py.rules.apply import apply
+from taso_py.rules.apply import apply, concrete_side
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.substitution import Substitution
@@ -157,13 +157,31 @@ def replay_steps(
         if step.rule not in known:
             raise TraceError(f"step {number}: the database has no rule {step.rule}")
         match = _find(graph, step, known[step.rule])
-        if match is None:
+        if match is None or not _replaces_its_source(match):
             raise TraceError(f"step {number}: rule {step.rule} does not match where the trace says")
         after = apply(graph, match)
         if after is None or after.digest != step.result:
             raise TraceError(f"step {number}: rule {step.rule} gives another graph than the trace says")
         graph = after
         yield match, graph
+
+
+def _replaces_its_source(match: Match) -> bool:
+    """Whether the rule's source, made of what the match has bound, is what the match replaces: without the matcher."""
+    try:
+        made = concrete_side(match, match.rule.source)
+    except (TasoError, ValueError, ZeroDivisionError):
+        return False
+    waiting = list(zip(made, match.outputs, strict=True))
+    while waiting:
+        one, other = waiting.pop()
+        if one == other:
+            continue
+        # Equal numbers may be written differently (1 and 1.0).
+        if one.output != other.output or one.node.op != other.node.op or one.node.types != other.node.types:
+            return False
+        waiting += zip(one.node.inputs, other.node.inputs, strict=True)
+    return True
 
 
 def _find(graph: Graph, step: TraceStep, rule: Substitution) -> Match | None:

@@ -4,9 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from taso_py.ops.table import parse_graph
+from taso_py.rules.apply import apply
+from taso_py.rules.match import Matcher
+from taso_py.rules.pattern import Bindings
 from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules
 from taso_py.search.backtracking import search
-from taso_py.search.trace import Trace, TraceError, read_trace, replay, replay_steps, write_trace
+from taso_py.search.trace import Trace, TraceError, make_trace, read_trace, replay, replay_steps, write_trace
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
 
 
@@ -52,6 +57,19 @@ def test_a_step_that_was_changed_is_noticed(trace: Trace) -> None:
     for step, reason in ((moved, "does not match"), (swapped, "does not match"), (other, "gives another graph")):
         with pytest.raises(TraceError, match=f"step 1: .* {reason}"):
             replay(recurrent(2), replace(trace, steps=(step, *trace.steps[1:])))
+
+
+def test_a_replay_does_not_believe_the_matcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that binds a size wrongly would make the same mistake twice: in the search and in the replay."""
+    rule = """rule x: float[M,2*N] source div(sum(x){axes=[-1]}, constant{value=N, dtype=float})
+      target mul(mean(x){axes=[-1]}, constant{value=2.0, dtype=float})"""
+    graph = parse_graph("graph(x: f32[3,12]) { return div(sum(x){axes=[-1]}, constant{value=8.0, dtype=f32}) }")
+    monkeypatch.setattr(Bindings, "_bind_size", lambda self, name, size: self.sizes.update({name: size}) or True)
+    (match,) = Matcher(read_rules(rule)).matches(graph)
+    after = apply(graph, match)
+    assert after is not None
+    with pytest.raises(TraceError, match=r"step 1: .* does not match"):
+        replay(graph, make_trace(graph, [(match, after)], after))
 
 
 @pytest.mark.parametrize(

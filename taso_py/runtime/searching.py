@@ -103,9 +103,7 @@ def _question(strategy: str, rules: Sequence[Substitution], limits: Limits) -> s
 
 
 def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -> SearchResult:
-    """What is known after one search more, at the prices that it had; what was known before, if it was interrupted."""
-    if again.stop_reason is StopReason.INTERRUPTED:
-        return replace(found, stop_reason=StopReason.INTERRUPTED)
+    """What is known after one search more, perhaps an interrupted one, at the prices that it had."""
     return replace(
         again,
         candidates=_merged(found.candidates, again, cost, results),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, remake
+from taso_py.ir.operator import Input, Weight
 from taso_py.rules.apply import instantiate
 from taso_py.rules.match import Match
 from taso_py.search.region import Region
@@ -87,7 +88,8 @@ class Composition:
         outputs = dict(zip(region.graph.outputs, region.outputs, strict=True))
         leaves: dict[Node, Value] = {}
         for node, there in place.same.items():
-            if not node.inputs and there.types:
+            # All other leaves are the same node in both.
+            if isinstance(node.op, Input | Weight):
                 leaves[node] = self._now(inputs[there]) if there in inputs else Value(there, 0)
         # Where two inputs became one, steps that tell them apart may not fit any more.
         if candidate is not None and len(set(leaves.values())) == len(leaves):

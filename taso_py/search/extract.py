@@ -19,7 +19,7 @@ from taso_py.search.egraph import EGraph
 _Parts = dict[Value, tuple[float, int]]
 """The classes that something is computed from, itself included, with the seconds and number of nodes of each."""
 PASSES = 20
-"""How often all nodes are looked at; it settles long before."""
+"""How often all nodes are looked at to choose better; it settles long before. Choosing at all may take longer."""
 
 
 def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
@@ -28,8 +28,9 @@ def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
     totals: dict[Value, tuple[float, int]] = {}
     parts: dict[Value, _Parts] = {}
     chosen: dict[Value, Node] = {}
-    for _ in range(PASSES):
-        changed = False
+    looks = 0
+    while True:
+        looks, changed, before = looks + 1, False, len(chosen)
         for node, price in prices.items():
             below = [parts.get(value) for value in node.inputs]
             united: _Parts = {}
@@ -45,9 +46,8 @@ def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
                 if value not in totals or total < totals[value]:
                     totals[value], parts[value], chosen[value] = total, own, node
                     changed = True
-        if not changed:
-            break
-    return chosen
+        if not changed or (looks >= PASSES and len(chosen) == before):
+            return chosen
 
 
 def extracted(egraph: EGraph, graph: Graph, chosen: Mapping[Value, Node]) -> Graph | None:
@@ -75,7 +75,9 @@ def _make(egraph: EGraph, chosen: Mapping[Value, Node], root: Value, made: dict[
         if value in made:
             waiting.pop()
             continue
-        node = chosen[value]
+        node = chosen.get(value)
+        if node is None:
+            return False
         missing = [operand for operand in node.inputs if operand not in made]
         if missing:
             if value in open_:
@@ -86,6 +88,6 @@ def _make(egraph: EGraph, chosen: Mapping[Value, Node], root: Value, made: dict[
         waiting.pop()
         new = make(node.op, [made[operand] for operand in node.inputs], node.token)
         for old, result in zip(node.outputs, new.outputs, strict=True):
-            if chosen[egraph.find(old)] is node:
+            if chosen.get(egraph.find(old)) is node:
                 made[egraph.find(old)] = result
     return True

@@ -47,9 +47,10 @@ class Region:
 def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[Region]:
     """The regions of a graph, cut elsewhere than at the values to avoid."""
     running = _deepest_first(graph)
+    line = _Line(graph, running)
     regions: list[Region] = []
     for start, stop in _runs(running):
-        ends = _cuts(graph, running, start, stop, avoid)
+        ends = _cuts(line, start, stop, avoid)
         for begin, end in zip([start, *ends], [*ends, stop], strict=True):
             regions.append(_region(graph, running[begin:end], set(running[begin:end])))
     return regions
@@ -90,9 +91,23 @@ def _runs(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
         yield start, len(nodes)
 
 
-def _cuts(graph: Graph, nodes: Sequence[Node], start: int, stop: int, avoid: Set[Value]) -> list[int]:
+class _Line:
+    """The nodes that run in a row, where each value is read, and what belongs together."""
+
+    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        self.graph, self.nodes = graph, nodes
+        self.place = {node: place for place, node in enumerate(nodes)}
+        self.uses: dict[Value, list[int]] = {}
+        for place, node in enumerate(nodes):
+            for value in dict.fromkeys(node.inputs):
+                if not isinstance(value.node.op, Constant):
+                    self.uses.setdefault(value, []).append(place)
+        self.separations = list(_separations(nodes, self.uses))
+
+
+def _cuts(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[int]:
     """Where to cut a stretch of nodes: at the narrowest points, into regions that are not large."""
-    price = [0.0, *_prices(graph, nodes, start, stop, avoid), 0.0]
+    price = [0.0, *_prices(line, start, stop, avoid), 0.0]
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, stop - start + 1):
         begins = range(max(0, end - MOST), end - LEAST + 1) if end < stop - start or end > LEAST else [0]
@@ -106,22 +121,17 @@ def _cuts(graph: Graph, nodes: Sequence[Node], start: int, stop: int, avoid: Set
     return cuts[::-1]
 
 
-def _prices(graph: Graph, nodes: Sequence[Node], start: int, stop: int, avoid: Set[Value]) -> list[float]:
+def _prices(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[float]:
     """What a cut before each node of a stretch but the first costs."""
-    uses: dict[Value, list[int]] = {}
-    for place, node in enumerate(nodes):
-        for value in dict.fromkeys(node.inputs):
-            if not isinstance(value.node.op, Constant):
-                uses.setdefault(value, []).append(place)
-    alive = [value for node in nodes[:start] for value in node.outputs if value in uses]
-    place_of = {node: place for place, node in enumerate(nodes)}
+    nodes, uses = line.nodes, line.uses
+    alive = [value for node in nodes[:start] for value in node.outputs if value in uses and uses[value][-1] > start]
     prices: list[float] = []
     for place in range(start + 1, stop):
         alive = [v for v in (*alive, *nodes[place - 1].outputs) if v in uses and uses[v][-1] >= place]
         # What is read long after it was made is like an input of the graph to most of its readers.
-        crossing = [value for value in alive if uses[value][-1] - place_of[value.node] <= NEAR]
-        prices.append(_width_price(graph, crossing) + _AVOID * sum(value in avoid for value in alive))
-    for first, second, price in _separations(nodes, uses):
+        crossing = [value for value in alive if uses[value][-1] - line.place[value.node] <= NEAR]
+        prices.append(_width_price(line.graph, crossing) + _AVOID * sum(value in avoid for value in alive))
+    for first, second, price in line.separations:
         for place in range(max(first, start) + 1, min(second, stop - 1) + 1):
             prices[place - start - 1] += price
     return prices

@@ -63,9 +63,9 @@ class Limits:
     """Of the order among equally promising steps; 0 takes them in the order of the graph."""
 
     def __post_init__(self) -> None:
-        if self.alpha < 1 or self.growth < 1:
+        if not (self.alpha >= 1 and self.growth >= 1):
             raise TasoError("alpha and growth are factors of at least 1")
-        if min(self.budget, self.patience, self.results) < 1 or self.seconds <= 0:
+        if min(self.budget, self.patience, self.results) < 1 or not self.seconds > 0:
             raise TasoError("a search needs a budget, patience, a time limit and a number of results above 0")
 
     def allows(self, match: Match) -> bool:

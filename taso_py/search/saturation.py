@@ -130,8 +130,10 @@ class Saturation(Engine):
 
     def explore(self, original: State) -> StopReason:
         self._tally.regions += 1
+        settled = False
         for _ in range(ROUNDS):
             if not self._round():
+                settled = not self._is_full
                 break
             self._tally.rounds += 1
         self._tally.nodes += len(self._egraph)
@@ -139,8 +141,9 @@ class Saturation(Engine):
         chosen = cheapest(self._egraph, self._cost)
         goal = extracted(self._egraph, original.graph, chosen)
         if goal is None:
-            return StopReason.EXHAUSTED
-        return self._walk(original, goal, self._wanted(chosen))
+            return StopReason.STALLED
+        stop = self._walk(original, goal, self._wanted(chosen))
+        return StopReason.STALLED if stop is StopReason.EXHAUSTED and not settled else stop
 
     @property
     def _is_full(self) -> bool:
@@ -219,7 +222,10 @@ class Saturation(Engine):
         return found.key if found is not None else ("", -1)
 
     def _walk(self, original: State, goal: Graph, wanted: set[object]) -> StopReason:
-        """Takes wanted rewrites from the original graph until it is the extracted one, closest to it first."""
+        """Takes wanted rewrites from the original graph until it is the extracted one, closest to it first.
+
+        Nothing is left to do once it is reached; where no rewrite is left and it is not, the walk has stalled.
+        """
         places = frozenset(node for node in goal.nodes if not node.is_static)
         ways: list[tuple[int, int, State, Option]] = []
         met = {original.graph.key}
@@ -239,8 +245,9 @@ class Saturation(Engine):
             if after.graph == goal:
                 break
             self._offer(ways, after, places, wanted)
-        self._tally.reached += goal.key in met
-        return StopReason.EXHAUSTED
+        reached = goal.key in met
+        self._tally.reached += reached
+        return StopReason.EXHAUSTED if reached else StopReason.STALLED
 
     def _offer(
         self,

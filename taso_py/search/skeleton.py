@@ -1,8 +1,9 @@
 """What graphs have in common that differ only in which weight is where.
 
 Merging eight products in another order gives another graph with the same kernels on the same types; of such graphs
-the search follows one. A skeleton forgets which weight a static value is, the order of concatenated operands, and where
-slices begin and end. It is found before a graph is built, from that of the graph before.
+the search follows one. A skeleton forgets which weight a static value is (but not which number: rules ask for 1.0 or
+0.5), the order of concatenated operands, and where slices begin and end. It is found before a graph is built, from that
+of the graph before.
 
 Invariant: graphs with equal skeletons run the same operators on the same types, connected in the same way.
 """
@@ -15,7 +16,7 @@ from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_static
-from taso_py.ir.operator import Input
+from taso_py.ir.operator import Constant, Input
 from taso_py.ops.movement import Concat, Slice
 from taso_py.search.rewire import readers
 
@@ -89,7 +90,7 @@ class Skeletons:
         """The number of a node's form, from the forms of its operands."""
         key: Hashable
         if depends_on_weights:
-            key = node.types
+            key = node.op.text if isinstance(node.op, Constant) else node.types
         elif isinstance(node.op, Slice):
             key = "slice", node.op.axis, node.op.step, node.types, operands[0]
         elif isinstance(node.op, Input):

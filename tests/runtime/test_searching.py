@@ -104,7 +104,9 @@ def test_an_interrupt_between_searches_gives_what_was_found() -> None:
     assert not cost.settled
 
 
-def test_an_interrupt_of_a_later_search_gives_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_a_later_search_gives_the_best_that_is_known_by_present_prices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real, seen = searching.SEARCHES["backtracking"], list[Graph]()
 
     def second_is_interrupted(graph: Graph, rules: Any, *others: Any) -> SearchResult:
@@ -116,7 +118,7 @@ def test_an_interrupt_of_a_later_search_gives_what_the_one_before_found(monkeypa
     monkeypatch.setitem(searching.SEARCHES, "backtracking", second_is_interrupted)
     cost = Refined()
     found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
-    assert (len(seen), found.stop_reason, operator(found)) == (2, StopReason.INTERRUPTED, "tanh")
+    assert (len(seen), found.stop_reason, operator(found)) == (2, StopReason.INTERRUPTED, "sigmoid")
     assert not cost.settled
 
 

@@ -10,7 +10,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.pattern import compile_pattern
 from taso_py.search.egraph import egraph_of
-from taso_py.search.extract import cheapest, extracted
+from taso_py.search.extract import PASSES, cheapest, extracted
 from taso_py.search.result import Limits, StopReason
 from taso_py.search.saturation import search
 from taso_py.search.trace import replay
@@ -66,6 +66,25 @@ def test_extraction_pays_for_what_is_shared_once() -> None:
     best = extracted(made, graph, cheapest(made, FakeCost({"mul": 1.0})))
     assert best is not None
     assert best.outputs == (shared, other)
+
+
+def test_extraction_chooses_for_all_classes_however_many_looks_that_takes() -> None:
+    """Of each level one node is looked at last, since it was renewed: a look reaches one level more."""
+    levels = 2 * PASSES
+    lines = [f"i{n} = relu(f{n}) o{n} = relu(i{n}) f{n + 1} = add(o{n}, i{n})" for n in range(levels)]
+    graph = chain("f0: f32[4]", " ".join([*lines, f"return f{levels}"]))
+    made = egraph_of(graph)
+    for node in graph.nodes:
+        if node.op.name == "relu" and node.inputs[0].node.op.name == "relu":
+            made.union(node.value, node.inputs[0])
+    best = extracted(made, graph, cheapest(made, COST))
+    assert best is not None
+    assert sum(node.op.name == "relu" for node in best.nodes) == levels
+
+
+def test_what_is_cut_short_is_not_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taso_py.search.saturation.NODES", 6)
+    assert search(SUMS, read("associate", "factor"), COST).stop_reason is StopReason.STALLED
 
 
 def test_a_gain_behind_a_step_without_gain_is_found_and_replays() -> None:

@@ -20,6 +20,7 @@ HEAD = """graph(x: f32[2,4], y: f32[2,4]) {
     [
         ("matmul(x, w)", "matmul(x, u)", True),
         ("matmul(x, w)", "matmul(y, w)", False),
+        ("mul(x, constant{value=0.5, dtype=f32})", "mul(x, constant{value=0.25, dtype=f32})", False),
         ("matmul(x, v)", "matmul(x, concat(w, u){axis=-1})", True),
         ("slice(x){axis=-1, start=0, stop=2}", "slice(x){axis=-1, start=2, stop=4}", True),
         ("slice(x){axis=-1, start=0, stop=2}", "slice(x){axis=-1, start=0, stop=3}", False),

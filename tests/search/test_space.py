@@ -240,6 +240,8 @@ def test_weights_count_once_as_what_is_read_at_run_time() -> None:
 def test_the_cost_of_a_step_does_not_depend_on_how_many_graphs_were_seen() -> None:
     rules = space("merge", "slices")
     first = rules.with_options(rules.start(products(5)))
+    for count in range(2, 5):
+        rules.with_options(rules.start(products(count)))
     assert [option.difference for option in first.options] == [
         option.difference for option in rules.with_options(rules.start(products(5))).options
     ]

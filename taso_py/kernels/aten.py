@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from taso_py.backend.plan import IMAGE_RANK, Format, is_formatted
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import DType
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
@@ -48,7 +48,7 @@ def _formats(node: Node, device: torch.device) -> Iterator[Formats]:
     elif order == FROM_LAST:
         yield Format.DENSE, Format.CHANNELS_LAST
     elif (_keeps_format(node) and _has_whole_image(node)) or (device.type != "cpu" and convolves_channels_last(node)):
-        yield CHANNELS_LAST
+        yield CHANNELS_LAST if _follows(node) else (Format.CHANNELS_LAST, Format.DENSE)
 
 
 def convolves_channels_last(node: Node) -> bool:
@@ -72,11 +72,28 @@ def _keeps_format(node: Node) -> bool:
     return isinstance(node.op, _KEEP_FORMAT)
 
 
+def _follows(node: Node) -> bool:
+    """Whether a result is given as its operands lie: sums are dense, and so is what anything dense is joined with."""
+    if not isinstance(node.op, (Concat, *_REDUCTIONS)) or not is_formatted(node.value) or _is_either(node.value):
+        return True
+    # What may be either counts as dense.
+    return isinstance(node.op, Concat) and all(is_formatted(value) and not _is_either(value) for value in node.inputs)
+
+
+def _is_either(value: Value) -> bool:
+    """Whether a value that lies densely is channels last at the same time."""
+    if value.type.rank != IMAGE_RANK:
+        return False
+    _, channels, rows, columns = value.type.shape
+    return channels == 1 or rows == columns == 1
+
+
 def _has_whole_image(node: Node) -> bool:
     """Whether an operand of rank 4 is as large as any, so that it decides the layout of the result."""
     images = [value for value in node.inputs if is_formatted(value)]
     others = [value for value in node.inputs if not is_formatted(value) and not isinstance(value.node.op, Constant)]
-    return bool(images) and all(value.type.rank < IMAGE_RANK or value.node.is_static for value in others)
+    decides = isinstance(node.op, Concat) or all(v.type.rank < IMAGE_RANK or _is_either(v) for v in others)
+    return bool(images) and decides
 
 
 ATEN = Tile("aten", _covers)

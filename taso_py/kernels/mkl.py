@@ -22,7 +22,7 @@ from taso_py.backend.plan import Bound, Packs
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.kernels.chain import Chain, chains
-from taso_py.kernels.probe import agrees, example
+from taso_py.kernels.probe import agrees, example, is_here
 from taso_py.kernels.tile import DENSE, Cover, Tile
 from taso_py.ops.contraction import Linear, Matmul
 
@@ -34,7 +34,8 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
         return
     for chain in chains(node):
         values = (*chain.operands, *chain.statics)
-        if all(value.type.dtype is DType.F32 and value.type.is_concrete for value in values) and linear_works():
+        fits = all(value.type.dtype is DType.F32 and value.type.is_concrete for value in values)
+        if fits and (not is_here(device) or linear_works()):
             yield chain.cover("mkl.linear", (DENSE,), _bind)
 
 
@@ -52,8 +53,13 @@ def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int])
     call: Any = torch.ops.mkl._mkl_linear.default
     # The weight as it was is asked for its shape, and read for other numbers of rows only. It is not kept: if ever it
     # were read after all, every result would be NaN.
-    shape = torch.full((1, 1), math.nan).expand(*sizes)
-    return Bound("mkl_linear", call, (packed, shape, bias, rows))
+    return Bound("mkl_linear", call, (packed, _unread(*sizes), bias, rows))
+
+
+@cache
+def _unread(*sizes: int) -> Tensor:
+    """A weight whose numbers are none, the same for all layers of these sizes, since a compiler may write it out."""
+    return torch.full((1, 1), math.nan).expand(*sizes)
 
 
 @cache

@@ -20,9 +20,9 @@ from torch.nn import functional
 from taso_py.backend.plan import Bound, Format, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
-from taso_py.ir.types import Dim
+from taso_py.ir.types import Dim, DType
 from taso_py.kernels.chain import Chain, chains
-from taso_py.kernels.probe import agrees, example
+from taso_py.kernels.probe import agrees, example, is_here
 from taso_py.kernels.tile import CHANNELS_LAST, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Gelu
@@ -52,13 +52,18 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
 
 def _conv_text(chain: Chain) -> str:
     """What a latency depends on: that what is added is overwritten, as it is where nothing else reads it."""
-    overwrites = chain.other is not None and overwriting_works(TORCH_DTYPES[chain.other.type.dtype])
+    overwrites = chain.other is not None and _works(overwriting_works, chain.other.type.dtype)
     return f"{chain.text} in place" if overwrites else chain.text
 
 
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype], bool]) -> bool:
     dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
-    return device.type == "cpu" and len(dtypes) == 1 and works(TORCH_DTYPES[dtypes.pop()]) and _is_fusible(chain)
+    return device.type == "cpu" and len(dtypes) == 1 and _works(works, dtypes.pop()) and _is_fusible(chain)
+
+
+def _works(works: Callable[[torch.dtype], bool], dtype: DType) -> bool:
+    """Whether a kernel works on the processor; on one elsewhere it is taken to."""
+    return not is_here(_CPU) or works(TORCH_DTYPES[dtype])
 
 
 def _is_packed_right(op: Conv2d, chain: Chain) -> bool:

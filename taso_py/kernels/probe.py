@@ -6,7 +6,9 @@ Invariant: a probe has no effect but the time it takes, and its answer is rememb
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -31,9 +33,22 @@ def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) ->
     )
 
 
+_ELSEWHERE: ContextVar[bool] = ContextVar("elsewhere", default=False)
+
+
+@contextmanager
+def elsewhere() -> Generator[None]:
+    """Devices are another machine's meanwhile, of whichever type."""
+    token = _ELSEWHERE.set(True)
+    try:
+        yield
+    finally:
+        _ELSEWHERE.reset(token)
+
+
 def is_here(device: torch.device) -> bool:
     """Whether a device can be asked. Of others, only those kernels are chosen whose latencies were measured there."""
-    return device.type != "cuda" or torch.cuda.is_available()
+    return not _ELSEWHERE.get() and (device.type != "cuda" or torch.cuda.is_available())
 
 
 def example(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

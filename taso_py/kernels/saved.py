@@ -1,7 +1,8 @@
 """Plans as data: what ``plan.json`` holds of the kernels that were chosen.
 
-Invariant: a restored plan has only kernels that this machine has and that fit the graph; what cannot be restored is
-computed by plain ATen calls, and said once.
+Invariant: a restored plan has only kernels that this machine has, that fit the graph, and that compute here what they
+stand for, which may be another machine than they were chosen on; what cannot be restored is computed by plain ATen
+calls, and said once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 from taso_py.backend.plan import Format, Plan, Step
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
+from taso_py.kernels.check import Trials
 from taso_py.kernels.table import covers
-from taso_py.kernels.tile import Cover
+from taso_py.kernels.tile import Cover, Formats
 
 _log = logging.getLogger(__name__)
 
@@ -39,21 +41,21 @@ def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan
     """The plan that :func:`dump` gave, for a graph that was imported from the same file."""
     nodes = {node.digest: node for node in graph.nodes}
     restored: dict[Node, Step] = {}
-    lost = 0
+    trials, lost = Trials(device), 0
     for saved in plan["steps"]:
         node = nodes.get(saved["nodes"][-1])
-        cover = None if node is None else _cover(node, saved, device)
-        if cover is None:
+        reads, gives = Format(saved["reads"]), Format(saved["gives"])
+        cover = None if node is None else _cover(node, saved, (reads, gives), device)
+        if cover is None or not trials.runs(cover, reads):
             lost += 1
         else:
-            restored[cover.root] = cover.step((Format(saved["reads"]), Format(saved["gives"])))
+            restored[cover.root] = cover.step((reads, gives))
     if lost:
         _log.warning("%d kernels of the saved plan are not available here; plain operators take their place", lost)
     return Plan(restored, bool(plan["overwrites"]), bool(plan.get("direct")), bool(plan.get("traced")))
 
 
-def _cover(node: Node, saved: Mapping[str, Any], device: torch.device) -> Cover | None:
-    formats = (Format(saved["reads"]), Format(saved["gives"]))
+def _cover(node: Node, saved: Mapping[str, Any], formats: Formats, device: torch.device) -> Cover | None:
     for cover in covers(node, device):
         same = cover.name == saved["tile"] and [inner.digest for inner in cover.nodes] == list(saved["nodes"])
         if same and formats in cover.formats:

@@ -49,7 +49,7 @@ class Cover:
     text: str = ""
     """What the latency depends on besides tile, operands and formats."""
     bare: Callable[[], Cover] | None = None
-    """Gives the cover of the product alone, by the same kernel; None where this computes nothing besides a product."""
+    """Gives the cover of the product alone, by the same kernel, beside which a latency is measured; None for none."""
 
     @property
     def root(self) -> Node:

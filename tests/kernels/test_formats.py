@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
+from taso_py.backend.plan import Format
 from taso_py.backend.run import run_graph
 from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN, covers
@@ -14,11 +16,21 @@ from taso_py.ops.table import parse_graph
 PADDED = 'opaque(x){{target="aten.pad.default", arguments=[$0,[1,1,2,0],"text:{mode}"{value}], types=[f32[2,4,8,7]]}}'
 KEPT = [
     *("relu(x)", "silu(x)", "gelu(x)", "add(x, z)", "mul(x, constant{value=2.0, dtype=f32})"),
+    *("sub(x, z)", "div(x, z)", "cast(x){dtype=f64}", "tanh(x)", "sqrt(x)"),
+    *("add(x, bias)", "mul(bias, x)", "add(x, mask)", "batch_norm(x, v, v, v, v){eps=0.1}"),
+    *("adaptive_avg_pool2d(x){size=[2,3]}", "adaptive_avg_pool2d(x){size=[1,1]}"),
+    *("mean(x){axes=[-2,-1], keepdim=true}", "sum(x){axes=[-3], keepdim=true}", "max(x){axes=[-2,-1], keepdim=true}"),
+    "concat(mean(x){axes=[-2,-1], keepdim=true}, mean(z){axes=[-2,-1], keepdim=true}){axis=-3}",
     *("concat(x, z){axis=-3}", "slice(x){axis=-2, start=1, stop=4}", "slice(x){axis=-3, start=1, stop=4}"),
     *("pad(x){widths=[[1,1],[2,0]]}", "pad(x){widths=[[0,2],[0,0],[0,0]], value=1.5}"),
     *("max_pool2d(x){kernel=[3,3], stride=[2,2]}", "avg_pool2d(x){kernel=[3,3], stride=[2,2], padding=[1,1]}"),
     *(PADDED.format(mode="constant", value=",-inf"), PADDED.format(mode="reflect", value="")),
     'opaque(x){target="aten.hardswish.default", arguments=[$0], types=[f32[2,4,6,5]]}',
+]
+READ = [
+    *("mean(x){axes=[-2], keepdim=true}", "sum(x){axes=[-1], keepdim=true}", "max(x){axes=[-1], keepdim=true}"),
+    *("concat(x, whole){axis=-3}", "concat(x, sum(z){axes=[-3], keepdim=true}){axis=-3}"),
+    "concat(sum(z){axes=[-3], keepdim=true}, sum(z){axes=[-3], keepdim=true}){axis=-3}",
 ]
 LOST = [
     *("contiguous(x)", "reshape(x){shape=[2,2,2,30]}"),
@@ -26,8 +38,15 @@ LOST = [
 ]
 
 
+HEADER = """graph(x: f32[2,4,6,5], z: f32[2,4,6,5]) {
+  v = weight{key="v", type=f32[4]} bias = weight{key="bias", type=f32[1,4,1,1]}
+  mask = weight{key="mask", type=f32[2,1,6,5]} whole = weight{key="whole", type=f32[2,4,6,5]}
+"""
+WEIGHTS = {"v": (4,), "bias": (1, 4, 1, 1), "mask": (2, 1, 6, 5), "whole": (2, 4, 6, 5)}
+
+
 def _graph(result: str) -> Graph:
-    return parse_graph(f"graph(x: f32[2,4,6,5], z: f32[2,4,6,5]) {{ return {result} }}")
+    return parse_graph(f"{HEADER} return {result} }}")
 
 
 def _keeps(graph: Graph) -> bool:
@@ -35,10 +54,20 @@ def _keeps(graph: Graph) -> bool:
     return CHANNELS_LAST in plain.formats
 
 
-def _gives_channels_last(graph: Graph) -> bool:
+def _reads_either(graph: Graph) -> bool:
+    (plain,) = covers(graph.outputs[0].node, torch.device("cpu"), PLAIN)
+    return (Format.CHANNELS_LAST, Format.DENSE) in plain.formats
+
+
+def _results(graph: Graph) -> list[Tensor]:
+    """The outputs, of arguments that lie channels last."""
     images = [torch.randn(node.types[0].sizes).contiguous(memory_format=torch.channels_last) for node in graph.inputs]
-    (result,) = run_graph(graph, images, {})
-    return result.stride(-3) == 1
+    return run_graph(graph, images, {key: torch.rand(shape) for key, shape in WEIGHTS.items()})
+
+
+def _gives_channels_last(graph: Graph) -> bool:
+    (result,) = _results(graph)
+    return result.is_contiguous(memory_format=torch.channels_last) or result.stride(-3) == 1  # a slice has gaps
 
 
 @pytest.mark.parametrize("result", KEPT)
@@ -53,3 +82,12 @@ def test_what_does_not_give_channels_last_is_not_said_to_keep_it(result: str) ->
     graph = _graph(result)
     assert not _keeps(graph)
     assert not _gives_channels_last(graph)
+
+
+@pytest.mark.parametrize("result", READ)
+def test_what_reads_channels_last_and_gives_a_dense_result_is_said_to(result: str) -> None:
+    graph = _graph(result)
+    assert not _keeps(graph)
+    assert _reads_either(graph)
+    (made,) = _results(graph)
+    assert made.is_contiguous()

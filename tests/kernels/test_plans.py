@@ -21,10 +21,12 @@ from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import CPU, InventedPrices
 from taso_py.ir.operator import Weight
+from taso_py.kernels import mkl, saved
 from taso_py.kernels.saved import dump, restore
 from taso_py.kernels.table import TRACED, covers
 from taso_py.ops.contraction import Conv2d
 from taso_py.runtime import zoo
+from tests.kernels.doctored import doctored_covers
 
 QUICK = ("squeezenet1_1", "mobilenet_v3_large", "bert_base", "nasrnn")
 ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in zoo.names() if name not in QUICK)]
@@ -299,3 +301,24 @@ def test_kernels_that_are_not_there_are_plain_calls(caplog: pytest.LogCaptureFix
     assert "are not available here" in caplog.text
     _check(program, restored, args)
     assert restore(program.graph, dump(NO_PLAN), CPU) == NO_PLAN
+
+
+def test_a_saved_kernel_that_is_wrong_here_is_a_plain_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On this machine, that is: where the plan was made it was right."""
+    program = fold(import_module(Residual().eval(), (torch.randn(2, 6, 5, 4),)))
+    plan = _plan(program, 1)
+    kernels = sum(step.kernel is not None for step in plan.steps.values())
+    assert kernels > 0
+    monkeypatch.setattr(saved, "covers", doctored_covers(lambda kernel, *operands: kernel(*operands) + 0.1))
+    restored = restore(program.graph, dump(plan), CPU)
+    assert all(step.kernel is None for step in restored.steps.values())
+    assert f"{kernels} kernels of the saved plan are not available here" in caplog.text
+
+
+def test_a_weight_that_is_not_read_is_one_for_all_layers() -> None:
+    one, other, wide = mkl._unread(4, 5), mkl._unread(4, 5), mkl._unread(8, 5)
+    assert one is other
+    assert (one.shape, wide.shape) == ((4, 5), (8, 5))
+    assert bool(one.isnan().all())

@@ -35,6 +35,8 @@ def _latencies(parsed: argparse.Namespace) -> int:
             for key, described in database.environments().items():
                 name = f"{described['device_name']}, torch {described['torch_version']}"
                 print(f"{key}  {counts[key]:6} latencies  {name}, {described['threads']} threads")
+        elif database.path is None and parsed.action in ("clear", "import"):
+            raise TasoError("nothing was changed; set TASO_PY_CACHE to a folder whose database can be used")
         elif parsed.action == "clear":
             print(f"{database.clear()} latencies forgotten")
         elif parsed.action == "export":

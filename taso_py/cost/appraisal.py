@@ -19,6 +19,7 @@ from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
     DENSE_RIM,
     IMAGE_OPERATORS,
+    SURELY,
     Costs,
     Prices,
     Problem,
@@ -39,8 +40,6 @@ REACH = 3
 
 AMID = tuple(Format)
 """The formats that all around a zone is taken to have, one after the other, while covers are taken for it."""
-SURELY = 1 - 1e-9
-"""What is less by a smaller share is less by rounding only, and changes made for it might go round in circles."""
 
 
 @dataclass(frozen=True, slots=True)

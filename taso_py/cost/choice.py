@@ -5,9 +5,10 @@ memory at most, and a value that some readers want otherwise than it is given is
 That is a submodular function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What energy
 functions can be minimized via graph cuts?, PAMI 2004).
 
-Invariant: the choice is exact for the covers taken; and covers are taken three times: as if nothing had to be
+Invariant: the formats are exact for the covers taken; and covers are taken three times: as if nothing had to be
 converted, and as if all around them were dense, or channels last, what they read or give otherwise being converted. The
-cheapest choice wins, so it is never worse than the best plan that is dense throughout, or channels last throughout.
+cheapest choice wins, so it is never worse than the best plan that is dense throughout, or channels last throughout, but
+where so many covers overlap that not all combinations of them are tried.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class Choice:
 
 Costs: TypeAlias = tuple[Sequence[Formats], Sequence[float]]
 """The formats that a cover can choose from, and what it costs in each."""
+SURELY = 1 - 1e-9
+"""What is less by a smaller share is less by rounding only, and changes made for it might go round in circles."""
 EVERY_START: Sequence[Format | None] = (None, *Format)
 
 
@@ -298,7 +301,7 @@ class Labelling:
             del waiting[i]
             before = self._seconds_at(i, labels)
             labels[i] ^= 1
-            if self._seconds_at(i, labels) < before:
+            if self._seconds_at(i, labels) < before * SURELY:
                 waiting.update(dict.fromkeys(self._neighbours(i)))
             else:
                 labels[i] ^= 1
@@ -368,11 +371,17 @@ def _fixed(format_: Format) -> str:
     return _SOURCE if format_ is Format.DENSE else _SINK
 
 
+_MOST = 1e9
+"""Seconds that what cannot be done counts as: a cut is to be found where nothing else is left."""
+
+
 def _add(network: nx.DiGraph[object], tail: object, head: object, seconds: float | None) -> None:
     """Adds to the capacity of an edge; None for one that is never cut."""
     if seconds is None:
         network.add_edge(tail, head)
-    elif network.has_edge(tail, head):
+        return
+    seconds = min(seconds, _MOST)
+    if network.has_edge(tail, head):
         network[tail][head]["capacity"] += seconds
     else:
         network.add_edge(tail, head, capacity=seconds)

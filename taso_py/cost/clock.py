@@ -26,7 +26,7 @@ import torch
 
 from taso_py.backend.capture import captured
 from taso_py.cost.environment import Device, resolve_device
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.prepared import Prepared
 
 Timer: TypeAlias = Callable[[int], float]
@@ -317,7 +317,7 @@ def _capture(fn: Callable[[], object], repeats: int) -> Callable[[], object]:
     try:
         graph, _ = captured(functools.partial(_call, fn, repeats), torch.device("cuda"))
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise TimingError(f"this cannot be captured in a CUDA graph ({reason}); time it without one") from error
     graph.replay()
     return graph.replay

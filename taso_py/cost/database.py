@@ -106,17 +106,27 @@ class LatencyDatabase:
     def get_many(self, environment: Environment, keys: Iterable[Key]) -> dict[Key, Latency]:
         """What was measured for these; what was not is missing from the answer."""
         key, wanted = environment.key(), list(keys)
-
-        def read(connection: sqlite3.Connection) -> dict[Key, Latency]:
-            found = {pair: connection.execute(SELECT_ONE, (key, *pair)).fetchone() for pair in wanted}
-            return {pair: Latency(*row) for pair, row in found.items() if row is not None}
-
-        return self._run(read)
+        return self._run(lambda connection: _read(connection, key, wanted))
 
     def put(self, environment: Environment, kernel: str, signature: str, latency: Latency) -> None:
         """Remember a latency, at once and for all processes; an older one for the same key is replaced."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._insert({environment.key(): environment}, [Row(environment.key(), kernel, signature, now, latency)])
+
+    def put_first(self, environment: Environment, latencies: Mapping[Key, Latency]) -> dict[Key, Latency]:
+        """Remember latencies that belong together, unless all are known; answers what is known from then on."""
+        key, now = environment.key(), datetime.now(UTC).isoformat(timespec="seconds")
+        wanted = _values(Row(key, *pair, now, latency) for pair, latency in latencies.items())
+
+        def insert(connection: sqlite3.Connection) -> dict[Key, Latency]:
+            known = _read(connection, key, latencies)
+            if len(known) < len(latencies):
+                connection.execute(INSERT_ENVIRONMENT, (key, json.dumps(environment.as_dict())))
+                connection.executemany(INSERT_LATENCY, wanted)
+                known = dict(latencies)
+            return known
+
+        return self._run(lambda connection: _transaction(connection, insert))
 
     def rows(self) -> list[Row]:
         """All there is, sorted by environment, kernel and signature."""
@@ -167,7 +177,7 @@ class LatencyDatabase:
 
     def _insert(self, environments: Mapping[str, Environment], rows: Iterable[Row]) -> None:
         described = [(key, json.dumps(environment.as_dict())) for key, environment in environments.items()]
-        values = [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
+        values = _values(rows)
 
         def insert(connection: sqlite3.Connection) -> None:
             connection.executemany(INSERT_ENVIRONMENT, described)
@@ -264,6 +274,17 @@ def _adopt(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("a newer taso-py wrote it; upgrade, or set TASO_PY_CACHE to another folder")
 
 
+def _read(connection: sqlite3.Connection, environment: str, keys: Iterable[Key]) -> dict[Key, Latency]:
+    """Those latencies that there are."""
+    found = {pair: connection.execute(SELECT_ONE, (environment, *pair)).fetchone() for pair in keys}
+    return {pair: Latency(*row) for pair, row in found.items() if row is not None}
+
+
+def _values(rows: Iterable[Row]) -> list[tuple[object, ...]]:
+    """What is inserted for rows."""
+    return [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
+
+
 def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
     with connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -310,6 +331,10 @@ def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
             )
             for row in content["latencies"]
         ]
+        for row in rows:
+            f"{row.kernel}{row.signature}".encode()  # SQLite takes no half of a surrogate pair, nor larger numbers
+            if row.latency.samples >= 2**63:
+                raise ValueError("too many samples")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TasoError("this is no export of latencies; write one with 'taso-py latencies export'") from error
     return {environment.key(): environment for environment in described.values()}, rows

@@ -53,6 +53,8 @@ class Environment:
     """Whether only deterministic kernels may be chosen."""
     cudnn_benchmark: bool
     """Whether cuDNN tries its algorithms and takes the fastest; False on a CPU."""
+    settings: str = ""
+    """Which other of PyTorch's switches that choose kernels are off; empty as a rule, and left out then."""
 
     @classmethod
     def current(cls, device: Device) -> Environment:
@@ -64,6 +66,7 @@ class Environment:
     def from_dict(cls, description: Mapping[str, object]) -> Environment:
         """What `as_dict` gave, read back; raises `TasoError` for missing, unknown or mistyped fields."""
         kinds = {"str": str, "int": int, "bool": bool}
+        description = {"settings": "", **description}
         expected = {field.name: kinds[str(field.type)] for field in dataclasses.fields(cls)}
         if {name: type(value) for name, value in description.items()} != expected:
             raise TasoError("an environment is described by other fields than here; export it with the same version")
@@ -71,7 +74,7 @@ class Environment:
 
     def as_dict(self) -> dict[str, str | int | bool]:
         """The fields by name, for people and for JSON."""
-        return dataclasses.asdict(self)
+        return {name: value for name, value in vars(self).items() if name != "settings" or value}
 
     def key(self) -> str:
         """A digest of the fields, the same in every process: 16 hexadecimal digits."""
@@ -108,6 +111,7 @@ def _cpu() -> Environment:
         convolution_precision=_precision(torch.backends.mkldnn, "conv"),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         cudnn_benchmark=False,
+        settings=_settings(mkldnn=torch.backends.mkldnn.enabled),
     )
 
 
@@ -125,7 +129,21 @@ def _cuda(device: torch.device) -> Environment:
         convolution_precision=_precision(torch.backends.cudnn, "conv"),
         deterministic=torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         cudnn_benchmark=torch.backends.cudnn.benchmark,
+        settings=_settings(
+            cudnn=torch.backends.cudnn.enabled,
+            mem_efficient_sdp=torch.backends.cuda.mem_efficient_sdp_enabled(),
+            cudnn_sdp=torch.backends.cuda.cudnn_sdp_enabled(),
+            fp16_reduction=torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+            bf16_reduction=torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        ),
     )
+
+
+def _settings(**switches: object) -> str:
+    """Those of a device's switches that are off, and of the ones for attention that all devices have."""
+    switches["flash_sdp"] = torch.backends.cuda.flash_sdp_enabled()
+    switches["math_sdp"] = torch.backends.cuda.math_sdp_enabled()
+    return ", ".join(f"no {name}" for name, is_on in switches.items() if not is_on)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from taso_py.kernels.check import FAILURES, check
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover
 from taso_py.kernels.timed import conversion, timed_call
+from taso_py.ops.opaque import Opaque
 
 LEAST_RING, MOST_RING = 2**20, 2**26
 """Bytes of weights between which the caches of present machines make a difference."""
@@ -47,7 +48,6 @@ PLAIN_NAME = "torch:"
 """How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
 IN_TURNS = ", in turns"
 """How the signatures of latencies end in the database that were measured again so."""
-_NOTHING = Latency(0.0, 0.0, 0.0, 1, 0)
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,9 @@ class Latencies:
                 check(cover, reads, self._device)
             return timed_call(cover, reads, self._device, self._ring)
 
-        return self.lookup(key, call, beside=beside)
+        # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
+        otherwise = 0.0 if isinstance(cover.root.op, Opaque) else math.inf
+        return self.lookup(key, call, beside=beside, otherwise=otherwise)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
         """That of laying a value out in a memory format."""
@@ -135,6 +137,7 @@ class Latencies:
         key: Key,
         make: Callable[[], Callable[[], object]],
         beside: Callable[[], Reference | None] = _no_reference,
+        otherwise: float = math.inf,
     ) -> float:
         """The median latency of a call.
 
@@ -142,15 +145,16 @@ class Latencies:
             key: what it is known by.
             make: makes the call, if it has to be measured.
             beside: gives a similar call of known latency, if there is one.
+            otherwise: what counts in this run where the call fails.
         """
         known = self._known.get(key)
         if known is None:
             found = self.database.get(self._environment, *key)
             if found is None:
-                found, is_calm = self._measure(make, key, beside)
+                found, is_calm = self._measure(make, key, beside, otherwise)
                 if found is None:
-                    self._known[key] = math.inf
-                    return math.inf
+                    known = self._known[key] = math.inf if self._measuring is None else otherwise
+                    return known
                 self._count(is_calm)
                 if is_calm:
                     self.database.put(self._environment, *key, found)
@@ -172,20 +176,23 @@ class Latencies:
         """Whether something is known in the database."""
         return self.database.get(self._environment, *key) is not None
 
-    def kept(self, key: Key, make: Callable[[], float]) -> float | None:
+    def kept(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
         """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
 
         Args:
-            key: what it is known by.
+            keys: what is known by which names; it belongs together.
             make: finds it, in seconds.
         """
-        found = self.database.get(self._environment, *key)
-        if found is not None or self._measuring is None:
-            return found and found.median_s
-        seconds = make()
-        if self._measuring.is_calm:
-            self.database.put(self._environment, *key, Latency(seconds, seconds, seconds, 1, 0))
-        return seconds
+        known = self.database.get_many(self._environment, keys)
+        if len(known) < len(keys):
+            if self._measuring is None:
+                return None
+            found = make()
+            if not self._measuring.is_calm:
+                return found
+            made = {key: Latency(seconds, seconds, seconds, 1, 0) for key, seconds in zip(keys, found, strict=True)}
+            known = self.database.put_first(self._environment, made)
+        return [known[key].median_s for key in keys]
 
     def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
         """Measures covers again, in turns, unless all of them were; whether any latency changed.
@@ -268,9 +275,13 @@ class Latencies:
         return usual_pace(pacer, self._environment, self.database)
 
     def _measure(
-        self, make: Callable[[], Callable[[], object]], key: Key, beside: Callable[[], Reference | None]
+        self,
+        make: Callable[[], Callable[[], object]],
+        key: Key,
+        beside: Callable[[], Reference | None],
+        otherwise: float,
     ) -> tuple[Latency | None, bool]:
-        """A measurement, and whether it may be kept; None for a kernel that fails, or whose device is not here."""
+        """A measurement, and whether it may be kept; None for a call that fails, or whose device is not here."""
         if self._measuring is None:
             return None, False
         try:
@@ -278,10 +289,9 @@ class Latencies:
                 reference = beside()
                 with self._stopwatch():
                     return self._measuring.measured(make(), BUDGET_S, reference)
-        except FAILURES as error:
-            if not key[0].startswith(PLAIN_NAME):
-                _log.warning("%s fails on %s and is not used: %s", *key, first_line(error))
-                return None, False
-            # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
-            _log.warning("%s cannot be measured alone and counts as free: %s", key[0], first_line(error))
-            return _NOTHING, True
+        except Exception as error:
+            if otherwise and not isinstance(error, FAILURES):
+                raise  # an opaque operator may raise anything; what a kernel does not is a mistake here
+            becomes = "is not used" if otherwise else "counts as free"
+            _log.warning("%s fails on %s and %s: %s", *key, becomes, first_line(error))
+            return None, False

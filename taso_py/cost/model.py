@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -33,6 +34,7 @@ from taso_py.cost.latencies import Latencies
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.kernels.probe import elsewhere
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
 
@@ -65,7 +67,7 @@ class CostModel:
         self.latencies = Latencies(device, database, environment, weight_bytes)
         self.device = device
         self.tiles, self._formats = tiles, frozenset(formats)
-        self._progress = progress
+        self._progress, self._is_elsewhere = progress, environment is not None
         self._covers: WeakKeyDictionary[Node, list[Cover]] = WeakKeyDictionary()
         self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
         self._prices: WeakKeyDictionary[Cover, dict[Format, float]] = WeakKeyDictionary()
@@ -150,7 +152,7 @@ class CostModel:
 
     def settle(self, graph: Graph, question: str, best_s: float) -> None:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
-        self.latencies.kept(self._search_key(graph, question), lambda: best_s)
+        self.latencies.kept([self._search_key(graph, question)], lambda: [best_s])
 
     def _search_key(self, graph: Graph, question: str) -> Key:
         return f"best by {question} of {len(self.tiles)} kernels", graph.digest
@@ -195,7 +197,8 @@ class CostModel:
         """The covers that end with a node, remembered."""
         known = self._covers.get(node)
         if known is None:
-            known = self._covers[node] = covers(node, self.device, self.tiles)
+            with elsewhere() if self._is_elsewhere else nullcontext():
+                known = self._covers[node] = covers(node, self.device, self.tiles)
         return known
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:

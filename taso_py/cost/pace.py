@@ -86,10 +86,11 @@ def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase
     known = database.get_many(environment, KEYS)
     if len(known) == len(KEYS):
         return Pace(*[known[key].median_s for key in KEYS])
+    # Others may begin at the same time: all go by the pace that is kept first.
     pace = min(_moments(pacer), key=lambda pace: pace.product_s)
-    for key, seconds in zip(KEYS, (pace.product_s, pace.call_s), strict=True):
-        database.put(environment, *key, Latency(seconds, seconds, seconds, READINGS, 0))
-    return pace
+    found = zip(KEYS, (pace.product_s, pace.call_s), strict=True)
+    known = database.put_first(environment, {key: Latency(s, s, s, READINGS, 0) for key, s in found})
+    return Pace(*[known[key].median_s for key in KEYS])
 
 
 def _moments(pacer: Pacer) -> Iterator[Pace]:

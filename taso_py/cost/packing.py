@@ -1,7 +1,7 @@
 """Which covers to take: they may not overlap, and each saves something over its nodes one by one.
 
 Overlaps are local (a sum of two convolutions can be computed along with either), so each connected part of the conflict
-graph is solved exactly by branch and bound.
+graph is small as a rule and solved exactly, by branch and bound. In a large one covers are taken that save the most.
 
 Invariant: what is taken computes every node once.
 """

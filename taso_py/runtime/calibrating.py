@@ -11,7 +11,7 @@ Invariant: prices keep their ratios.
 from __future__ import annotations
 
 import math
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -38,14 +38,9 @@ TOKENS, WIDTH, HEADS = 64, 256, 4
 
 def calibrate(cost: CostModel) -> None:
     """Lets a cost model say what graphs take in a run; it says what their calls take where nothing is known of that."""
-
-    @cache
-    def measured() -> tuple[float, float]:
-        return _measured(cost)
-
-    together = cost.latencies.kept(TOGETHER, lambda: measured()[0])
-    apart = cost.latencies.kept(APART, lambda: measured()[1])
-    if together and apart:
+    found = cost.latencies.kept((TOGETHER, APART), lambda: _measured(cost))
+    if found is not None:
+        together, apart = found
         cost.rescale(together / apart)
 
 

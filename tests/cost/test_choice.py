@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from taso_py.backend.plan import Format, Plan
+from taso_py.cost import packing
 from taso_py.cost.choice import Choice, choose, is_running
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
 from tests.prices import least_seconds, plan_seconds
@@ -91,3 +95,36 @@ def test_formats_are_left_alone_where_nothing_depends_on_them() -> None:
     prices = InventedPrices(1)
     assert choose(graph, prices).plan.steps == {}
     assert all(key[-1] == "dense" for key in prices.drawn if isinstance(key, tuple))
+
+
+class _SomeUnknown(InventedPrices):
+    """Latencies of which some are not known: of covers by their place in a format, and of all conversions."""
+
+    def __init__(self, seed: int, known: frozenset[Format]) -> None:
+        super().__init__(seed)
+        self._known = known
+
+    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        return super().cover_seconds(cover, formats) if formats[0] in self._known else math.inf
+
+    def conversion_seconds(self, value: Value, format_: Format) -> float:
+        return math.inf
+
+
+@pytest.mark.parametrize("body", GRAPHS)
+@pytest.mark.parametrize("known", [frozenset[Format](), frozenset({Format.DENSE}), frozenset({Format.CHANNELS_LAST})])
+def test_what_is_not_known_is_no_obstacle(body: str, known: frozenset[Format]) -> None:
+    graph = parse_graph(f"{HEADER} {body} }}")
+    seconds = choose(graph, _SomeUnknown(0, known)).seconds
+    assert math.isfinite(seconds) == (known == {Format.DENSE}), "arguments and results are dense"
+
+
+@pytest.mark.parametrize("body", GRAPHS)
+def test_where_too_many_covers_overlap_every_node_is_computed_once_all_the_same(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MOST_EXACT", 0)
+    graph = parse_graph(f"{HEADER} {body} }}")
+    for seed in range(6):
+        prices = InventedPrices(seed)
+        _check(graph, choose(graph, prices), prices)

@@ -110,6 +110,8 @@ def test_an_export_is_json_and_reads_back() -> None:
         (["latencies", 0, "latency", "low_s"], 9.0),
         (["latencies", 0, "latency", "median_s"], "fast"),
         (["latencies", 0, "measured"], "yesterday"),
+        (["latencies", 0, "kernel"], "\ud800"),
+        (["latencies", 0, "latency", "samples"], 10**30),
         (["latencies", 0, "environment"], "unknown"),
         (["latencies"], None),
     ],
@@ -306,3 +308,13 @@ def test_the_default_place_follows_the_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
     assert default_path() == tmp_path / "local" / "taso-py" / "latencies.sqlite"
+
+
+def test_what_belongs_together_is_kept_as_it_was_put_first(path: Path) -> None:
+    with LatencyDatabase(path) as one, LatencyDatabase(path) as other:
+        assert one.put_first(ENVIRONMENT, {CONV: LATENCY, RELU: LATENCY}) == {CONV: LATENCY, RELU: LATENCY}
+        assert other.put_first(ENVIRONMENT, {CONV: FASTER, RELU: FASTER}) == {CONV: LATENCY, RELU: LATENCY}
+        # A part of it that another version left, or an import, belongs to nothing.
+        other.put(OTHER, *CONV, LATENCY)
+        assert other.put_first(OTHER, {CONV: FASTER, RELU: FASTER}) == {CONV: FASTER, RELU: FASTER}
+        assert one.get_many(OTHER, [CONV, RELU]) == {CONV: FASTER, RELU: FASTER}

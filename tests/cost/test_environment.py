@@ -4,10 +4,13 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taso_py.cost import environment as environments
 from taso_py.cost.environment import DeviceError, Environment, float32_in, resolve_device
@@ -42,6 +45,28 @@ def test_precision_settings_change_the_key() -> None:
     assert (before.matmul_precision, changed.matmul_precision) == ("ieee", "bf16")
     assert before.key() != changed.key()
     assert before == Environment.current("cpu")
+
+
+@contextmanager
+def _without_onednn() -> Generator[None]:
+    torch._C._set_mkldnn_enabled(False)  # what torch.backends has for it sets other things too
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+
+
+@pytest.mark.parametrize(
+    ("switch", "name"), [(_without_onednn, "mkldnn"), (lambda: sdpa_kernel(SDPBackend.MATH), "flash_sdp")]
+)
+def test_switches_that_are_off_change_the_key(switch: Callable[[], AbstractContextManager[None]], name: str) -> None:
+    before = Environment.current("cpu")
+    assert "settings" not in before.as_dict()
+    with switch():
+        changed = Environment.current("cpu")
+    assert changed.settings == f"no {name}"
+    assert changed.key() != before.key() == Environment.current("cpu").key()
+    assert Environment.from_dict(changed.as_dict()) == changed
 
 
 def test_the_key_is_the_same_in_another_process() -> None:

@@ -9,12 +9,13 @@ from itertools import takewhile
 import pytest
 import torch
 
-from taso_py.cost import measuring, model
+from taso_py.cost import latencies, measuring, model
 from taso_py.cost.clock import Latency
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import Node
+from taso_py.kernels import mkl, onednn
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover
 from taso_py.ops.table import parse_graph
@@ -204,8 +205,32 @@ def test_what_cannot_be_called_alone_counts_as_free(caplog: pytest.LogCaptureFix
         'graph(x: f32[3]) { return opaque(x){target="aten.cumsum.default", arguments=[$0,7], types=[f32[3]]} }'
     )
     with LatencyDatabase(":memory:") as database:
-        assert CostModel(CPU, database).graph_cost(graph) == 0
-    assert "cannot be measured alone" in caplog.text
+        cost = CostModel(CPU, database)
+        assert cost.graph_cost(graph) == 0
+        assert cost.latencies.disturbed == 0
+        assert [row for row in database.rows() if not row.kernel.startswith("pace:")] == [], "it may be otherwise later"
+    assert "counts as free" in caplog.text
+
+
+def test_an_opaque_operator_may_raise_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> object:
+        raise AssertionError
+
+    monkeypatch.setattr(latencies, "timed_call", fail)
+    opaque = 'opaque(x){target="aten.cumsum.default", arguments=[$0,0], types=[f32[3]]}'
+    with LatencyDatabase(":memory:") as database:
+        assert CostModel(CPU, database).graph_cost(parse_graph(f"graph(x: f32[3]) {{ return {opaque} }}")) == 0
+
+
+def test_an_operator_of_the_table_that_fails_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> object:
+        raise torch.OutOfMemoryError("too large")
+
+    monkeypatch.setattr(latencies, "timed_call", fail)
+    image = "graph(x: f32[1,4,6,6]) { return relu(max_pool2d(relu(x)){kernel=[2,2], stride=[1,1]}), relu(x) }"
+    with LatencyDatabase(":memory:") as database:
+        assert CostModel(CPU, database).graph_cost(parse_graph(image)) == math.inf
+        assert [row for row in database.rows() if row.kernel.startswith("torch:")] == []
 
 
 def test_a_rescaled_model_prices_everything_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +275,32 @@ def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, cap
         "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used: it is off"
         in caplog.text
     )
+
+
+def test_kernels_of_another_processor_need_not_work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for works in ("convolution_works", "linear_works", "overwriting_works"):
+        monkeypatch.setattr(onednn, works, lambda _: False)
+    monkeypatch.setattr(mkl, "linear_works", lambda: False)
+    graph = parse_graph(
+        """graph(x: f32[1,4,4,4]) {
+          c = conv2d(x, weight{key="w", type=f32[4,4,1,1]})
+          return relu(add(x, c)), linear(x, weight{key="u", type=f32[4,4]})
+        }"""
+    )
+    there = replace(Environment.current(CPU), device_name="another processor")
+    with LatencyDatabase(":memory:") as database:
+        names = [
+            {cover.name for node in graph.nodes for cover in CostModel(CPU, database, environment=where).covers(node)}
+            for where in (None, there)
+        ]
+        (key,) = {
+            cover.text
+            for cover in CostModel(CPU, database, environment=there).covers(graph.outputs[0].node)
+            if len(cover.nodes) == 3
+        }
+    assert names[0] == {"aten"}
+    assert names[1] == {"aten", "onednn.conv", "onednn.linear", "mkl.linear"}
+    assert key.endswith("in place"), "what is overwritten there is, too"
 
 
 def test_a_real_measurement_is_positive() -> None:

@@ -120,6 +120,22 @@ def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:
         assert usual_pace(pacer, replace(here, threads=here.threads + 1), database) == slower(3.0, 1.0)
 
 
+def test_who_begins_at_the_same_time_goes_by_the_pace_that_is_kept_first() -> None:
+    here = Environment.current(CPU)
+
+    with LatencyDatabase(":memory:") as database:
+
+        class Meanwhile(Told):
+            """While it is read, another process keeps its pace."""
+
+            def lasting(self) -> Pace:
+                usual_pace(Told(repeat(USUAL)), here, database)
+                return super().lasting()
+
+        assert usual_pace(Meanwhile(repeat(slower(3.0, 2.0))), here, database) == USUAL
+        assert usual_pace(Told(repeat(slower(3.0, 2.0))), here, database) == USUAL
+
+
 def test_moments_at_which_others_hold_the_processor_are_not_the_usual_ones() -> None:
     paces = chain(repeat(slower(80.0, 9.0), READINGS * (MOMENTS - 1)), repeat(USUAL, READINGS))
     with LatencyDatabase(":memory:") as database:

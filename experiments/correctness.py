@@ -120,9 +120,7 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
 
 def _usual(source: Source, budget: int, settings: Settings) -> Row:
     """What comes of an optimization."""
-    options = Options(
-        settings.device, budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed, cache=False
-    )
+    options = Options(budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed, cache=False)
     report = optimize_source(source, options, read_rules(options)).report
     refused = [note for note in report.notes if note.startswith("refused")]
     return {

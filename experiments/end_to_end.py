@@ -84,9 +84,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _made(source: Source, settings: Settings) -> _Made:
     """Every way to run a model."""
     limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 20.0)
-    options = Options(
-        settings.device, time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False
-    )
+    options = Options(time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False)
     asked = {
         TEMPLATES: replace(options, search="templates-measured"),
         EAGER: options,

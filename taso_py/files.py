@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
@@ -17,13 +17,13 @@ def replace_file(path: Path, content: bytes | str) -> None:
     Raises:
         OSError: it cannot be written; what was there is there still.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not a temporary file of the library: those are for their owner alone, whatever the umask says.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with draft.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            draft.unlink()
         raise

@@ -75,8 +75,8 @@ def check_equal(size: int, wanted: int, name: str, formula: str) -> None:
 
 def check_fixed(value: object, expected: Literal) -> None:
     """Raises unless the argument is the value that the module was built for."""
-    is_nan = value != value and expected != expected
-    if type(value) is not type(expected) or not (value == expected or is_nan):
+    is_same = type(value) is type(expected) and (value == expected or (value != value and expected != expected))
+    if not is_same:
         raise ArgumentError(
             f"this module was built for the argument {expected!r}, not {value!r}; build it again with that"
         )

@@ -50,6 +50,11 @@ def is_trusted(overload: OpOverload) -> bool:
     return overload.namespace in _TRUSTED_NAMESPACES
 
 
+def may_draw(overload: OpOverload) -> bool:
+    """Whether a call may draw random numbers; unknown operators may."""
+    return not is_trusted(overload) or torch.Tag.nondeterministic_seeded in overload.tags
+
+
 def result_count(overload: OpOverload) -> int:
     """How many results the schema has; a list counts as one."""
     return len(_schema(overload).returns)

@@ -137,7 +137,7 @@ class Importer:
             found = [result] if isinstance(result, Value) else list(result)
             with self._fake():
                 agrees = all(self._agrees(found[index], call.results[index]) for index in sorted(call.read))
-        except (NotInDialectError, ShapeError, ValueError, RuntimeError):
+        except (NotInDialectError, ShapeError, TypeError, ValueError, RuntimeError):
             return None
         return found if agrees else None
 

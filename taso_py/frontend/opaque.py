@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import fx
 
-from taso_py.backend.schema import is_mutable, is_trusted, result_count
+from taso_py.backend.schema import is_mutable, is_trusted, may_draw, result_count
 from taso_py.backend.tensors import TensorError, encode
 from taso_py.frontend.call import Call
 from taso_py.frontend.source import refuse
@@ -30,7 +29,7 @@ def is_pure(call: Call) -> bool:
     overload = call.overload
     if not is_trusted(overload) or not result_count(overload):
         return False
-    return torch.Tag.nondeterministic_seeded not in overload.tags or not draws(call.arguments.get)
+    return not may_draw(overload) or not draws(call.arguments.get)
 
 
 def draws(argument: Callable[[str], Any]) -> bool:

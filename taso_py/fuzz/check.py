@@ -141,7 +141,7 @@ class _Check:
         rules = tuple(path.match.rule.id for path in state.steps)
         program = replace(self.program, graph=state.graph)
         numerics = max((path.match.rule.numerics for path in state.steps), default=Numerics.EXACT)
-        cases = resized_cases(self.program, [module], self.seed)
+        cases, _ = resized_cases(self.program, {"the model": module}, self.seed)
         kernels: tuple[str, ...] = ()
         is_open = bool(self.program.open)
         for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from taso_py.ir.errors import TasoError
 from taso_py.ops.scalar import Condition
 
 if TYPE_CHECKING:
@@ -34,6 +35,23 @@ class Numerics(enum.IntEnum):
     """Moves a scale: intermediate values may overflow in half precision."""
     MASK = 5
     """Differs on rows that are masked out entirely."""
+
+    @property
+    def label(self) -> str:
+        """As users write it: ``zero-terms``."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def labelled(cls, label: str) -> Numerics:
+        """The class of a label.
+
+        Raises:
+            TasoError: there is none.
+        """
+        found = {numerics.label: numerics for numerics in cls}
+        if label not in found:
+            raise TasoError(f"no numerics class is called {label!r}; there are {', '.join(found)}")
+        return found[label]
 
 
 class Outcome(enum.Enum):

@@ -117,7 +117,10 @@ def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], 
     Raises:
         ArtifactError: it has none, so that it was not written by :func:`serialize`.
     """
-    exported = torch.export.load(io.BytesIO(content))
+    return _with_inputs(torch.export.load(io.BytesIO(content)))
+
+
+def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
     if exported.example_inputs is None:
         raise ArtifactError(f"{MODEL} has no example inputs; optimize the model again")
     args, kwargs = exported.example_inputs
@@ -126,9 +129,13 @@ def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
     """The module that :func:`serialize` gave the content of, computed as a plan says if there is one."""
+    return _built(torch.export.load(io.BytesIO(content)), plan)
+
+
+def _built(exported: ExportedProgram, plan: Mapping[str, Any] | None) -> fx.GraphModule:
     if plan is None:
-        return torch.export.load(io.BytesIO(content)).module()
-    program = reimport(content)
+        return exported.module()
+    program = import_program(*_with_inputs(exported))
     return build(program, restore(program.graph, plan, program.device))
 
 
@@ -224,13 +231,14 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         )
     try:
         exported = torch.export.load(io.BytesIO(content))
-        module = deserialize(content, plan)
-    except ArtifactError:
-        raise
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(
             f"{folder / MODEL} cannot be read: {first_line(error)}; optimize the model again"
         ) from error
+    try:
+        module = _built(exported, plan)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{folder / PLAN} has no plan for {MODEL}: {error!r}; optimize the model again") from error
     if runtime == "eager" or exported.example_inputs is None:
         return module
     with kept([module]):

@@ -2,14 +2,16 @@
 
 Outputs are compared on the example inputs and on random ones of several magnitudes. The measure is the greatest
 deviation from the reference relative to the reference's greatest magnitude, for the original and for the candidate:
-a candidate may be a little worse than the original, by ``SLACK`` roundings of the output's element type, or by
-``FACTOR``. A model that amplifies roundings has an error that scatters; so before a candidate is refused for its error,
-that of the original is measured on inputs nearby as well, and the greatest counts.
+a candidate may be a little worse than the original, by ``SLACK`` roundings of the output's element type (fewer in half
+precision, whose roundings are large), or by ``FACTOR``. A model that amplifies roundings has an error that scatters; so
+before a candidate is refused for its error, that of the original is measured on inputs nearby as well, and the greatest
+counts.
 
 A whole-output tolerance does not see a dropped residual branch of tiny weight, so every rewritten region is compared
 on its own too (:mod:`taso_py.runtime.regions`).
 
-Invariant: integer and boolean outputs must be equal exactly, and where the original is finite the candidate is.
+Invariant: integer and boolean outputs must be equal exactly; where the original is finite the candidate is, and where
+it is infinite, and is meant to be, the candidate is too.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from taso_py.ir.errors import first_line
 
 SLACK = 64
 """Units of rounding of the output's element type that a candidate may be worse than the original by."""
+MOST_SLACK = 1 / 32
+"""Relative to the greatest magnitude: what no slack is more than; 4 roundings of bf16, 32 of fp16."""
 FACTOR = 4.0
 """How many times the original's own error a candidate's may be, where that is more than the slack."""
 NEARBY = 8
@@ -161,6 +165,8 @@ class Oracle:
                 self.notes.append(f"the model does not take {name} inputs ({first_line(error)}); compared without")
                 continue
             truths = self._reference_or(outputs, arguments)
+            if _is_nowhere_finite(outputs):
+                self.notes.append(f"the model gives no finite number for {name} inputs; that compares nothing")
             found.append(_Expectation(name, arguments, [*map(_kept, outputs)], [*map(_kept, truths)]))
         return found
 
@@ -191,6 +197,12 @@ class Oracle:
                 self.notes.append(without_reference(error))
                 self._reference = None
         return outputs
+
+
+def _is_nowhere_finite(outputs: Sequence[Any]) -> bool:
+    """Whether there are floating-point numbers among outputs, and none is finite."""
+    numbers = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
+    return bool(numbers) and not any(bool(torch.isfinite(x).any()) for x in numbers)
 
 
 def without_reference(error: Exception) -> str:
@@ -280,10 +292,18 @@ def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, tr
     finite = torch.isfinite(before) & torch.isfinite(truth)
     if not bool(torch.isfinite(after)[finite].all()):
         return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not finite where the original is")
+    infinite = torch.isinf(before) & (before == truth)
+    if not torch.equal(after[infinite], before[infinite]):
+        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not infinite where the original is")
     scale = float(truth[finite].abs().max()) if bool(finite.any()) else 0.0
     error, original_error = (_deviation(result, truth, finite, scale) for result in (after, before))
-    allowed = max(FACTOR * original_error, SLACK * torch.finfo(before.dtype).eps)
+    allowed = max(FACTOR * original_error, roundings(before.dtype, SLACK))
     return OutputComparison(position, inputs, error, original_error, allowed)
+
+
+def roundings(dtype: torch.dtype, count: int) -> float:
+    """So many roundings of a floating-point type, relative to the number rounded; at most ``MOST_SLACK``."""
+    return min(count * torch.finfo(dtype).eps, MOST_SLACK)
 
 
 def _difference_in_kind(before: Tensor, after: Any) -> str:

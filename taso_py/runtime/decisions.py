@@ -114,7 +114,7 @@ class Winners:
     def __init__(self, program: Program, options: Options, rules: Sequence[Substitution]) -> None:
         """Those of a program, for whatever effort finds them: for the same purpose, and by the same rules."""
         purpose = Options(
-            options.device, options.runtime, options.search, numerics=options.numerics, kernels=options.kernels
+            runtime=options.runtime, search=options.search, numerics=options.numerics, kernels=options.kernels
         )
         self._key = decision_key(program, purpose, rules)
         self._decisions = Decisions()

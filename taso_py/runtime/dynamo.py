@@ -60,7 +60,7 @@ class BackendError(TasoError):
     """An option of ``torch.compile(backend="taso")`` that does not exist or makes no sense."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BackendOptions(Options):
     """The fields of :class:`Options`, with shorter limits, since a model may have many graphs, and one more."""
 
@@ -88,38 +88,38 @@ def taso(
     Args:
         graph: what was captured; weights are among its inputs.
         examples: its inputs at this call.
-        options: the fields of :class:`BackendOptions` but ``device``, which is where the inputs are.
+        options: the fields of :class:`BackendOptions`.
         mode: there are no modes; ``options`` say all.
 
     Raises:
         BackendError: an option does not exist or makes no sense.
     """
-    chosen = _options(options, mode, _device(examples))
+    chosen = _options(options, mode)
     name = f"graph {next(_numbers)} of torch.compile"
     reason = why_untouched(graph, examples)
     if reason:
         _log.warning("%s runs as it is: %s", name, reason)
         return _inductor(graph, examples) if chosen.runtime == "inductor" else graph.forward
-    return _Compiled(name, graph, chosen)
+    return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
 
 
-def _options(options: Mapping[str, Any] | None, mode: str | None, device: str) -> BackendOptions:
+def _options(options: Mapping[str, Any] | None, mode: str | None) -> BackendOptions:
     import torch._inductor.config as inductor
 
     if mode not in (None, "default"):
         raise BackendError(f"the backend taso has no mode {mode}; use options, e.g. options={{'freeze': True}}")
-    known = [option.name for option in fields(BackendOptions) if option.name != "device"]
+    known = [option.name for option in fields(BackendOptions)]
     for name in options or {}:
         if name not in known:
             close = get_close_matches(name, known, n=3) or known
             raise BackendError(f"the backend taso has no option {name!r}; did you mean {', '.join(close)}?")
-    given: dict[str, Any] = {"freeze": inductor.freezing, **(options or {}), "device": device}
+    given: dict[str, Any] = {"freeze": inductor.freezing, **(options or {})}
     return BackendOptions(**given)
 
 
-def _device(examples: Sequence[Any]) -> str:
-    devices = [x.device for x in examples if isinstance(x, Tensor)]
-    return str(next((device for device in devices if device.type != "cpu"), "cpu"))
+def _device_type(examples: Sequence[Any]) -> str:
+    types = [x.device.type for x in examples if isinstance(x, Tensor)]
+    return next((type_ for type_ in types if type_ != "cpu"), "cpu")
 
 
 def _inductor(graph: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -151,9 +151,8 @@ class _Running:
 class _Compiled:
     """A captured graph with what it was made into, once it was called."""
 
-    def __init__(self, name: str, graph: fx.GraphModule, options: BackendOptions) -> None:
-        self._name, self._graph, self._options = name, graph, options
-        self._autocast = AutocastState(torch.device(options.device).type)
+    def __init__(self, name: str, graph: fx.GraphModule, options: BackendOptions, autocast: AutocastState) -> None:
+        self._name, self._graph, self._options, self._autocast = name, graph, options, autocast
         self._places = frozenset(weight_places(graph)) if options.freeze else frozenset[int]()
         self._known: tuple[Program, Decision] | None = None
         self._running: _Running | None = None
@@ -190,7 +189,7 @@ class _Compiled:
         frozen = FrozenWeights({place: args[place] for place in sorted(self._places)})
         inputs = tuple(arg for place, arg in enumerate(args) if place not in self._places)
         made: Runner | None = None
-        if self._known is None or frozen.are_tied:
+        if self._known is None:
             source = Source(self._name, Captured(self._graph, frozen.tensors, self._autocast), inputs)
             program = import_source(source)
             if any(is_write(node) for node in program.graph.effects):
@@ -199,7 +198,8 @@ class _Compiled:
         else:
             program, decision = self._known
             program = reweighted(program, frozen.tensors)
-        self._known = program, decision
+        # What is tied is one weight of the program, and may be untied at the next call.
+        self._known = None if frozen.are_tied else (program, decision)
         if decision.keeps_original:
             return _Running(self._graph)
         made = decision.carry_out(program, inputs) if made is None else made

@@ -21,11 +21,11 @@ from torch.utils import _pytree as pytree
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.runtime.artifact import CODE, MODEL, ONNX, exported_program
-from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, to_float64
+from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
 from taso_py.runtime.roundtrip import same
 
 ROUNDINGS = 4096
-"""Roundings of its element type that a result of ONNX Runtime, whose kernels are its own, may differ by."""
+"""How many roundings a result of ONNX Runtime, whose kernels are its own, may differ by, within limits."""
 
 
 class EmitError(TasoError):
@@ -99,7 +99,7 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
         raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
     for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
         compared = compare_output(place, EXAMPLE, before.contiguous(), after.contiguous(), to_float64(before))
-        allowed = ROUNDINGS * torch.finfo(before.dtype).eps if before.is_floating_point() else 0.0
+        allowed = roundings(before.dtype, ROUNDINGS) if before.is_floating_point() else 0.0
         if compared.problem or compared.error > allowed:
             problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"
             raise EmitError(f"ONNX Runtime gives another result {place}: {problem}")
@@ -148,8 +148,11 @@ def to_code(content: bytes) -> bytes:
         (Path(folder) / MODEL).write_bytes(content)
         path = Path(folder) / CODE
         path.write_text(text, encoding="utf-8")
-        written = runpy.run_path(str(path))["Optimized"]()
-        if not same(outputs_of(exported.module(), args, kwargs), outputs_of(written, args, kwargs)):
+        try:
+            found = outputs_of(runpy.run_path(str(path))["Optimized"](), args, kwargs)
+        except Exception as error:  # a name or a constant may have no form in code
+            raise EmitError(f"the code does not run: {first_line(error)}") from error
+        if not same(outputs_of(exported.module(), args, kwargs), found):
             raise EmitError("the code gives another result than the program")
     return text.encode()
 

@@ -131,8 +131,8 @@ def optimize_source(
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or owned(import_source(source))
         with state_kept(program, [source.callable()]):
-            check_import(source, program, options.seed)
-            return _Job(source, options, rules, trace).run(program, output, forms)
+            notes = check_import(source, program, options.seed)
+            return _Job(source, options, rules, trace, notes).run(program, output, forms)
 
 
 @dataclass
@@ -143,6 +143,8 @@ class _Job:
     options: Options
     rules: Sequence[Substitution]
     trace: Trace | None
+    notes: Sequence[str]
+    """What there is to tell before it begins."""
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
@@ -164,7 +166,7 @@ class _Job:
                     reload=self.options.reload or output is not None,
                 )
                 judgement = trial.hold(found, runtimes)
-        notes = [*describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
+        notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
         report = self._report(program, found, judgement, notes)
         trace = judgement.winner.candidate.trace
         if output is not None:

@@ -63,7 +63,7 @@ class ProfileOptions:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0:
+        if not self.seconds > 0:
             raise ProfileError("profiling needs a time above 0; give --seconds a few")
 
 

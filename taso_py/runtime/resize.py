@@ -5,7 +5,7 @@ Invariant: the inputs are such that the original takes them: their sizes are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
+from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, choose
@@ -27,29 +28,40 @@ NAMED = 8
 """How many rules a note names."""
 
 
-def resized_cases(program: Program, modules: Iterable[Callable[..., Any]], seed: int) -> list[tuple[str, Arguments]]:
+def resized_cases(
+    program: Program, modules: Mapping[str, Callable[..., Any]], seed: int
+) -> tuple[list[tuple[str, Arguments]], list[str]]:
     """Arguments of other sizes for a comparison, with what to call them; none where no size is open.
 
     Args:
         program: whose arguments they are.
-        modules: the original, and others that must take them; sizes that one refuses, although the range of the export
-            has them, are left out.
+        modules: the original, and others that should take them, by what they are.
         seed: of their content.
+
+    Returns:
+        The cases, and a note for each that is left out, since a module refuses it although the export's range has it.
     """
     cases: list[tuple[str, Arguments]] = []
+    notes: list[str] = []
     for sizes in other_sizes(program.open):
+        name = ", ".join(f"{size.name}={value}" for size, value in sizes.items())
         case = resized(program, sizes, seed)
-        if all(_takes(module, case) for module in modules):
-            cases.append((", ".join(f"{size.name}={value}" for size, value in sizes.items()), case))
-    return cases
+        refusals = (f"{what} ({reason})" for what, module in modules.items() if (reason := _refusal(module, case)))
+        refusal = next(refusals, None)
+        if refusal is None:
+            cases.append((name, case))
+        else:
+            notes.append(f"not compared at {name}, which is in the export's range but refused by {refusal}")
+    return cases, notes
 
 
-def _takes(module: Callable[..., Any], case: Arguments) -> bool:
+def _refusal(module: Callable[..., Any], case: Arguments) -> str:
+    """What a module says if it does not take arguments; empty if it does."""
     try:
         outputs_of(module, *case)
-    except Exception:  # a model may raise anything
-        return False
-    return True
+    except Exception as error:  # a model may raise anything
+        return first_line(error)
+    return ""
 
 
 def describe(program: Program, rules: Sequence[Substitution]) -> list[str]:

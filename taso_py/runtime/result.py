@@ -26,11 +26,10 @@ class OptimizeError(TasoError):
     """An optimization that cannot be carried out as asked."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """How to optimize; the defaults are those of the command line."""
 
-    device: str = "cpu"
     runtime: str = "eager"
     search: str = "backtracking"
     alpha: float = 1.05
@@ -38,7 +37,7 @@ class Options:
     time_limit: float = 60.0
     """Seconds of search; what it takes to measure new kernels comes on top."""
     numerics: Numerics | None = None
-    """The cap; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
+    """The cap, or its label; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
     seed: int = 0
     race_seconds: float = 20.0
     reload: bool = True
@@ -52,6 +51,11 @@ class Options:
     progress: bool = False
 
     def __post_init__(self) -> None:
+        label: object = self.numerics
+        if isinstance(label, str):
+            object.__setattr__(self, "numerics", Numerics.labelled(label))
+        if not 0 <= self.seed < 2**63:
+            raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")
         if not self.race_seconds > 0:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:

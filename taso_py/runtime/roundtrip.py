@@ -132,13 +132,23 @@ def same(expected: Sequence[object], found: Sequence[object], is_open: bool = Fa
             places = zip(left.stride(), right.stride(), left.shape, strict=True)
             if any(one != other for one, other, size in places if not (is_open and size == 1)):
                 return False
-            if not torch.equal(torch.nan_to_num(left, nan=0.0), torch.nan_to_num(right, nan=0.0)):
-                return False
-            if not torch.equal(left.isnan(), right.isnan()):
+            if not _are_bits_equal(left, right):
                 return False
         elif left != right:
             return False
     return True
+
+
+def _are_bits_equal(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors of one type are equal in every bit but those of NaN: zeros have signs."""
+    if left.is_complex():
+        left, right = torch.view_as_real(left.resolve_conj()), torch.view_as_real(right.resolve_conj())
+    if not left.is_floating_point():
+        return torch.equal(left, right)
+    left, right = left.double(), right.double()
+    is_nan = left.isnan()
+    alike = (left == right) & (left.signbit() == right.signbit())
+    return torch.equal(is_nan, right.isnan()) and bool((alike | is_nan).all())
 
 
 def opaque_kinds(program: Program) -> Counter[str]:

@@ -99,7 +99,8 @@ def load_source(
     module, examples = (_from_zoo if text.startswith("zoo:") else _from_factory)(text, seed)
     if specs:
         generator = torch.Generator().manual_seed(seed)
-        examples = tuple(spec.random(dtype or torch.float32, generator) for spec in specs)
+        with _blame(text, f"making inputs of {' and '.join(inputs)}"):
+            examples = tuple(spec.random(dtype or torch.float32, generator) for spec in specs)
     args, kwargs = _split(text, examples)
     _check_call(text, module, args, kwargs)
     with _blame(text, f"moving the model to {target}"):
@@ -113,7 +114,8 @@ def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
     if at and not (batch.isdecimal() and int(batch)):
         raise SourceError(f"{text}: a batch size is a whole number, as in zoo:{name}@8")
     try:
-        return zoo.get(name).make(seed, batch=int(batch or 1))
+        with _blame(text, "making it"):
+            return zoo.get(name).make(seed, batch=int(batch or 1))
     except zoo.ZooError as error:
         raise SourceError(str(error)) from error
 
@@ -173,7 +175,7 @@ def _blame(text: str, action: str) -> Generator[None]:
     """Turn whatever the user's code raises into a `SourceError`."""
     try:
         yield
-    except SourceError:
+    except (SourceError, zoo.ZooError):
         raise
     except (Exception, SystemExit) as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0]
@@ -211,11 +213,6 @@ def _check_call(text: str, module: nn.Module, args: tuple[Any, ...], kwargs: dic
 
 def _place(value: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
     """The same inputs on the device, floating-point tensors in the dtype."""
-    if isinstance(value, Tensor):
-        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-    if isinstance(value, tuple | list):
-        items = [_place(item, device, dtype) for item in value]
-        return tuple(items) if isinstance(value, tuple) else items
-    if isinstance(value, dict):
-        return {key: _place(item, device, dtype) for key, item in value.items()}
-    return value
+    return pytree.tree_map_only(
+        Tensor, lambda leaf: leaf.to(device=device, dtype=dtype if leaf.is_floating_point() else None), value
+    )

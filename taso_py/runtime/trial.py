@@ -18,15 +18,18 @@ from typing import Any
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
-from taso_py.backend.schema import stored_bytes
+from taso_py.backend.schema import may_draw, overload_named, stored_bytes
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
 from taso_py.kernels.saved import dump
+from taso_py.ops.opaque import Opaque
 from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
 from taso_py.runtime.compare import Arguments, Comparison, Oracle, input_cases, without_reference
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
+from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
@@ -37,8 +40,7 @@ ORIGINAL = "original"
 COMPILED_FINALISTS = 1
 """How many rewritten graphs are built for runtimes that compile, which takes up to a minute each."""
 IMPORT_ERROR = 3e-4
-"""By how much the graph may differ from the model where eager mode takes a faster path, relative to the greatest value.
-Elsewhere they agree to the bit."""
+"""By how much the graph may differ from the model at all, relative to the greatest value."""
 EVEN = Ratio(1.0, 1.0, 1.0, 0, 1.0)
 """What is compared with itself."""
 
@@ -102,7 +104,8 @@ class Trial:
 
         Raises:
             TrialError: not even the original agrees with itself.
-            KeyboardInterrupt: it came before it was known what the original takes.
+            KeyboardInterrupt: it came before it was known what the original takes, or before the first round of a
+                confirming race.
         """
         finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
         with self._keeping(*(finalist.module for finalist in finalists.values())):
@@ -192,7 +195,10 @@ class Trial:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
         content, plan, module = self._reloaded(finalist)
         judged = module if finalist.plan is NO_PLAN else poison(module)
-        comparisons = [oracle.compare(judged) for oracle in self._oracles]
+        comparisons: list[Comparison] = []
+        for oracle in self._oracles:
+            with self._keeping(judged):
+                comparisons.append(oracle.compare(judged))
         for note in (note for oracle in self._oracles for note in oracle.notes):
             self._note(note)
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
@@ -203,7 +209,9 @@ class Trial:
 
     def _is_comparable(self, finalist: Finalist) -> bool:
         """Whether what was timed can be compared: not the original itself, nor where compilers draw other numbers."""
-        return finalist.name != ORIGINAL and (finalist.runtime == "eager" or not self.program.graph.effects)
+        if finalist.name == ORIGINAL:
+            return False
+        return finalist.runtime == "eager" or not any(map(_may_draw, self.program.graph.effects))
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
         """The finalist as it is saved, program and plan, and the module loaded from that; or as it is."""
@@ -228,7 +236,7 @@ class Trial:
         """The program in float64, if all of its operators can compute in that."""
         try:
             return build(retype(self.program))
-        except RuntimeError as error:
+        except (RuntimeError, TasoError) as error:
             self._note(without_reference(error))
             return None
 
@@ -237,13 +245,16 @@ class Trial:
         if not self.program.open:
             return []
         saved = serialize(build(self.program), self.source.args, self.source.kwargs, open_shapes(self.program))
-        modules = [self.source.callable(), deserialize(saved)]
-        with self._keeping(*modules):
-            return resized_cases(self.program, modules, self.seed)
+        modules = {"the model": self.source.callable(), "its exported program": deserialize(saved)}
+        with self._keeping(*modules.values()):
+            cases, notes = resized_cases(self.program, modules, self.seed)
+        for note in notes:
+            self._note(note)
+        return cases
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
         with self._keeping(baseline.module, winner.module):
-            return confirm(
+            found = confirm(
                 self.source.call_of(baseline.runner),
                 self.source.call_of(winner.runner),
                 device=self.program.device,
@@ -251,6 +262,9 @@ class Trial:
                 seed=self.seed + 1,
                 on_round=self.on_round,
             )
+        if not found.rounds:
+            raise KeyboardInterrupt  # it came before anything was confirmed
+        return found
 
     def _keeping(self, *modules: nn.Module) -> AbstractContextManager[None]:
         return state_kept(self.program, modules)
@@ -260,21 +274,29 @@ class Trial:
             self.notes.append(text)
 
 
-def check_import(source: Source, program: Program, seed: int) -> None:
-    """Makes sure that the graph, computed plainly, gives what the model gives.
+def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
+    """Makes sure that the graph, computed plainly, gives what the model gives, and tells of small differences.
 
-    Results are judged by the graph in float64, to which what was imported wrongly would seem right.
+    Results are judged by the graph in float64, to which what was imported wrongly would seem right. Outside of exports
+    multi-head attention may take a fused path, which rounds otherwise; without it the two agree to the bit as a rule.
 
     Raises:
         TrialError: it gives something else.
     """
+    found = _compared_with_export(source, program, seed)
+    within = Comparison(tuple(replace(output, allowed=max(output.allowed, IMPORT_ERROR)) for output in found.outputs))
+    if not within.passed:
+        raise TrialError(f"the model gives something else than its export: {within.reason}; docs/limits.md says when")
+    if not found.passed:
+        with without_fused_attention():
+            found = _compared_with_export(source, program, seed)
+    return () if found.passed else (f"the model differs a little from its export, which the result is: {found.reason}",)
+
+
+def _compared_with_export(source: Source, program: Program, seed: int) -> Comparison:
     original = source.callable()
     with state_kept(program, [original]):
-        oracle = Oracle(original, None, input_cases(source.args, source.kwargs, seed))
-        outputs = oracle.compare(build(program)).outputs
-    found = Comparison(tuple(replace(output, allowed=max(output.allowed, IMPORT_ERROR)) for output in outputs))
-    if not found.passed:
-        raise TrialError(f"the model gives something else than its export: {found.reason}; docs/limits.md says when")
+        return Oracle(original, None, input_cases(source.args, source.kwargs, seed)).compare(build(program))
 
 
 def _describe(candidate: Candidate) -> str:
@@ -285,6 +307,11 @@ def _describe(candidate: Candidate) -> str:
 def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
     """Whether ``one`` is the unchanged graph in the runtime of ``other``."""
     return one.name != ORIGINAL and not one.candidate.applied and one.runtime == other.runtime
+
+
+def _may_draw(effect: Node) -> bool:
+    """Whether an effect may draw random numbers, not only write or check something."""
+    return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -137,6 +137,8 @@ def test_arguments_are_checked() -> None:
     check_fixed(math.nan, math.nan)
     with pytest.raises(ArgumentError, match="built for the argument nan, not 1"):
         check_fixed(1.0, math.nan)
+    with pytest.raises(ArgumentError, match="built for the argument True, not tensor"):
+        module(X, torch.ones(2))
     assert torch.equal(module(X, True), X + torch.arange(3))
 
 

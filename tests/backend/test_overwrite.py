@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
-from taso_py.backend import Plan, build, poison
+from taso_py.backend import Plan, build, poison, storage
 from taso_py.backend.storage import Storages, allocates
 from taso_py.frontend import import_module
 
@@ -141,6 +142,43 @@ def check(overload: OpOverload, dtype: torch.dtype) -> bool:
             overload
         )
     return True
+
+
+IMAGE, ROWS, ONE = torch.randn(2, 3, 4, 4), torch.randn(2, 3), torch.ones(3)
+AS_IT_IS = {
+    "conv2d": (IMAGE, torch.eye(3)[:, :, None, None]),
+    "linear": (ROWS, torch.eye(3)),
+    "matmul": (ROWS, torch.eye(3)),
+    "mm": (ROWS, torch.eye(3)),
+    "bmm": (ROWS[None], torch.eye(3)[None]),
+    "addmm": (ROWS, torch.zeros(2, 1), torch.zeros(1, 3)),
+    "_addmm_activation": (ONE, torch.zeros(2, 1), torch.zeros(1, 3)),
+    "batch_norm": (IMAGE, None, None, torch.zeros(3), ONE, False, 0.0, 0.0, False),
+    "layer_norm": (ROWS, [3]),
+    "rms_norm": (ROWS, [3]),
+    "group_norm": (IMAGE, 3),
+    "softmax": (ROWS, 1),
+    "_softmax": (ROWS, 1, False),
+    "mean": (ROWS[:, :1], [1], True),
+    "sum": (ROWS[:, :1], [1], True),
+    "cat": ([ROWS],),
+    "stack": ([ROWS],),
+    "clone": (ROWS,),
+    "embedding": (ROWS, torch.arange(2)),
+    "max_pool2d": (IMAGE, [1, 1]),
+    "avg_pool2d": (IMAGE, [1, 1]),
+    "adaptive_avg_pool2d": (IMAGE, [4, 4]),
+    "scaled_dot_product_attention": (IMAGE, IMAGE, IMAGE),
+}
+"""Calls whose results could be operands as they are, or parts of them."""
+
+
+def test_other_operators_that_allocate_return_new_storage() -> None:
+    assert AS_IT_IS.keys() == storage._ALLOCATING
+    for name, arguments in AS_IT_IS.items():
+        given = {leaf.untyped_storage()._cdata for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
+        for result in leaves(getattr(torch.ops.aten, name)(*arguments)):
+            assert result.untyped_storage()._cdata not in given, name
 
 
 def test_unknown_calls_may_return_anything() -> None:

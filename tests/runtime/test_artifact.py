@@ -1,6 +1,7 @@
 """Saved results: they load without the optimizer, and damaged ones are refused in one line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from taso_py.files import replace_file
 from taso_py.report.optimization import Report, Speedup
 from taso_py.runtime.artifact import ArtifactError, check_writable, load, save, serialize
 
@@ -87,6 +89,25 @@ def test_damage_is_one_line(saved: Path, file: str, content: bytes, message: str
         load(saved)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("plan", [{}, [], "text", {"steps": [{}], "overwrites": True}, {"steps": 3, "overwrites": 1}])
+def test_a_plan_that_is_none_is_blamed_not_the_model(saved: Path, plan: object) -> None:
+    document = json.loads((saved / "plan.json").read_text())
+    (saved / "plan.json").write_text(json.dumps({**document, "plan": plan}))
+    with pytest.raises(ArtifactError, match=r"plan\.json has no plan for model\.pt2: .*; optimize the model again"):
+        load(saved)
+
+
+def test_files_may_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    for mask in (0o022, 0o077):
+        before = os.umask(mask)
+        try:
+            replace_file(tmp_path / "file", "content")
+        finally:
+            os.umask(before)
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -133,3 +133,37 @@ def test_without_a_reference_the_original_is_compared_with(reference: Callable[[
     assert oracle.compare(torch.exp).passed
     assert not oracle.compare(lambda x: torch.exp(x) * (1 + 1e-4)).passed
     assert bool(oracle.notes) == (reference is not None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("share", "passes"), [(0.0, True), (0.1, False), (0.4, False)])
+def test_in_half_precision_few_roundings_are_allowed(dtype: torch.dtype, share: float, passes: bool) -> None:
+    x = X.to(dtype)
+    for reference in (torch.tanh, None):
+        oracle = Oracle(torch.tanh, reference, [("example", ((x,), {}))])
+        assert oracle.compare(lambda x: torch.tanh(x) * (1 - share)).passed == passes
+
+
+def _masked(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, -torch.inf)
+
+
+@pytest.mark.parametrize("instead", [0.0, torch.inf, torch.nan, -1e30])
+def test_what_is_meant_to_be_infinite_is(instead: float) -> None:
+    assert _compare(_masked, _masked).passed
+    comparison = _compare(lambda x: torch.where(x > 0, x, instead), _masked)
+    assert comparison.worst is not None
+    assert comparison.worst.problem == "not infinite where the original is"
+
+
+def test_what_overflows_only_in_the_original_may_be_anything() -> None:
+    def original(x: Tensor) -> Tensor:
+        return (x * 0 + 3e38) * 10 if x.dtype is torch.float32 else x * 0 + 3e39
+
+    assert _compare(lambda x: x * 0, original).passed
+
+
+def test_outputs_that_are_nowhere_finite_are_told() -> None:
+    oracle = Oracle(lambda x: x / 0, None, input_cases((X,), {}, seed=0))
+    assert oracle.compare(lambda x: x / 0).passed
+    assert "the model gives no finite number for example inputs; that compares nothing" in oracle.notes

@@ -278,3 +278,26 @@ def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], message:
 def test_there_are_no_modes() -> None:
     with pytest.raises(Exception, match="no mode max-autotune"), torch.no_grad():
         torch.compile(torch.relu, backend=dynamo.taso, mode="max-autotune")(X)
+
+
+def test_weights_that_are_no_longer_tied_are_read_each_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+            self.two.weight.data = self.one.weight.data
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.one(x).relu() + self.two(x).tanh()
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    module, x = Tied().eval(), torch.randn(3, 6)
+    result = compiled(module, freeze=True)
+    with torch.no_grad():
+        same(module, result, x)
+        for layer in (module.two, module.one):
+            layer.weight.data = torch.randn(6, 6)
+            same(module, result, x)

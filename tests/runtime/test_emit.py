@@ -65,6 +65,12 @@ def test_code_that_computes_something_else_is_not_written(content: bytes, monkey
     assert emit(content, ["code"]) == ({}, ["model.py was not written: the code gives another result than the program"])
 
 
+def test_code_that_does_not_run_is_a_note(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "_lines", lambda *_: ["def forward(self, x):", "    return absent"])
+    files, notes = emit(content, ("pt2", "code"))
+    assert (files, notes) == ({}, ["model.py was not written: the code does not run: name 'absent' is not defined"])
+
+
 def test_onnx_computes_the_same(content: bytes) -> None:
     session = pytest.importorskip("onnxruntime").InferenceSession(to_onnx(content))
     torch.manual_seed(0)

@@ -70,9 +70,13 @@ def test_other_sizes_are_in_range(program: Program) -> None:
 def test_arguments_of_other_sizes_are_such_that_the_original_takes_them(program: Program) -> None:
     original = exported().module()
     built, reference = build(program), build(retype(program))
-    cases = resized_cases(program, [original], 0)
+    cases, notes = resized_cases(program, {"the model": original}, 0)
     # With one row the indices into eight are out of range.
     assert [name for name, _ in cases] == ["x.0=17, index.0=11", "x.0=11, index.0=5", "x.0=8, index.0=8"]
+    (note,) = notes
+    assert note.startswith(
+        "not compared at x.0=1, index.0=1, which is in the export's range but refused by the model ("
+    )
     assert Oracle(original, reference, cases).compare(built).passed
     (case, *_) = cases
     broken = Oracle(original, reference, [case]).compare(lambda *args: [value + 1 for value in built(*args)])
@@ -89,7 +93,7 @@ def test_arguments_of_other_sizes_lie_in_memory_as_the_example_does() -> None:
     image = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     opened = torch.export.export(nn.ReLU(), (image,), dynamic_shapes=({1: dim},))
     program = import_program(opened)
-    cases = resized_cases(program, [], 0)
+    cases, _ = resized_cases(program, {}, 0)
     for _, (args, _) in cases:
         assert args[0].is_contiguous(memory_format=torch.channels_last)
         assert difference(opened.module(), build(program), args, is_open=True) == ""
@@ -99,7 +103,7 @@ def test_arguments_of_other_sizes_lie_in_memory_as_the_example_does() -> None:
 def test_arguments_of_other_sizes_are_expanded_where_the_example_is() -> None:
     example = torch.randn(2, 1, 4).expand(2, 3, 4)
     opened = torch.export.export(nn.ReLU(), (example,), dynamic_shapes=({1: Dim("rows"), 2: Dim("columns")},))
-    cases = resized_cases(import_program(opened), [], 0)
+    cases, _ = resized_cases(import_program(opened), {}, 0)
     made = [args[0] for _, (args, _) in cases]
     assert all(x.stride(1) == 0 for x in made if x.shape[1] > 1)
     assert (2, 7, 9) in [tuple(x.shape) for x in made]

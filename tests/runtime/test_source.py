@@ -286,3 +286,28 @@ def test_a_model_is_cast_to_floating_point_only(name: str) -> None:
 def test_devices_that_are_not_here(device: str, problem: str) -> None:
     with pytest.raises(DeviceError, match=problem):
         load_source("zoo:nasrnn", device=device)
+
+
+@pytest.mark.parametrize(
+    ("model", "specs", "expected"),
+    [("bare", ["9999999x9999999x9999"], "making inputs of 9999999x9999999x9999"), ("zoo", [], "making it")],
+)
+def test_what_no_memory_holds_is_one_line(models: str, model: str, specs: list[str], expected: str) -> None:
+    text = "zoo:squeezenet1_1@999999999999" if model == "zoo" else f"{models}:{model}"
+    with pytest.raises(SourceError, match=expected):
+        load_source(text, specs)
+
+
+def test_inputs_of_any_structure_keep_it(tmp_path: Path) -> None:
+    path = tmp_path / "structured.py"
+    path.write_text(
+        "import torch, collections\n"
+        "Pair = collections.namedtuple('Pair', 'x y')\n"
+        "class Sum(torch.nn.Module):\n"
+        "    def forward(self, pair): return pair.x + pair.y\n"
+        "def model(): return Sum(), (Pair(torch.ones(2), torch.arange(2)),)\n"
+    )
+    source = load_source(f"{path}:model", dtype="fp64")
+    (pair,) = source.args
+    assert (pair.x.dtype, pair.y.dtype) == (torch.float64, torch.int64)
+    assert source.callable()(pair).tolist() == [1.0, 2.0]

@@ -17,6 +17,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
+from taso_py.rules.verdict import Numerics
 from taso_py.runtime import artifact, optimize, trial
 from taso_py.runtime.artifact import load
 from taso_py.runtime.decisions import Winners
@@ -203,6 +204,107 @@ def test_what_is_imported_wrongly_is_refused() -> None:
         check_import(source, program, 0)
     with without_fused_attention():
         check_import(source, program, 0)
+
+
+class Slightly(nn.Module):
+    """Exports as something a little else than it computes, or much else."""
+
+    def __init__(self, apart: float) -> None:
+        super().__init__()
+        self.apart = apart
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin() * (1.0 if torch.compiler.is_exporting() else 1.0 + self.apart)
+
+
+@pytest.mark.parametrize(("apart", "told"), [(0.0, False), (1e-4, True)])
+def test_a_small_difference_from_the_export_is_told(apart: float, told: bool) -> None:
+    source = Source("slightly", Slightly(apart), (X,), {})
+    notes = check_import(source, import_source(source), 0)
+    assert [note.partition(",")[0] for note in notes] == ["the model differs a little from its export"] * told
+
+
+def test_a_difference_that_the_fused_path_makes_is_not_told() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)
+    source = Source("encoder", nn.TransformerEncoder(layer, 2).eval(), (torch.randn(2, 6, 64),), {})
+    with torch.no_grad():
+        assert check_import(source, import_source(source), 0) == ()
+
+
+class Bits(nn.Module):
+    """Reads the bits of numbers, of which float64 has others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(torch.int32) + 1
+
+
+def test_without_a_reference_the_original_is_what_a_result_is_compared_with() -> None:
+    found = optimize.optimize(Bits(), X, race_seconds=0.1, time_limit=1.0, cache=False)
+    assert found.report.comparison_passed
+    assert any(note.startswith("nothing computes it in float64") for note in found.report.notes)
+    assert torch.equal(found.module(X), X.view(torch.int32) + 1)
+
+
+@pytest.mark.parametrize("body", ["writes", "asserts", "draws"])
+def test_what_a_compiler_made_is_compared_unless_it_draws_numbers(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Effects(Layers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: Tensor
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if body == "writes":
+                self.calls.add_(1)
+            elif body == "asserts":
+                torch.ops.aten._assert_async.default(x.sum() > -1e9)
+            else:
+                return super().forward(x) + 1e-9 * torch.rand(1)
+            return super().forward(x)
+
+    monkeypatch.setattr(trial, "prepare", lambda *_, **__: lambda x: torch.zeros_like(x))
+    options = Options(runtime="inductor", time_limit=1.0, race_seconds=0.5, kernels=False, cache=False)
+    found = optimize_source(Source("effects", Effects().eval(), (X,), {}), options, [])
+    assert found.keeps_original == (body != "draws")
+
+
+def test_state_does_not_develop_from_one_comparison_to_the_next() -> None:
+    """Sizes that are open are compared by an oracle of their own, whose original begins anew."""
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(Counting().eval(), (torch.randn(4, 8),), dynamic_shapes=({0: batch},))
+    found = optimize.optimize(program, race_seconds=0.1, time_limit=1.0, cache=False)
+    assert found.report.comparison_passed
+
+
+def test_an_interrupt_before_anything_is_confirmed_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> Race:
+        return Race({"baseline": (), "winner": ()}, RaceStop.INTERRUPTED)
+
+    monkeypatch.setattr(trial, "confirm", interrupted)
+    _search(monkeypatch, _once)
+    with pytest.raises(KeyboardInterrupt):
+        _clamped()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"numerics": "reordered"}, "no numerics class is called 'reordered'; there are exact, reorder"),
+        ({"seed": -1}, "a seed is a whole number from 0"),
+        ({"seed": 2**64}, "a seed is a whole number from 0"),
+        ({"alpha": float("nan")}, "alpha and growth"),
+        ({"time_limit": float("nan")}, "a time limit"),
+        ({"race_seconds": float("nan")}, "race_seconds must be positive"),
+    ],
+)
+def test_options_without_meaning_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TasoError, match=message):
+        optimize.optimize(Layers(), X, **options)
+
+
+def test_a_numerics_class_has_a_label() -> None:
+    assert Options(numerics="zero-terms") == Options(numerics=Numerics.ZERO_TERMS)  # pyright: ignore[reportArgumentType]
+    assert [Numerics.labelled(one.label) for one in Numerics] == list(Numerics)
 
 
 def test_optimizing_in_inference_mode_gives_a_result_for_outside_of_it() -> None:

@@ -45,6 +45,15 @@ class Dependent(torch.nn.Module):
 
 def dependent():
     return Dependent(), (torch.randn(3),)
+
+class Talking(Two):
+    def forward(self, x):
+        print("called")
+        return super().forward(x)
+
+def talking():
+    print("loading weights")
+    return Talking().eval(), (torch.randn(1, 512),)
 """
 
 
@@ -105,6 +114,35 @@ def test_profile_writes_page_data_and_trace(model: Path, capsys: pytest.CaptureF
     assert "bottleneck" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small_roofline")
+@pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
+def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
+    assert main([command[0], f"{model / 'mine.py'}:talking", *command[1:], *options, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["model"].endswith("mine.py:talking")
+    assert "loading weights" in printed.err
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", "99999999999999999999"])
+def test_a_seed_is_a_number_that_generators_take(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["optimize", "zoo:nasrnn", "--seed", seed])
+    assert ended.value.code == 2
+    assert f"'{seed}' is not a whole number below 2**63" in capsys.readouterr().err
+
+
+def test_latencies_that_cannot_be_kept_are_not_imported(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "none.json").write_text('{"format": "taso-py latencies 1", "environments": {}, "latencies": []}')
+    assert main(["latencies", "import", str(model / "none.json")]) == 0
+    monkeypatch.setenv("TASO_PY_CACHE", str(model / "mine.py"))
+    for arguments in (["import", str(model / "none.json")], ["clear"]):
+        assert main(["latencies", *arguments]) == 2
+        assert "nothing was changed" in capsys.readouterr().err
+
+
 def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
     torch.export.save(torch.export.export(module, (torch.randn(2, 8),)), model / "mine.pt2")
@@ -121,7 +159,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:absent"], "absent"),
         (["optimize", "{}/mine.py:not_a_module"], "int"),
         (["optimize", "{}/mine.py:model", "--input", "1x513"], "1x513"),
-        (["optimize", "{}/mine.py:model", "--input", "1x512:int64"], ""),
+        (["optimize", "{}/mine.py:model", "--input", "1x512:int64"], "to have the same dtype"),
         (["optimize", "{}/mine.py:model", "--input", "axb"], "axb"),
         (["optimize", "{}/mine.py:dependent"], "depends on the data"),
         (["optimize", "{}/broken.pt2"], "broken.pt2"),
@@ -136,6 +174,9 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:model", "--emit", "pt2,pdf", "--output", "{}/out"], "no form 'pdf'"),
         (["profile", "absent.py:model"], "absent.py"),
         (["profile", "{}/mine.py:model", "--seconds", "0"], "--seconds"),
+        (["profile", "{}/mine.py:model", "--seconds", "nan"], "--seconds"),
+        (["optimize", "{}/mine.py:model", "--alpha", "nan"], "alpha"),
+        (["optimize", "{}/mine.py:model", "--time-limit", "nan"], "time limit"),
         (["profile", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),
         (["replay", "{}/mine.py", "{}/mine.py:model"], "no trace"),
         (["rules", "show", "rffffffffffff"], "no rule has the identifier"),

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, RenderableType
+
 from taso_py.rules.verdict import Numerics
 
 MODEL_HELP = """MODEL is one of
@@ -34,13 +36,26 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
+def show(what: RenderableType) -> None:
+    """Writes a result for people to standard output; lines are broken for a terminal only."""
+    console = Console()
+    console.print(what, soft_wrap=not console.is_terminal)
+
+
+def seed(text: str) -> int:
+    """A seed: a whole number that PyTorch's generators take."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number below 2**63")
+    return int(text)
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds MODEL, and the options that say on which inputs and where it runs."""
     parser.add_argument("model", metavar="MODEL", help="see below")
     parser.add_argument("--input", metavar="SPEC", action="append", default=[], help="an example input; once per input")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", metavar="D", help="cast the model to bf16, fp16, fp32 or fp64 first")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, random inputs and the order of timing")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights, random inputs and the order of timing")
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +80,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--numerics",
         metavar="CLASS",
-        choices=[numerics.name.lower().replace("_", "-") for numerics in Numerics],
+        choices=[numerics.label for numerics in Numerics],
         help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
     )
     parser.add_argument(
@@ -76,6 +91,4 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """What these options say, as fields of :class:`taso_py.runtime.optimize.Options`."""
     fields = {name: getattr(parsed, name) for name in ("search", "alpha", "budget", "time_limit", "seed")}
-    cap = parsed.numerics
-    numerics = None if cap is None else Numerics[cap.upper().replace("-", "_")]
-    return {**fields, "numerics": numerics, "progress": True}
+    return {**fields, "numerics": parsed.numerics, "progress": True}

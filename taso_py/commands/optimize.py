@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, command, print_json, search_options
+from taso_py.commands.common import MODEL_HELP, add_model, add_search, command, print_json, search_options, show
 
 
 def add(commands: Any) -> None:
@@ -51,15 +51,14 @@ def _optimize(parsed: argparse.Namespace) -> int:
     forms = tuple(parsed.emit.split(","))
     if parsed.output is None and forms != ("pt2",):
         raise OptimizeError("--emit says what to write; --output DIR says where")
-    options = Options(
-        device=parsed.device, runtime=parsed.runtime, race_seconds=parsed.race_seconds, **search_options(parsed)
-    )
+    options = Options(runtime=parsed.runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
     rules = read_rules(options, parsed.rules)
     trace = None if parsed.trace is None else load_trace(parsed.trace)
-    source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-    optimized = optimize_source(source, options, rules, output=parsed.output, forms=forms, trace=trace)
+    with redirect_stdout(sys.stderr):  # what a model prints is no result
+        source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+        optimized = optimize_source(source, options, rules, output=parsed.output, forms=forms, trace=trace)
     if parsed.json:
         print_json(optimized.report.as_dict())
     else:
-        Console().print(optimized.report)
+        show(optimized.report)
     return 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, command, print_json, search_options
+from taso_py.commands.common import MODEL_HELP, add_model, add_search, command, print_json, search_options, show
 
 
 def add(commands: Any) -> None:
@@ -35,10 +35,11 @@ def _predict(parsed: argparse.Namespace) -> int:
 
     options = Options(**search_options(parsed))
     rules = read_rules(options, parsed.rules)
-    source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-    prediction = predict(source, options, rules, parsed.environment, parsed.output)
+    with redirect_stdout(sys.stderr):  # what a model prints is no result
+        source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+        prediction = predict(source, options, rules, parsed.environment, parsed.output)
     if parsed.json:
         print_json(prediction.as_dict())
     else:
-        Console().print(prediction)
+        show(prediction)
     return 0

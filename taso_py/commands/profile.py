@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from taso_py.commands.common import MODEL_HELP, add_model, command, print_json
+from taso_py.commands.common import MODEL_HELP, add_model, command, print_json, show
 
 
 def add(commands: Any) -> None:
@@ -31,10 +31,11 @@ def _profile(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.source import load_source
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
-    source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-    profile = profile_source(source, options, parsed.output)
+    with redirect_stdout(sys.stderr):  # what a model prints is no result
+        source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+        profile = profile_source(source, options, parsed.output)
     if parsed.json:
         print_json(profile.as_dict())
     else:
-        Console().print(profile)
+        show(profile)
     return 0

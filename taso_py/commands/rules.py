@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from taso_py.commands.common import command, print_json
+from taso_py.commands.common import command, print_json, show
 from taso_py.ir.errors import TasoError
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -70,5 +69,5 @@ def _rules_stats(rules: Sequence[Substitution], as_json: bool) -> int:
     for name, value in stats.items():
         text = ", ".join(f"{k}: {n}" for k, n in value.items()) if isinstance(value, dict) else str(value)
         table.add_row(name, text)
-    Console().print(table)
+    show(table)
     return 0

@@ -242,13 +242,12 @@ def mebibytes(size: float) -> str:
 
 def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[Text]:
     """A table that fits a terminal of 80 columns, each place in a line of its own."""
-    yield Text(
-        f"{name:<20}{'ms':>9}{'share':>7}{'count':>6}{'alone':>9}{'GFLOP/s':>8}{'GB/s':>7} bound    of roof", "dim"
-    )
+    columns = f"{'ms':>9}{'share':>6}{'count':>6}{'alone':>9}{'GFLOP/s':>8}{'GB/s':>7} {'bound':<8}{'of roof':>8}"
+    yield Text(f"{name:<18}{columns}", "dim")
     for row in rows:
         seconds = max(row.ms, 1e-9) * 1e-3
         yield Text(
-            f"{row.kind[-19:]:<20}{row.ms:>9.3f}{row.share:>7.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
+            f"{row.kind[-17:]:<18}{row.ms:>9.3f}{row.share:>6.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
             f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} "
             f"{row.bound:<8}{row.achieved:>8.0%}"
         )

@@ -100,6 +100,16 @@ def test_the_summary_names_the_bottlenecks() -> None:
     assert "compute-bound" in text
 
 
+def test_the_summary_fits_a_terminal() -> None:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(PROFILE)
+    lines = captured.get().splitlines()
+    (header,) = (line for line in lines if line.startswith("bottleneck"))
+    assert header.endswith("of roof")
+    assert sum(line.endswith("%") and line.startswith("linear") for line in lines) >= 2
+
+
 def test_bars_follow_each_other_and_stay_inside() -> None:
     kinds = colours([one.kind for one in PROFILE.kinds])
     drawn = timeline(PROFILE, kinds)

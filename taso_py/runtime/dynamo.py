@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any
@@ -108,13 +107,7 @@ def _options(options: Mapping[str, Any] | None, mode: str | None) -> BackendOpti
 
     if mode not in (None, "default"):
         raise BackendError(f"the backend taso has no mode {mode}; use options, e.g. options={{'freeze': True}}")
-    known = [option.name for option in fields(BackendOptions)]
-    for name in options or {}:
-        if name not in known:
-            close = get_close_matches(name, known, n=3) or known
-            raise BackendError(f"the backend taso has no option {name!r}; did you mean {', '.join(close)}?")
-    given: dict[str, Any] = {"freeze": inductor.freezing, **(options or {})}
-    return BackendOptions(**given)
+    return BackendOptions.named({"freeze": inductor.freezing, **(options or {})})
 
 
 def _device_type(examples: Sequence[Any]) -> str:

@@ -90,7 +90,7 @@ def optimize(
     if isinstance(module, nn.Module):
         module = adapt(module)
     source = Source(name, module, tuple(example_inputs), dict(example_kwargs or {}))
-    chosen = Options(**options)
+    chosen = Options.named(options)
     return optimize_source(source, chosen, read_rules(chosen), None if output is None else Path(output))
 
 

@@ -5,7 +5,10 @@ Invariant: options that make no sense cannot be made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Self
 
 from taso_py.backend import Plan
 from taso_py.ir.errors import TasoError
@@ -49,6 +52,20 @@ class Options:
     cache: bool = True
     """Whether what wins is remembered, on disk too, beside the latencies, and what won before stays in the running."""
     progress: bool = False
+
+    @classmethod
+    def named(cls, options: Mapping[str, Any]) -> Self:
+        """The options of these names, the others as they are by default.
+
+        Raises:
+            TasoError: an option does not exist or makes no sense.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                close = get_close_matches(name, known, n=3) or known
+                raise OptimizeError(f"there is no option {name!r}; did you mean {', '.join(close)}?")
+        return cls(**options)
 
     def __post_init__(self) -> None:
         label: object = self.numerics

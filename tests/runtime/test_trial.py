@@ -289,6 +289,8 @@ def test_an_interrupt_before_anything_is_confirmed_ends_it_all(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"device": "cuda"}, "there is no option 'device'; did you mean"),
+        ({"time_limt": 3}, "there is no option 'time_limt'; did you mean time_limit"),
         ({"numerics": "reordered"}, "no numerics class is called 'reordered'; there are exact, reorder"),
         ({"seed": -1}, "a seed is a whole number from 0"),
         ({"seed": 2**64}, "a seed is a whole number from 0"),

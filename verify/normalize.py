@@ -204,7 +204,10 @@ class Normalizer:
             return []
         body = self.sum(scalar.body, inside, [*known, *guards])
         if scalar.is_max:
-            return self._maxima.over(names, guards, body, known)
+            greatest = self._maxima.over(names, guards, body, known)
+            for term in greatest:
+                self._poles.note([term], [*known, *term.guards])
+            return greatest
         total = [term._replace(bound=(*names, *term.bound), guards=(*guards, *term.guards)) for term in body]
         simple = self.cells.simplified(total, known)
         if not self._is_algebra:

@@ -1,8 +1,9 @@
-"""Where an element is divided by something: the target must be defined wherever the source is.
+"""Where an element is no number: the target must be defined wherever the source is.
 
-A pole is a reciprocal, a square root or the reciprocal of one, that is computed on the way to an element. One of the
-target does no harm if its argument is evidently greater than zero, or if the source has it too: then the source is not
-defined where the target is not. Poles are compared after normalisation, since ``1/(a*b)`` has those of ``1/a * 1/b``.
+A pole is a reciprocal, a square root or the reciprocal of one, or a maximum, that is computed on the way to an element:
+the greatest of no values is minus infinity. One of the target does no harm if its argument is evidently greater than
+zero, or its window evidently not empty; or if the source has it too: then the source is not defined where the target is
+not. Poles are compared after normalisation, since ``1/(a*b)`` has those of ``1/a * 1/b``.
 
 Invariant: what is left out of the source's poles, or added to the target's, can only make more rules fail.
 """
@@ -34,8 +35,14 @@ class Poles:
         """Takes note of the poles in a value that is computed where the known guards hold."""
         for term in value:
             for factor in term.factors:
-                if isinstance(factor, Call) and factor.function in POLES and not self._is_harmless(factor, known):
+                if isinstance(factor, Call) and self._is_pole(factor, known):
                     self._found.setdefault(_pole(factor, known))
+
+    def _is_pole(self, call: Call, known: Sequence[Dim]) -> bool:
+        """Whether a call may be no number somewhere."""
+        if call.function == "max":
+            return not self._maxima.is_inhabited(call.arguments[0], known)
+        return call.function in POLES and not self._is_harmless(call, known)
 
     def _is_harmless(self, pole: Call, known: Sequence[Dim]) -> bool:
         """Whether the argument is evidently greater than zero: nowhere less, and with a term that is greater."""

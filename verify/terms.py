@@ -240,6 +240,7 @@ def canonical(term: Term) -> Term | None:
     one with the least text is taken.
     """
     best: tuple[str, Term] | None = None
+    term = _renamed_apart(term)
     for factors in _orders(term):
         bindings, names = _names(factors, term.bound)
         renamed = substitute_term(term._replace(factors=factors), bindings) if bindings else term
@@ -255,6 +256,15 @@ def canonical(term: Term) -> Term | None:
             best = key, candidate
     assert best is not None, "there is at least one order"
     return best[1]
+
+
+def _renamed_apart(term: Term) -> Term:
+    """The same term, its bound indices named otherwise than canonical ones: those are given to others meanwhile.
+
+    The names sort as canonical ones do, so that a canonical term keeps the order of what is inside its calls.
+    """
+    level = height(term.factors)
+    return rename_bound(term, (f"%{level}.{number}'" for number in itertools.count()))
 
 
 def _orders(term: Term) -> Iterator[tuple[Factor, ...]]:

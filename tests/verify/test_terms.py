@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 
 import pytest
 
-from taso_py.ir.size import Dim, symbol
+from taso_py.ir.size import Dim, substitute, symbol
 from taso_py.ops.scalar import Read
 from verify.terms import (
     Call,
@@ -23,7 +24,7 @@ from verify.terms import (
     unit_coefficient,
 )
 
-A, J, K, N = (symbol(name) for name in ("@0", "~1", "~2", "N"))
+A, J, K, M, N = (symbol(name) for name in ("@0", "~1", "~2", "M", "N"))
 
 
 def read(variable: str, *index: Dim) -> Read:
@@ -62,6 +63,68 @@ def test_the_order_of_factors_and_bound_indices_does_not_matter() -> None:
         for bound in (("~1", "~2"), ("~2", "~1"))
     }
     assert len(forms) == 1
+
+
+SUMS = [
+    term(read("x", A, J), read("x", K, A), bound=("~1", "~2"), guards=(J, N - 1 - J, K, 5 - K, J - K - 1)),
+    term(read("x", J, K), read("x", K, J), read("w", J), bound=("~1", "~2"), guards=(J, K, N - J, 7 - K)),
+    term(
+        Call("relu", (close([term(read("x", 0, J)), term(read("x", K, 0))]),)),
+        bound=("~1", "~2"),
+        guards=(J, N - 1 - J, K, M - 1 - K),
+    ),
+    term(
+        Call("relu", (close([term(read("x", J, A)), term(read("x", A, K))]),)),
+        read("w", J, K),
+        bound=("~1", "~2"),
+        guards=(J, N - 1 - J, K, M - 1 - K),
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SUMS)))
+def test_a_canonical_term_stays_the_same_sum_whatever_its_indices_are_called(number: int) -> None:
+    """Canonical names are given anew, perhaps to other indices: none of them may become one with another."""
+    sum_ = SUMS[number]
+    form = canonical(sum_)
+    assert form is not None
+    again = canonical(form)
+    assert again is not None
+    assert _values(again) == _values(form) == _values(sum_)
+    for names in itertools.permutations(("%0.0", "%0.1", "%1.0", "%1.1"), 2):
+        renamed = canonical(rename_bound(sum_, iter(names)))
+        assert renamed is not None
+        assert _values(renamed) == _values(sum_)
+
+
+def _values(term_: Term) -> dict[int, float]:
+    """What a term is at some places, for fixed operands."""
+    return {at: _value(term_, {"@0": at, "N": 4, "M": 2}) for at in range(4)}
+
+
+def _value(term_: Term, sizes: dict[str, int]) -> float:
+    total = 0.0
+    for place in itertools.product(range(-1, 9), repeat=len(term_.bound)):
+        at = sizes | dict(zip(term_.bound, place, strict=True))
+        if all(_integer(guard, at) >= 0 for guard in term_.guards):
+            total += float(term_.coefficient) * math.prod(_factor(factor, at) for factor in term_.factors)
+    return round(total, 6)
+
+
+def _factor(factor: object, at: dict[str, int]) -> float:
+    if isinstance(factor, Read):
+        seed = sum(ord(c) for c in factor.variable)
+        index = [_integer(i, at) for i in factor.index]
+        return math.sin(seed + sum((7 * place + 3) * i for place, i in enumerate(index)))
+    assert isinstance(factor, Call)
+    (argument,) = factor.arguments
+    return max(0.0, sum(_value(part, at) for part in argument))
+
+
+def _integer(value: Dim, at: dict[str, int]) -> int:
+    found = substitute(value, at)
+    assert isinstance(found, int)
+    return found
 
 
 def test_different_contractions_differ() -> None:

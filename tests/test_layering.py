@@ -37,6 +37,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/runtime/zoo": ("ir runtime", "torch torchvision timm transformers"),
     "taso_py/__init__.py": ("ir rules report runtime", ""),
     "taso_py/cli.py": ("ir commands", ""),
+    "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": ("executors ir ops rules generate search cost report runtime", "verify numpy rich tqdm"),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),

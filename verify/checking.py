@@ -12,7 +12,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Counterexample, Outcome, Verdict
 from verify.limits import Limits
 from verify.prover import DEFAULT_LIMITS, prove
-from verify.witness import TRIALS, TargetRefused, witness
+from verify.witness import TRIALS, TargetRefused, tried, witness
 
 
 def check(rule: Substitution, limits: Limits = DEFAULT_LIMITS, seed: int = 0, trials: int = TRIALS) -> Verdict:
@@ -21,18 +21,18 @@ def check(rule: Substitution, limits: Limits = DEFAULT_LIMITS, seed: int = 0, tr
     A rule that the witness cannot try at all is UNKNOWN even if a proof exists: it would hold of nothing.
     """
     try:
-        found = witness(rule, seed, trials)
+        found, before = tried(rule, seed, trials)
         if found is not None:
             return _refuted(found, "differs")
         verdict = prove(rule, limits)
         if verdict.outcome is not Outcome.PROVED:
             return verdict
-        found = witness(rule, seed + 1, 2 * trials)
+        found, after = tried(rule, seed + 1, 2 * trials)
     except TasoError as refusal:
         return Verdict(Outcome.UNKNOWN, str(refusal))
     if found is not None:
         return _refuted(found, "proved, but PyTorch disagrees; please report this: differs")
-    return replace(verdict, reason=f"{verdict.reason}, {3 * trials} trials{_of_empty(rule, seed + 2, trials)}")
+    return replace(verdict, reason=f"{verdict.reason}, {before + after} trials{_of_empty(rule, seed + 2, trials)}")
 
 
 def _of_empty(rule: Substitution, seed: int, trials: int) -> str:

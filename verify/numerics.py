@@ -129,22 +129,37 @@ def _has_exponentials(source: Graph, target: Graph) -> bool:
     return bool((_names(source) | _names(target)) & _EXPONENTIALS)
 
 
-def _places(graph: Graph) -> set[tuple[str, int, frozenset[str]]]:
-    """For each contraction and each operand, the scales in what the operand is computed from; -1 is what follows it."""
-    above: dict[Node, frozenset[str]] = {}
+def _places(graph: Graph) -> set[Hashable]:
+    """For each contraction, the scales in what each operand is computed from, and those that follow it.
+
+    A scale is told by its operator and the variables that are multiplied; after a contraction, by those that its result
+    is multiplied with.
+    """
+    variables = _scaling(graph)
+    above: dict[Node, frozenset[Hashable]] = {}
     for node in graph.nodes:
-        own = {node.op.name} & _SCALES
-        above[node] = frozenset(own).union(*(above[value.node] for value in node.inputs))
-    below: dict[Node, frozenset[str]] = {node: frozenset() for node in graph.nodes}
+        scale = frozenset(((node.op.name, variables[node]),) if node.op.name in _SCALES else ())
+        above[node] = scale.union(*(above[value.node] for value in node.inputs))
+    below: dict[Node, frozenset[Hashable]] = {node: frozenset() for node in graph.nodes}
     for node in reversed(graph.nodes):
-        for value in node.inputs:
-            below[value.node] |= below[node] | ({node.op.name} & _SCALES)
-    found: set[tuple[str, int, frozenset[str]]] = set()
+        for place, value in enumerate(node.inputs):
+            others = tuple(variables[other.node] for at, other in enumerate(node.inputs) if at != place)
+            scale = frozenset(((node.op.name, others),) if node.op.name in _SCALES else ())
+            below[value.node] |= below[node] | scale
+    contractions = [node for node in graph.nodes if node.op.name in _CONTRACTIONS]
+    found = {(n.op.name, tuple(above[value.node] for value in n.inputs), below[n]) for n in contractions}
+    return {(name, before, after) for name, before, after in found if after or any(before)}
+
+
+def _scaling(graph: Graph) -> dict[Node, frozenset[Node] | None]:
+    """The variables that each node is computed from; None for those with contractions, which may be merged."""
+    found: dict[Node, frozenset[Node] | None] = {}
     for node in graph.nodes:
-        if node.op.name in _CONTRACTIONS:
-            found |= {(node.op.name, place, above[value.node]) for place, value in enumerate(node.inputs)}
-            found.add((node.op.name, -1, below[node]))
-    return {place for place in found if place[2]}
+        inner = [found[value.node] for value in node.inputs]
+        own = frozenset((node,) if isinstance(node.op, Input) else ())
+        is_contracted = node.op.name in _CONTRACTIONS or None in inner
+        found[node] = None if is_contracted else own.union(*(some for some in inner if some is not None))
+    return found
 
 
 def _regroups(source: Graph, target: Graph) -> bool:

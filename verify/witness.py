@@ -65,8 +65,14 @@ def _one_thread() -> Generator[None, None, None]:
         torch.set_num_threads(threads)
 
 
-@_one_thread()
 def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1) -> Counterexample | None:
+    """Sizes and values at which the two sides differ, if any are found; the arguments are those of :func:`tried`."""
+    found, _ = tried(rule, seed, trials, least)
+    return found
+
+
+@_one_thread()
+def tried(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1) -> tuple[Counterexample | None, int]:
     """Looks for sizes and values at which the two sides differ.
 
     Args:
@@ -74,6 +80,9 @@ def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int 
         seed: decides sizes and values.
         trials: at how many.
         least: the least size of a dimension; rules are stated for 1, with 0 there are empty sums and batches of none.
+
+    Returns:
+        A counterexample if there is one, and how many were tried: fewer where sizes that fit are hard to find.
 
     Raises:
         Refused: no sizes could be found that satisfy the rule, or PyTorch has no operator to compare with.
@@ -90,21 +99,31 @@ def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int 
             break
         kind = _KINDS[attempt % len(_KINDS)]
         values = _values(rule, sample, seed * 1000 + attempt, kind)
-        try:
-            source = _run(rule.source, values, sample)
-        except _Rejected:
+        sides = _both(rule, values, sample)
+        if sides is None:
             continue
-        try:
-            target = _run(rule.target, values, sample)
-        except _Rejected as error:
-            raise TargetRefused(f"PyTorch refuses the target at {_sizes(sample)}: {error}") from error
         done += 1
-        found = _difference(source, target, _tolerance(rule, kind))
+        found = _difference(*sides, _tolerance(rule, kind))
         if found is not None:
-            return Counterexample(_sizes(sample), {name: _array(t) for name, t in values.items()}, *found)
+            arrays = {name: _array(tensor) for name, tensor in values.items()}
+            return Counterexample(_sizes(sample), arrays, *found), done
     if done == 0:
         raise Refused("no sizes were found at which both sides can be computed")
-    return None
+    return None, done
+
+
+def _both(
+    rule: Substitution, values: Mapping[str, Tensor], sample: Sample
+) -> tuple[Sequence[Tensor], Sequence[Tensor]] | None:
+    """Both sides' outputs; None if PyTorch refuses the source."""
+    try:
+        source = _run(rule.source, values, sample)
+    except _Rejected:
+        return None
+    try:
+        return source, _run(rule.target, values, sample)
+    except _Rejected as error:
+        raise TargetRefused(f"PyTorch refuses the target at {_sizes(sample)}: {error}") from error
 
 
 class TargetRefused(Refused):

@@ -43,9 +43,26 @@ def captured(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CU
 
 
 def _recorded(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], T]) -> T:
-    # A capture that fails may leave its own stream the current one.
-    with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
-        return call()
+    """Records a call; raises what that raises: ending a capture that failed fails too, and says nothing of why.
+
+    cuBLAS keeps a workspace for each stream. Graphs are recorded on the same stream, so the workspace would lie in the
+    memory of the first and be used by all, also once that one is gone.
+    """
+    clear: Any = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore[reportPrivateUsage] -- Inductor does so too
+    failed: Exception | None = None
+    clear()
+    try:
+        # A capture that fails may leave its own stream the current one.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
+            try:
+                return call()
+            except Exception as error:
+                failed = error
+                raise
+    except Exception as error:
+        raise failed or error from None
+    finally:
+        clear()
 
 
 def _end_captures(pool: Any) -> None:

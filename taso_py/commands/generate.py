@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 from dataclasses import asdict
@@ -98,7 +99,20 @@ def _choices(config: Config) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """What else the result depends on."""
-    return {name: version(name) for name in ("taso-py", "egglog", "numpy", "z3-solver")}
+    versions = {name: version(name) for name in ("taso-py", "egglog", "numpy", "z3-solver")}
+    return {**versions, "sources": _digest_of_sources()}
+
+
+def _digest_of_sources() -> str:
+    """What tells another prover or generator of the same version: what it proved is to be proved anew."""
+    import verify
+
+    package = Path(__file__).parent.parent
+    folders = (Path(verify.__file__).parent, *(package / name for name in ("ir", "ops", "rules", "generate")))
+    content = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        content.update(path.name.encode() + path.read_bytes())
+    return content.hexdigest()
 
 
 class _Phases:

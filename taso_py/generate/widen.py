@@ -32,8 +32,10 @@ def widened(rules: Iterable[Substitution], prove: Prover) -> list[Substitution]:
         for ways in WAYS:
             wide = _widen(rule, ways)
             verdict = prove(wide) if wide is not None else None
-            if wide is not None and verdict is not None and verdict.outcome is Outcome.PROVED:
-                found.append(replace(wide, numerics=verdict.numerics or rule.numerics, proof="derived"))
+            if wide is None or verdict is None or verdict.outcome is not Outcome.PROVED:
+                continue
+            if verdict.numerics is not None:  # a class that nobody proved is none to ship
+                found.append(replace(wide, numerics=verdict.numerics, proof="derived"))
     return found
 
 

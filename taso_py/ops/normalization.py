@@ -137,7 +137,8 @@ class Attention(TensorOperator):
     """Scaled dot-product attention of query, key, value and an optional mask (Vaswani et al. 2017, equation 1).
 
     ``q[.., l, e], k[.., s, e], v[.., s, f]``, all leading axes equal; the mask broadcasts to ``[.., l, s]`` and is
-    added to the scores, or is boolean and removes those where it is false. ``causal`` removes keys after the query. The
+    added to the scores, or is boolean and removes those where it is false. ``causal`` removes keys after the query, and
+    comes without a mask, as in PyTorch. The
     scale, where none is given, is ``1 / sqrt(e)``.
     """
 
@@ -158,6 +159,7 @@ class Attention(TensorOperator):
             unifier.equal(a, b, "attention batch")
             unifier.equal(a, c, "attention batch")
         if len(inputs) == 4:
+            require(not self.causal, "attention is causal or has a mask")
             require(inputs[3].dtype in (dtype, DType.BOOL), f"attention mask of type {inputs[3]}")
             scores = (*q.shape[:-2], rows, keys)
             for axis, score in zip(broadcast(inputs[3].shape, scores, unifier, "attention mask"), scores, strict=True):

@@ -51,6 +51,7 @@ def test_types_follow_from_symbolic_operands(expression: str, type_: str) -> Non
         ("reshape(w){shape=[N]}", "reshape"),
         ("conv2d(i, k)", "conv2d channels"),
         ("sum(w){axes=[0]}", "not negative"),
+        ("attention(x, x, x, v){causal=true}", "attention is causal or has a mask"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(expression: str, message: str) -> None:

@@ -70,7 +70,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 yield
         except BaseException:
             ended.append("failed")
-            raise
+            raise RuntimeError("a capture failed due to a previous error") from None
         ended.append("succeeded")
         graph.calls = recorder.calls
 
@@ -86,6 +86,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_pool, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     return ended
 
 
@@ -110,6 +111,12 @@ def test_a_replay_computes_the_same_on_other_inputs(captures: list[str]) -> None
         assert torch.equal(result, module(given))
         assert not result.requires_grad
     assert captures == ["succeeded"]
+
+
+def test_no_graph_uses_memory_of_another_by_way_of_cublas(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: captures.append("cleared"), raising=False)
+    prepare(nn.Tanh(), "cudagraph", (torch.ones(2, 3),), {})
+    assert captures == ["cleared", "succeeded", "cleared"]
 
 
 def test_the_module_lives_as_long_as_what_was_captured_of_it(captures: list[str]) -> None:

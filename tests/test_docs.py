@@ -47,6 +47,14 @@ PROGRAMS = ("pytest", "ruff", "pyright", "python")
 """What pages may run from the environment."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuickOptions(Options):
+    """The same, with little time."""
+
+    time_limit: float = 1.0
+    race_seconds: float = 0.2
+
+
 @dataclass(frozen=True)
 class QuickBackendOptions(BackendOptions):
     """Shorter limits."""
@@ -66,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("taso_py.runtime.optimize.Options", partial(Options, time_limit=1.0, race_seconds=0.2))
+    monkeypatch.setattr("taso_py.runtime.optimize.Options", QuickOptions)
     monkeypatch.setattr("taso_py.runtime.dynamo.BackendOptions", QuickBackendOptions)
     torch.compiler.reset()
     yield tmp_path

@@ -160,6 +160,7 @@ class Attention(TensorOperator):
             unifier.equal(a, c, "attention batch")
         if len(inputs) == 4:
             require(not self.causal, "attention is causal or has a mask")
+            require(inputs[3].rank >= 2, "attention takes a mask of two axes or more")
             require(inputs[3].dtype in (dtype, DType.BOOL), f"attention mask of type {inputs[3]}")
             scores = (*q.shape[:-2], rows, keys)
             for axis, score in zip(broadcast(inputs[3].shape, scores, unifier, "attention mask"), scores, strict=True):

@@ -61,8 +61,8 @@ def binary(op: TensorOperator) -> Make:
 
 def matmul(random: Random) -> Case:
     lead, (m, k, n) = shape(random)[:2], [few(random) for _ in range(3)]
-    left = tuple(size if random.random() < 0.7 else 1 for size in lead)
-    return Matmul(), [(*left, m, k), (*lead, k, n)] if random.random() < 0.7 else [(*lead, m, k), (k, n)]
+    left, right = (tuple(size if random.random() < 0.7 else 1 for size in lead) for _ in range(2))
+    return Matmul(), [(*left, m, k), (*right, k, n)] if random.random() < 0.7 else [(*lead, m, k), (k, n)]
 
 
 def linear(random: Random) -> Case:
@@ -86,8 +86,11 @@ def pool(kind: type[AvgPool2d] | type[MaxPool2d]) -> Make:
         strides = pair(random, 1, 3)
         if kind is AvgPool2d:
             return AvgPool2d(kernel, strides, padding, random.random() < 0.5), [image(random)]
-        dilation = (1, 1) if padding != (0, 0) else (random.randint(1, 2), 1)
-        return MaxPool2d(kernel, strides, padding, dilation), [image(random)]
+        dilation = pair(random, 1, 2)
+        # Images may be so small that windows lie in the padding altogether.
+        least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(dilation, kernel, padding, strict=True)]
+        rows, columns = (random.randint(size, size + random.choice((0, 5))) for size in least)
+        return MaxPool2d(kernel, strides, padding, dilation), [(few(random), few(random), rows, columns)]
 
     return case
 
@@ -116,7 +119,8 @@ def attention(random: Random) -> Case:
     rows, keys, head, width = (few(random) for _ in range(4))
     shapes: Shapes = [(*lead, rows, head), (*lead, keys, head), (*lead, keys, width)]
     if not causal and random.random() < 0.5:
-        shapes.append((rows, keys))
+        mask = (*lead, rows, keys)[random.randint(0, 2) :]
+        shapes.append(tuple(size if random.random() < 0.7 else 1 for size in mask))
     return Attention(random.choice((None, 0.5)), causal), shapes
 
 
@@ -160,7 +164,8 @@ def expand(random: Random) -> Case:
 
 def pad(random: Random) -> Case:
     x = shape(random, 1)
-    widths = tuple(pair(random, 0, 2) for _ in range(random.randint(1, len(x))))
+    axes = random.randint(1, len(x))
+    widths = tuple((random.randint(-1 if size > 1 else 0, 2), random.randint(0, 2)) for size in x[-axes:])
     return Pad(widths, random.choice((0.0, 1.5))), [x]
 
 

@@ -51,3 +51,15 @@ def test_a_wrong_kernel_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert len(rows) > 3
     assert all(not row["passed"] and row["problem"].startswith("it gives") for row in rows)
     tiles._plot(Figure(), rows)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_kernel_that_a_library_lacks_is_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object) -> object:
+        raise RuntimeError("no engine supports this")
+
+    monkeypatch.setattr(tiles, "_plain_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(tiles, "covers", doctored_covers(lacking))
+    rows: Sequence[Row] = tiles._measure("f32", SETTINGS)
+    assert {(row.get("passed"), row["problem"]) for row in rows} == {(None, "not available: no engine supports this")}
+    tiles._plot(Figure(), rows)

@@ -35,7 +35,8 @@ def _parts(settings: Settings) -> Sequence[str]:
 
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     with torch.no_grad(), LatencyDatabase() as database:
-        cost = CostModel(torch.device(settings.device), database, weight_bytes=2**26)
+        device = torch.device(settings.device)
+        cost = CostModel(device, database, weight_bytes=2**26, captured=device.type == "cuda")
         return [_row(cost, *map(int, part.split("x")))]
 
 

@@ -78,7 +78,8 @@ def _graphs(dtype: str) -> Iterator[tuple[str, Graph]]:
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     device = torch.device(settings.device)
     with torch.no_grad(), LatencyDatabase() as database:
-        cost = CostModel(device, database, weight_bytes=WEIGHT_BYTES)
+        # On a GPU launching small kernels takes longer than they do, and would be all that is seen.
+        cost = CostModel(device, database, weight_bytes=WEIGHT_BYTES, captured=device.type == "cuda")
         return [
             {"computes": name, "dtype": part, **_row(cost, graph, cover)}
             for name, graph in _graphs(part)

@@ -54,7 +54,8 @@ class Environment:
     cudnn_benchmark: bool
     """Whether cuDNN tries its algorithms and takes the fastest; False on a CPU."""
     settings: str = ""
-    """Which other of PyTorch's switches that choose kernels are off; empty as a rule, and left out then."""
+    """Which other of PyTorch's switches that choose kernels are off, and whether calls are captured in CUDA graphs;
+    empty as a rule, and left out then."""
 
     @classmethod
     def current(cls, device: Device) -> Environment:
@@ -75,6 +76,10 @@ class Environment:
     def as_dict(self) -> dict[str, str | int | bool]:
         """The fields by name, for people and for JSON."""
         return {name: value for name, value in vars(self).items() if name != "settings" or value}
+
+    def in_graphs(self) -> Environment:
+        """The same where calls are captured in CUDA graphs."""
+        return dataclasses.replace(self, settings=", ".join(filter(None, (self.settings, "in CUDA graphs"))))
 
     def key(self) -> str:
         """A digest of the fields, the same in every process: 16 hexadecimal digits."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 import torch
 
 from taso_py.backend.plan import Format
-from taso_py.cost.clock import Latency
+from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
@@ -61,14 +61,20 @@ class Latencies:
     """Latencies of covers and conversions, in seconds: on the CPU each is called as if among the calls of a model."""
 
     def __init__(
-        self, device: torch.device, database: LatencyDatabase, environment: Environment | None, weight_bytes: int
+        self,
+        device: torch.device,
+        database: LatencyDatabase,
+        environment: Environment | None,
+        weight_bytes: int,
+        captured: bool,
     ) -> None:
         """Prepare; the arguments are those of the cost model."""
         self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
         self._device = device
         self.database = database
-        self._environment = environment or Environment.current(device)
-        self._measuring = None if environment else Measuring(device, usual=self._usual_pace)
+        here = Environment.current(device) if environment is None else environment
+        self._environment = here.in_graphs() if captured else here
+        self._measuring = None if environment else Measuring(device, usual=self._usual_pace, captured=captured)
         self.layouts = Layouts()
         self._known: dict[Key, float] = {}
         self._refined: dict[Key, float | None] = {}
@@ -290,7 +296,7 @@ class Latencies:
                 with self._stopwatch():
                     return self._measuring.measured(make(), BUDGET_S, reference)
         except Exception as error:
-            if otherwise and not isinstance(error, FAILURES):
+            if otherwise and not isinstance(error, (*FAILURES, TimingError)):
                 raise  # an opaque operator may raise anything; what a kernel does not is a mistake here
             becomes = "is not used" if otherwise else "counts as free"
             _log.warning("%s fails on %s and %s: %s", *key, becomes, first_line(error))

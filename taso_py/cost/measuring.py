@@ -76,7 +76,12 @@ class Measuring:
     """Measures calls on a device; of the CPU it is known whether it is at rest, on others it does not matter."""
 
     def __init__(
-        self, device: torch.device, probe: Probe | None = None, usual: Callable[[Pacer], Pace] | None = None
+        self,
+        device: torch.device,
+        probe: Probe | None = None,
+        usual: Callable[[Pacer], Pace] | None = None,
+        *,
+        captured: bool = False,
     ) -> None:
         """Prepare to measure.
 
@@ -84,12 +89,14 @@ class Measuring:
             device: where.
             probe: tells whether it is at rest.
             usual: the pace to which latencies on the CPU are scaled, asked for when the first is measured.
+            captured: whether calls are captured in CUDA graphs, so that launching them costs the processor nothing.
         """
         _settle_allocator()
         self._device = device
         self._probe = probe or Probe()
         self._patience_s = PATIENCE_S
         self._usual = usual
+        self._captured = captured
 
     @cached_property
     def _clock(self) -> PacedClock | None:
@@ -97,7 +104,10 @@ class Measuring:
         if self._usual is None or self._device.type != "cpu":
             return None
         pacer = Pacer()
-        return PacedClock(clock_for(self._device), pacer, self._usual(pacer))
+        return PacedClock(self._plain_clock(), pacer, self._usual(pacer))
+
+    def _plain_clock(self) -> Clock:
+        return clock_for(self._device, graph=self._captured)
 
     @property
     def is_calm(self) -> bool:
@@ -116,9 +126,10 @@ class Measuring:
             budget_s: longest time for the first measurement.
             beside: what is known of a similar call, from which it shall differ by as much as it really does.
         """
-        clock: Clock | None = self._clock
-        if beside is not None:
-            clock = RelativeClock(clock_for(self._device), beside)
+        if beside is None:
+            clock: Clock = self._clock or self._plain_clock()
+        else:
+            clock = RelativeClock(self._plain_clock(), beside)
             budget_s = max(budget_s, min(MOST_S, PAIRS * 2 * beside.seconds))
         for _ in range(WARM_UP):
             call()
@@ -149,7 +160,7 @@ class Measuring:
         Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile. Where
         calls are not prepared, a turn begins with as many that are not timed: others displaced their code and operands.
         """
-        clock = self._clock.alternating() if self._clock is not None else clock_for(self._device)
+        clock = self._clock.alternating() if self._clock is not None else self._plain_clock()
         timers = {what: clock.bind(call) for what, call in calls.items()}
         repeats = {what: repeats_for(clock, calls[what], timer) for what, timer in timers.items()}
         samples = {what: list[float]() for what in calls}

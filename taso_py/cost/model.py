@@ -52,6 +52,7 @@ class CostModel:
         formats: Iterable[Format] = Format,
         progress: bool = False,
         environment: Environment | None = None,
+        captured: bool = False,
     ) -> None:
         """Prepare a model.
 
@@ -63,8 +64,9 @@ class CostModel:
             formats: the memory formats to choose from.
             progress: whether to show a bar.
             environment: whose latencies are used, if not this process's; what is not known there takes for ever.
+            captured: whether calls will be captured in CUDA graphs, and are measured so; what cannot be is not chosen.
         """
-        self.latencies = Latencies(device, database, environment, weight_bytes)
+        self.latencies = Latencies(device, database, environment, weight_bytes, captured)
         self.device = device
         self.tiles, self._formats = tiles, frozenset(formats)
         self._progress, self._is_elsewhere = progress, environment is not None

@@ -45,7 +45,7 @@ from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.runtimes import COMPILED_AROUND, runtimes_to_try
+from taso_py.runtime.runtimes import CAPTURED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
@@ -151,7 +151,7 @@ class _Job:
         runtimes = self._runtimes(program.device)
         with LatencyDatabase() as database:
             tiles = tiles_for(runtimes) if self.options.kernels else PLAIN
-            cost = self._cost(program, tiles, database)
+            cost = self._cost(program, tiles, database, captured=CAPTURED.issuperset(runtimes))
             planner = Planner(cost)
             winners = Winners(program, self.options, self.rules) if self._remembers else None
             found = self._search(program, cost, winners and winners.last())
@@ -192,7 +192,9 @@ class _Job:
             return found
         return [runtime for runtime in found if runtime != COMPILED_AROUND]
 
-    def _cost(self, program: Program, tiles: tuple[Tile, ...], database: LatencyDatabase) -> CostModel:
+    def _cost(
+        self, program: Program, tiles: tuple[Tile, ...], database: LatencyDatabase, *, captured: bool
+    ) -> CostModel:
         """The latencies of what the runtimes can use."""
         return CostModel(
             program.device,
@@ -201,6 +203,7 @@ class _Job:
             tiles=tiles,
             formats=formats_for(tiles),
             progress=self.options.progress,
+            captured=captured,
         )
 
     def _search(self, program: Program, cost: CostModel, last: Trace | None) -> SearchResult:

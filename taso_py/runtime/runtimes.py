@@ -43,6 +43,8 @@ COMPILED_CAPTURED = "inductor-cudagraph"
 """The runtime that compiles all of a module, and runs what it compiled as CUDA graphs."""
 COMPILED = (*COMPILERS, COMPILED_AROUND, COMPILED_CAPTURED)
 """The runtimes that compile, which takes a while."""
+CAPTURED = frozenset({"cudagraph", COMPILED_CAPTURED})
+"""The runtimes in which launching calls costs the processor nothing."""
 RUNTIMES = ("eager", "cudagraph", *COMPILED)
 """The names of the runtimes."""
 CHOICES = ("auto", *RUNTIMES)
@@ -66,7 +68,7 @@ def runtimes_to_try(name: str, device: torch.device) -> tuple[str, ...]:
     Raises:
         RuntimeUnavailableError: the device does not have the one asked for.
     """
-    if name in ("cudagraph", COMPILED_CAPTURED) and device.type != "cuda":
+    if name in CAPTURED and device.type != "cuda":
         raise RuntimeUnavailableError("CUDA graphs need a GPU; use --runtime eager, inductor or auto")
     if name == COMPILED_AROUND and device.type != "cpu":
         raise RuntimeUnavailableError(f"the kernels of {name} are those of the CPU; use --runtime inductor or auto")

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from taso_py.cost import measuring
-from taso_py.cost.clock import Latency
+from taso_py.cost.clock import CpuClock, Latency
 from taso_py.cost.measuring import Measuring, Probe
+from taso_py.cost.pace import Reference
 from taso_py.kernels.prepared import Prepared
 
 CPU = torch.device("cpu")
@@ -41,6 +42,22 @@ def told(
     answer = Measuring(CPU, Told(answers)).measured(lambda: None, 0.01)
     assert (next(waiting, None), next(answers, None)) == (None, None)
     return answer
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_calls_are_captured_where_that_is_asked_for(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def clock(device: torch.device, *, graph: bool) -> CpuClock:
+        asked.append(graph)
+        return CpuClock()
+
+    monkeypatch.setattr(measuring, "clock_for", clock)
+    here = Measuring(CPU, Told(repeat(True)), captured=captured)
+    here.measured(lambda: None, 0.01)
+    here.measured(lambda: None, 0.01, Reference(lambda: None, 1e-6))
+    here.in_turns({"call": lambda: None})
+    assert asked == [captured] * 3
 
 
 def test_the_first_measurement_counts_if_it_is_good(monkeypatch: pytest.MonkeyPatch) -> None:

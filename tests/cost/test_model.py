@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from taso_py.cost import latencies, measuring, model
-from taso_py.cost.clock import Latency
+from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
@@ -249,7 +249,7 @@ def test_a_rescaled_model_prices_everything_alike(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: object) -> object:
+    def fail(*_: object) -> object:
         raise RuntimeError("no primitive")
 
     def broken(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
@@ -263,6 +263,33 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
         assert cost.plan(graph).steps == {}
         assert {row.kernel.partition(":")[0] for row in database.rows()} == {"torch", "pace"}
     assert "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used" in caplog.text
+
+
+def test_captured_calls_have_latencies_of_their_own(measured: list[object]) -> None:
+    with LatencyDatabase(":memory:") as database:
+        CostModel(CPU, database, tiles=PLAIN).graph_cost(GRAPH)
+        count = len(measured)
+        for _ in range(2):
+            CostModel(CPU, database, tiles=PLAIN, captured=True).graph_cost(GRAPH)
+            assert len(measured) == 2 * count
+        described = [about.get("settings", "") for about in database.environments().values()]
+    assert sorted(described) == ["", "in CUDA graphs"]
+
+
+def test_a_kernel_that_cannot_be_captured_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> object:
+        raise TimingError("this cannot be captured in a CUDA graph")
+
+    def uncapturable(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
+        return [replace(c, binder=c.binder and fail) for c in covers(node, device)]
+
+    monkeypatch.setattr(model, "covers", uncapturable)
+    graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
+    with LatencyDatabase(":memory:") as database:
+        assert CostModel(CPU, database, captured=True).plan(graph).steps == {}
+    assert "is not used: this cannot be captured in a CUDA graph" in caplog.text
 
 
 def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,7 +76,7 @@ def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_roofline")
 def test_disturbed_ceilings_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     never_at_rest = measuring.Probe(most=0.0)
-    monkeypatch.setattr(roofline, "Measuring", lambda device: measuring.Measuring(device, never_at_rest))
+    monkeypatch.setattr(roofline, "Measuring", lambda device, **_: measuring.Measuring(device, never_at_rest))
     with LatencyDatabase(":memory:") as database:
         assert measure_roofline(torch.device("cpu"), [DType.F32], database).bandwidth > 0
         assert list(database.rows()) == []

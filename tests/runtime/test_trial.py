@@ -347,6 +347,24 @@ def test_results_are_made_of_copies_of_the_weights(monkeypatch: pytest.MonkeyPat
     assert {tensor.data_ptr() for tensor in seen}.isdisjoint(p.data_ptr() for p in model.parameters())
 
 
+@pytest.mark.parametrize(
+    ("runtimes", "captured"), [(("cudagraph",), True), (("eager",), False), (("eager", "cudagraph"), False)]
+)
+def test_kernels_are_priced_captured_where_all_that_is_made_of_them_is(
+    runtimes: Sequence[str], captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def asked(*_: object, **settings: object) -> None:
+        raise Asked(settings["captured"])
+
+    monkeypatch.setattr(optimize, "runtimes_to_try", lambda *_: runtimes)
+    monkeypatch.setattr(optimize, "CostModel", asked)
+    with pytest.raises(Asked, match=str(captured)):
+        optimize.optimize(Layers().eval(), X)
+
+
 def test_an_interrupt_before_the_first_round_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of any contestant then, not even of the original."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -49,3 +51,15 @@ def test_operators_outside_the_table_are_counted() -> None:
     result = round_trip(zoo.get("nasrnn"), small=True)
     assert result.identical
     assert result.opaque.total() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_outputs_are_the_same_if_their_numbers_are(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([0.0, -0.0, 1.5, math.inf, -math.inf, math.nan]).to(dtype)
+    assert same([numbers], [numbers.clone()])
+    assert same([torch.zeros(2, dtype=dtype)], [-torch.zeros(2, dtype=dtype)])
+    greatest = torch.finfo(dtype).max
+    for place, other in ((2, 1.6), (3, greatest), (3, -math.inf), (4, -greatest), (5, 0.0), (0, math.nan)):
+        changed = numbers.clone()
+        changed[place] = other
+        assert not same([numbers], [changed]), other

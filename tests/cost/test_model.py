@@ -9,6 +9,7 @@ from itertools import takewhile
 import pytest
 import torch
 
+from taso_py.backend.plan import Bound
 from taso_py.cost import latencies, measuring, model
 from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import Key, LatencyDatabase
@@ -248,14 +249,20 @@ def test_a_rescaled_model_prices_everything_alike(monkeypatch: pytest.MonkeyPatc
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
 
 
+def _failing(error: Exception) -> Callable[..., list[Cover]]:
+    """What finds the covers of a node, whose kernels raise an error where they are bound."""
+
+    def fail(*_: object) -> Bound:
+        raise error
+
+    def found(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
+        return [replace(cover, binder=cover.binder and fail) for cover in covers(node, device)]
+
+    return found
+
+
 def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(*_: object) -> object:
-        raise RuntimeError("no primitive")
-
-    def broken(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
-        return [replace(c, binder=c.binder and fail) for c in covers(node, device)]
-
-    monkeypatch.setattr(model, "covers", broken)
+    monkeypatch.setattr(model, "covers", _failing(RuntimeError("no primitive")))
     graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database)
@@ -279,13 +286,8 @@ def test_captured_calls_have_latencies_of_their_own(measured: list[object]) -> N
 def test_a_kernel_that_cannot_be_captured_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object) -> object:
-        raise TimingError("this cannot be captured in a CUDA graph")
-
-    def uncapturable(node: Node, device: torch.device, _tiles: object) -> list[Cover]:
-        return [replace(c, binder=c.binder and fail) for c in covers(node, device)]
-
-    monkeypatch.setattr(model, "covers", uncapturable)
+    error = TimingError("this cannot be captured in a CUDA graph")
+    monkeypatch.setattr(model, "covers", _failing(error))
     graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
     with LatencyDatabase(":memory:") as database:
         assert CostModel(CPU, database, captured=True).plan(graph).steps == {}

@@ -224,9 +224,11 @@ def test_a_small_difference_from_the_export_is_told(apart: float, told: bool) ->
     assert [note.partition(",")[0] for note in notes] == ["the model differs a little from its export"] * told
 
 
-def test_a_difference_that_the_fused_path_makes_is_not_told() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_difference_that_the_fused_path_makes_is_not_told(dtype: torch.dtype) -> None:
     layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)
-    source = Source("encoder", nn.TransformerEncoder(layer, 2).eval(), (torch.randn(2, 6, 64),), {})
+    model = nn.TransformerEncoder(layer, 8).eval().to(dtype)
+    source = Source("encoder", model, (torch.randn(2, 6, 64).to(dtype),), {})
     with torch.no_grad():
         assert check_import(source, import_source(source), 0) == ()
 

@@ -253,12 +253,11 @@ class Bindings:
                 return False
         elif lead < 0 or self.groups.setdefault(variable.group, shape[:lead]) != shape[:lead]:
             return False
-        sizes = self.sizes
         for wanted, actual in zip(axes, shape[lead:], strict=True):
             if isinstance(actual, Group):
                 return False
             if isinstance(wanted, str):
-                if sizes.setdefault(wanted, actual) != actual:
+                if not self._bind_size(wanted, actual):
                     return False
             elif not self._equate(wanted, actual):
                 return False

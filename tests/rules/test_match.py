@@ -259,19 +259,24 @@ def test_where_to_begin_depends_on_the_number_of_operands_of_an_operand(order: t
 
 
 @pytest.mark.parametrize(("number", "count"), [("6.0", 1), ("8.0", 0), ("6.5", 0)])
-@pytest.mark.parametrize("order", ["div(sum(x){axes=[-1]}, n)", "mul(n, sum(x){axes=[-1]})"])
+@pytest.mark.parametrize("order", ["div(sum(x){{axes=[-1]}}, {n})", "mul({n}, sum(x){{axes=[-1]}})"])
 def test_a_symbol_stands_for_one_number_whether_it_is_a_size_or_not(order: str, number: str, count: int) -> None:
-    rule = f"""rule x: float[M,2*N]
-      source {
-        order.replace("n", "constant{value=N, dtype=float}", 1)
-        if order.startswith("mul")
-        else order.replace(", n)", ", constant{value=N, dtype=float})")
-    }
-      target relu(mean(x){{axes=[-1]}})"""
-    graph = f"""graph(x: f32[3,12]) {{ n = constant{{value={number}, dtype=f32}} return {order} }}"""
+    source, body = order.format(n="constant{value=N, dtype=float}"), order.format(n="n")
+    rule = f"rule x: float[M,2*N] source {source} target relu(mean(x){{axes=[-1]}})"
+    graph = f"graph(x: f32[3,12]) {{ n = constant{{value={number}, dtype=f32}} return {body} }}"
     found = matches(rule, graph)
     assert len(found) == count
     assert all(isinstance(match.sizes["N"], int) for match in found), "a size is an integer"
+
+
+@pytest.mark.parametrize(("number", "count"), [("12.0", 1), ("8.0", 0)])
+def test_a_number_that_is_the_size_of_an_axis_is_a_size(number: str, count: int) -> None:
+    rule = """rule x: float[M,N] source div(sum(x){axes=[-1]}, constant{value=N, dtype=float})
+      target mean(slice(x){axis=-1, start=0, stop=N}){axes=[-1]}"""
+    graph = f"""graph(x: f32[3,12]) {{ return div(sum(x){{axes=[-1]}}, constant{{value={number}, dtype=f32}}) }}"""
+    found = matches(rule, graph)
+    assert [match.sizes["N"] for match in found] == [12] * count
+    assert all(isinstance(match.sizes["N"], int) for match in found)
 
 
 def test_impure_nodes_are_left_alone() -> None:

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
 from taso_py.rules.verdict import Numerics
+
+if TYPE_CHECKING:
+    from taso_py.runtime.source import Source
 
 MODEL_HELP = """MODEL is one of
   package.module:factory    a function without arguments that returns a module, or (module, example inputs)
@@ -34,6 +40,28 @@ def command(commands: Any, name: str, run: Any, summary: str, **more: Any) -> ar
 def print_json(document: Any) -> None:
     """Writes a document to standard output."""
     print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
+    """Loads MODEL and prints what is made of it: its ``as_dict`` with ``--json``, otherwise as people read it.
+
+    Raises:
+        TasoError: the model cannot be loaded, or whatever ``make`` raises.
+    """
+    with redirect_stdout(sys.stderr):  # what a model prints is no result
+        made = make(load_model(parsed))
+    if parsed.json:
+        print_json(made.as_dict())
+    else:
+        show(made)
+    return 0
+
+
+def load_model(parsed: argparse.Namespace) -> Source:
+    """What MODEL names, as the options of :func:`add_model` say."""
+    from taso_py.runtime.source import load_source
+
+    return load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
 
 
 def show(what: RenderableType) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,6 +104,7 @@ def _versions() -> dict[str, str]:
     return {**versions, "sources": _digest_of_sources()}
 
 
+@cache
 def _digest_of_sources() -> str:
     """What tells another prover or generator of the same version: what it proved is to be proved anew."""
     import verify

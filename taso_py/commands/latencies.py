@@ -33,9 +33,9 @@ def _latencies(parsed: argparse.Namespace) -> int:
         elif parsed.action == "devices":
             counts = Counter(row.environment for row in database.rows())
             for key, described in database.environments().items():
-                names = [described["device_name"], f"torch {described['torch_version']}"]
-                names += [f"{described['threads']} threads", *filter(None, [described.get("settings")])]
-                print(f"{key}  {counts[key]:6} latencies  {', '.join(map(str, names))}")
+                name = f"{described['device_name']}, torch {described['torch_version']}, {described['threads']} threads"
+                more = f", {described['settings']}" if "settings" in described else ""
+                print(f"{key}  {counts[key]:6} latencies  {name}{more}")
         elif database.path is None and parsed.action in ("clear", "import"):
             raise TasoError("nothing was changed; set TASO_PY_CACHE to a folder whose database can be used")
         elif parsed.action == "clear":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, command, print_json, search_options, show
+from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options
+
+if TYPE_CHECKING:
+    from taso_py.report.optimization import Report
+    from taso_py.runtime.source import Source
 
 
 def add(commands: Any) -> None:
@@ -46,7 +48,6 @@ def _optimize(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.optimize import optimize_source, read_rules
     from taso_py.runtime.replay import load_trace
     from taso_py.runtime.result import OptimizeError, Options
-    from taso_py.runtime.source import load_source
 
     forms = tuple(parsed.emit.split(","))
     if parsed.output is None and forms != ("pt2",):
@@ -54,11 +55,8 @@ def _optimize(parsed: argparse.Namespace) -> int:
     options = Options(runtime=parsed.runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
     rules = read_rules(options, parsed.rules)
     trace = None if parsed.trace is None else load_trace(parsed.trace)
-    with redirect_stdout(sys.stderr):  # what a model prints is no result
-        source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-        optimized = optimize_source(source, options, rules, output=parsed.output, forms=forms, trace=trace)
-    if parsed.json:
-        print_json(optimized.report.as_dict())
-    else:
-        show(optimized.report)
-    return 0
+
+    def report(source: Source) -> Report:
+        return optimize_source(source, options, rules, output=parsed.output, forms=forms, trace=trace).report
+
+    return answer(parsed, report)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, command, print_json, search_options, show
+from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options
 
 
 def add(commands: Any) -> None:
@@ -31,15 +29,7 @@ def _predict(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.optimize import read_rules
     from taso_py.runtime.predict import predict
     from taso_py.runtime.result import Options
-    from taso_py.runtime.source import load_source
 
     options = Options(**search_options(parsed))
     rules = read_rules(options, parsed.rules)
-    with redirect_stdout(sys.stderr):  # what a model prints is no result
-        source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-        prediction = predict(source, options, rules, parsed.environment, parsed.output)
-    if parsed.json:
-        print_json(prediction.as_dict())
-    else:
-        show(prediction)
-    return 0
+    return answer(parsed, lambda source: predict(source, options, rules, parsed.environment, parsed.output))

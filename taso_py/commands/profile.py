@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, command, print_json, show
+from taso_py.commands.common import MODEL_HELP, add_model, answer, command
 
 
 def add(commands: Any) -> None:
@@ -28,14 +26,6 @@ def add(commands: Any) -> None:
 
 def _profile(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.profile import ProfileOptions, profile_source
-    from taso_py.runtime.source import load_source
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
-    with redirect_stdout(sys.stderr):  # what a model prints is no result
-        source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-        profile = profile_source(source, options, parsed.output)
-    if parsed.json:
-        print_json(profile.as_dict())
-    else:
-        show(profile)
-    return 0
+    return answer(parsed, lambda source: profile_source(source, options, parsed.output))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, command
+from taso_py.commands.common import MODEL_HELP, add_model, command, load_model
 
 
 def add(commands: Any) -> None:
@@ -20,10 +20,8 @@ def add(commands: Any) -> None:
 
 def _replay(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.replay import replay_trace
-    from taso_py.runtime.source import load_source
 
-    source = load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
-    steps = replay_trace(parsed.trace, source)
+    steps = replay_trace(parsed.trace, load_model(parsed))
     print(
         f"{steps} steps replayed; each rule matched and each region agrees in float64; the result is the recorded one"
     )

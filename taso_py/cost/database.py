@@ -17,7 +17,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,15 +116,14 @@ class LatencyDatabase:
     def put_first(self, environment: Environment, latencies: Mapping[Key, Latency]) -> dict[Key, Latency]:
         """Remember latencies that belong together, unless all are known; answers what is known from then on."""
         key, now = environment.key(), datetime.now(UTC).isoformat(timespec="seconds")
-        wanted = _values(Row(key, *pair, now, latency) for pair, latency in latencies.items())
+        rows = [Row(key, *pair, now, latency) for pair, latency in latencies.items()]
 
         def insert(connection: sqlite3.Connection) -> dict[Key, Latency]:
             known = _read(connection, key, latencies)
-            if len(known) < len(latencies):
-                connection.execute(INSERT_ENVIRONMENT, (key, json.dumps(environment.as_dict())))
-                connection.executemany(INSERT_LATENCY, wanted)
-                known = dict(latencies)
-            return known
+            if len(known) == len(latencies):
+                return known
+            _write(connection, {key: environment}, rows)
+            return dict(latencies)
 
         return self._run(lambda connection: _transaction(connection, insert))
 
@@ -175,15 +174,8 @@ class LatencyDatabase:
     ) -> None:
         self.close()
 
-    def _insert(self, environments: Mapping[str, Environment], rows: Iterable[Row]) -> None:
-        described = [(key, json.dumps(environment.as_dict())) for key, environment in environments.items()]
-        values = _values(rows)
-
-        def insert(connection: sqlite3.Connection) -> None:
-            connection.executemany(INSERT_ENVIRONMENT, described)
-            connection.executemany(INSERT_LATENCY, values)
-
-        self._run(lambda connection: _transaction(connection, insert))
+    def _insert(self, environments: Mapping[str, Environment], rows: Sequence[Row]) -> None:
+        self._run(lambda connection: _transaction(connection, lambda inside: _write(inside, environments, rows)))
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do something on the connection; if the file fails, do it in memory from here on."""
@@ -280,9 +272,12 @@ def _read(connection: sqlite3.Connection, environment: str, keys: Iterable[Key])
     return {pair: Latency(*row) for pair, row in found.items() if row is not None}
 
 
-def _values(rows: Iterable[Row]) -> list[tuple[object, ...]]:
-    """What is inserted for rows."""
-    return [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
+def _write(connection: sqlite3.Connection, environments: Mapping[str, Environment], rows: Iterable[Row]) -> None:
+    """Puts rows in the place of those with the same keys, and their environments beside them."""
+    described = [(key, json.dumps(environment.as_dict())) for key, environment in environments.items()]
+    values = [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
+    connection.executemany(INSERT_ENVIRONMENT, described)
+    connection.executemany(INSERT_LATENCY, values)
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

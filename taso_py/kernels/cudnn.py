@@ -22,7 +22,7 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.kernels.aten import convolves_channels_last
 from taso_py.kernels.chain import Chain, chains
-from taso_py.kernels.probe import agrees, example, is_here
+from taso_py.kernels.probe import agrees, example, works_on
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Tile
 from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.elementwise import Gelu, Relu
@@ -54,7 +54,7 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
 
 def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:
     dtypes = {value.type.dtype for value in (*chain.operands, *chain.statics)}
-    return len(dtypes) == 1 and (not is_here(device) or works(TORCH_DTYPES[dtypes.pop()], device))
+    return len(dtypes) == 1 and works_on(device, lambda: works(TORCH_DTYPES[dtypes.pop()], device))
 
 
 def _fuses(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:

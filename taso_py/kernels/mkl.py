@@ -22,7 +22,7 @@ from taso_py.backend.plan import Bound, Packs
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.kernels.chain import Chain, chains
-from taso_py.kernels.probe import agrees, example, is_here
+from taso_py.kernels.probe import agrees, example, works_on
 from taso_py.kernels.tile import DENSE, Cover, Tile
 from taso_py.ops.contraction import Linear, Matmul
 
@@ -35,7 +35,7 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
     for chain in chains(node):
         values = (*chain.operands, *chain.statics)
         fits = all(value.type.dtype is DType.F32 and value.type.is_concrete for value in values)
-        if fits and (not is_here(device) or linear_works()):
+        if fits and works_on(device, linear_works):
             yield chain.cover("mkl.linear", (DENSE,), _bind)
 
 

@@ -22,7 +22,7 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.ir.types import Dim, DType
 from taso_py.kernels.chain import Chain, chains
-from taso_py.kernels.probe import agrees, example, is_here
+from taso_py.kernels.probe import agrees, example, works_on
 from taso_py.kernels.tile import CHANNELS_LAST, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Gelu
@@ -62,8 +62,7 @@ def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype], bo
 
 
 def _works(works: Callable[[torch.dtype], bool], dtype: DType) -> bool:
-    """Whether a kernel works on the processor; on one elsewhere it is taken to."""
-    return not is_here(_CPU) or works(TORCH_DTYPES[dtype])
+    return works_on(_CPU, lambda: works(TORCH_DTYPES[dtype]))
 
 
 def _is_packed_right(op: Conv2d, chain: Chain) -> bool:

@@ -51,6 +51,11 @@ def is_here(device: torch.device) -> bool:
     return not _ELSEWHERE.get() and (device.type != "cuda" or torch.cuda.is_available())
 
 
+def works_on(device: torch.device, works: Callable[[], bool]) -> bool:
+    """Whether a kernel works on a device; on one that is not here it is taken to."""
+    return not is_here(device) or works()
+
+
 def example(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The same small numbers at each call."""
     generator = torch.Generator().manual_seed(0)

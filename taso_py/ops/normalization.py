@@ -138,8 +138,7 @@ class Attention(TensorOperator):
 
     ``q[.., l, e], k[.., s, e], v[.., s, f]``, all leading axes equal; the mask broadcasts to ``[.., l, s]`` and is
     added to the scores, or is boolean and removes those where it is false. ``causal`` removes keys after the query, and
-    comes without a mask, as in PyTorch. The
-    scale, where none is given, is ``1 / sqrt(e)``.
+    comes without a mask, as in PyTorch. The scale, where none is given, is ``1 / sqrt(e)``.
     """
 
     name = "attention"

@@ -46,21 +46,21 @@ def resized_cases(
     for sizes in other_sizes(program.open):
         name = ", ".join(f"{size.name}={value}" for size, value in sizes.items())
         case = resized(program, sizes, seed)
-        refusals = (f"{what} ({reason})" for what, module in modules.items() if (reason := _refusal(module, case)))
-        refusal = next(refusals, None)
-        if refusal is None:
-            cases.append((name, case))
+        refused = _refused(modules, case)
+        if refused:
+            notes.append(f"not compared at {name}, which is in the export's range but refused by {refused}")
         else:
-            notes.append(f"not compared at {name}, which is in the export's range but refused by {refusal}")
+            cases.append((name, case))
     return cases, notes
 
 
-def _refusal(module: Callable[..., Any], case: Arguments) -> str:
-    """What a module says if it does not take arguments; empty if it does."""
-    try:
-        outputs_of(module, *case)
-    except Exception as error:  # a model may raise anything
-        return first_line(error)
+def _refused(modules: Mapping[str, Callable[..., Any]], case: Arguments) -> str:
+    """The first module that does not take arguments, and what it says; empty if all do."""
+    for what, module in modules.items():
+        try:
+            outputs_of(module, *case)
+        except Exception as error:  # a model may raise anything
+            return f"{what} ({first_line(error)})"
     return ""
 
 

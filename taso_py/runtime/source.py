@@ -113,11 +113,11 @@ def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
     name, at, batch = text.removeprefix("zoo:").partition("@")
     if at and not (batch.isdecimal() and int(batch)):
         raise SourceError(f"{text}: a batch size is a whole number, as in zoo:{name}@8")
-    try:
-        with _blame(text, "making it"):
+    with _blame(text, "making it"):
+        try:
             return zoo.get(name).make(seed, batch=int(batch or 1))
-    except zoo.ZooError as error:
-        raise SourceError(str(error)) from error
+        except zoo.ZooError as error:
+            raise SourceError(str(error)) from error
 
 
 def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
@@ -175,7 +175,7 @@ def _blame(text: str, action: str) -> Generator[None]:
     """Turn whatever the user's code raises into a `SourceError`."""
     try:
         yield
-    except (SourceError, zoo.ZooError):
+    except SourceError:
         raise
     except (Exception, SystemExit) as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0]

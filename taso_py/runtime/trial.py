@@ -200,8 +200,7 @@ class Trial:
         for oracle in self._oracles:
             with self._keeping(judged):
                 comparisons.append(oracle.compare(judged))
-        for note in (note for oracle in self._oracles for note in oracle.notes):
-            self._note(note)
+        self._note(*(note for oracle in self._oracles for note in oracle.notes))
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
             # What was timed is what is returned; what is saved may be computed otherwise.
             with self._keeping(finalist.module):
@@ -249,8 +248,7 @@ class Trial:
         modules = {"the model": self.source.callable(), "its exported program": deserialize(saved)}
         with self._keeping(*modules.values()):
             cases, notes = resized_cases(self.program, modules, self.seed)
-        for note in notes:
-            self._note(note)
+        self._note(*notes)
         return cases
 
     def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
@@ -270,9 +268,8 @@ class Trial:
     def _keeping(self, *modules: nn.Module) -> AbstractContextManager[None]:
         return state_kept(self.program, modules)
 
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
+    def _note(self, *texts: str) -> None:
+        self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]
 
 
 def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.kernels import cudnn
+from taso_py.kernels import cudnn, probe
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover
 from taso_py.ops.table import parse_graph
@@ -101,7 +101,7 @@ def _covers(result: str, groups: int = 1, dtype: str = "f32") -> list[Cover]:
 
 @pytest.mark.parametrize("result", ["conv2d(x, w, b){{{windows}}}", "add(conv2d(x, w, b){{{windows}}}, x)"])
 def test_a_convolution_with_groups_asks_for_them(monkeypatch: pytest.MonkeyPatch, result: str) -> None:
-    monkeypatch.setattr(cudnn, "is_here", lambda _: True)
+    monkeypatch.setattr(probe, "is_here", lambda _: True)
     monkeypatch.setattr(cudnn, "conv_relu_works", lambda dtype, device, grouped: not grouped)
 
     def is_fused(groups: int) -> bool:

@@ -20,7 +20,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/rules": ("files ir ops", "numpy"),
     "taso_py/generate": ("ir ops rules executors", "numpy egglog"),
     "taso_py/search": ("ir ops rules", "networkx numpy tqdm"),
-    "taso_py/kernels": ("ir ops backend", "torch"),
+    "taso_py/kernels": ("ir ops backend", "torch numpy"),
     "taso_py/cost": ("ir ops kernels backend", "torch networkx numpy tqdm"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),

@@ -16,10 +16,11 @@ from taso_py.kernels.cudnn import CUDNN
 from taso_py.kernels.mkl import MKL
 from taso_py.kernels.onednn import ONEDNN
 from taso_py.kernels.tile import Cover, Tile
+from taso_py.kernels.winograd import WINOGRAD
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.normalization import BatchNorm
 
-TILES: tuple[Tile, ...] = (ATEN, AFFINE, *ONEDNN, MKL, *CUDNN)
+TILES: tuple[Tile, ...] = (ATEN, AFFINE, *ONEDNN, MKL, WINOGRAD, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
 """For compilers behind the module that choose kernels of their own."""

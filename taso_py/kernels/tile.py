@@ -78,3 +78,5 @@ class Tile:
     name: str
     covers: Callable[[Node, torch.device], Iterable[Cover]]
     """Where the tile fits with a node last, on a device: in any graph that has nothing else read nodes inside."""
+    is_direct: bool = True
+    """Whether it sums the products that operators are defined by, in whatever order; others may multiply by zeros."""

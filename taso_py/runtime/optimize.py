@@ -150,7 +150,7 @@ class _Job:
         """All stages, in order."""
         runtimes = self._runtimes(program.device)
         with LatencyDatabase() as database:
-            tiles = tiles_for(runtimes) if self.options.kernels else PLAIN
+            tiles = tiles_for(runtimes, self.options.numerics) if self.options.kernels else PLAIN
             cost = self._cost(program, tiles, database, captured=CAPTURED.issuperset(runtimes))
             planner = Planner(cost)
             winners = Winners(program, self.options, self.rules) if self._remembers else None

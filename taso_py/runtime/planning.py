@@ -13,17 +13,25 @@ from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
+from taso_py.rules.verdict import Numerics
 from taso_py.runtime.runtimes import COMPILED_AROUND, TILES_FOR
 
 
-def tiles_for(runtimes: Sequence[str]) -> tuple[Tile, ...]:
-    """The kernels by whose latencies to search for several runtimes: of the one that has the most."""
-    return max((TILES_FOR[runtime] for runtime in runtimes), key=len)
+def tiles_for(runtimes: Sequence[str], numerics: Numerics | None = None) -> tuple[Tile, ...]:
+    """The kernels by whose latencies to search for several runtimes: of the one that has the most.
+
+    Args:
+        runtimes: where the result may run.
+        numerics: the cap on how results may differ; below that of products with zero, kernels that have them are out.
+    """
+    tiles = max((TILES_FOR[runtime] for runtime in runtimes), key=len)
+    is_capped = numerics is not None and numerics < Numerics.ZERO_TERMS
+    return tuple(tile for tile in tiles if tile.is_direct or not is_capped)
 
 
 def formats_for(tiles: tuple[Tile, ...]) -> Sequence[Format]:
     """The memory formats to choose from beside these kernels; compilers of all of a module choose their own."""
-    return [Format.DENSE] if tiles is PLAIN else list(Format)
+    return [Format.DENSE] if tiles == PLAIN else list(Format)
 
 
 class Planner:
@@ -37,9 +45,10 @@ class Planner:
     def __call__(self, graph: Graph, runtime: str) -> Plan:
         """The plan of a graph for a runtime; none for a compiler of all of it."""
         tiles = TILES_FOR[runtime]
-        if tiles is PLAIN:
+        if tiles == PLAIN:
             return NO_PLAN
-        plan = self._priced(PLAIN if self._cost.tiles is PLAIN else tiles).plan(graph)
+        known = {tile.name for tile in self._cost.tiles}
+        plan = self._priced(tuple(tile for tile in tiles if tile.name in known)).plan(graph)
         return plan.compiled() if runtime == COMPILED_AROUND else plan
 
     def _priced(self, tiles: tuple[Tile, ...]) -> CostModel:

@@ -26,6 +26,7 @@ from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import TRACE, check_writable, write_files
 from taso_py.runtime.calibrating import calibrate
+from taso_py.runtime.planning import tiles_for
 from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.result import Options
 from taso_py.runtime.searching import search
@@ -74,7 +75,7 @@ def predict(
     with torch.no_grad(), LatencyDatabase() as database:
         there = find_environment(database, environment)
         program = import_source(source)
-        graph, cost = _priced(program, there, database)
+        graph, cost = _priced(program, options, there, database)
         found = search(graph, rules, cost, options.search, options.limits(), progress=options.progress)
         best = found.best
         check_steps(graph, best.trace, options.seed, program.device)
@@ -93,12 +94,15 @@ def predict(
     )
 
 
-def _priced(program: Program, there: Environment, database: LatencyDatabase) -> tuple[Graph, CostModel]:
+def _priced(
+    program: Program, options: Options, there: Environment, database: LatencyDatabase
+) -> tuple[Graph, CostModel]:
     """A program's graph as it would be on a device, and what graphs cost there."""
     device = torch.device(there.device, 0) if there.device == "cuda" else torch.device(there.device)
     graph = graph_on(program.graph, device)
     weight_bytes = stored_bytes(program.weights.values())
-    cost = CostModel(device, database, weight_bytes=weight_bytes, environment=there)
+    tiles = tiles_for(("eager",), options.numerics)
+    cost = CostModel(device, database, weight_bytes=weight_bytes, tiles=tiles, environment=there)
     calibrate(cost)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]
     if unknown or cost.graph_cost(graph) == math.inf:

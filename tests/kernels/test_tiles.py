@@ -47,6 +47,12 @@ CONV_RESULTS = [
     *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
+WIDE = """graph(x: f32[2,32,6,9], z: f32[2,40,4,11]) {{
+  w = weight{{key="w", type=f32[40,32,3,3]}} b = weight{{key="b", type=f32[40]}}
+  g = weight{{key="g", type=f32[40]}} m = weight{{key="m", type=f32[40]}} v = weight{{key="v", type=f32[40]}}
+  p = conv2d(x, w{bias}){{padding=[0,2]}}
+  return {result}
+}}"""
 NORMED = """graph(p: f32[2,16,5,4]) {{
   g = weight{{key="g", type=f32[16]}} m = weight{{key="m", type=f32[16]}} b = weight{{key="b", type=f32[16]}}
   v = weight{{key="v", type=f32[16]}}
@@ -61,6 +67,8 @@ LINEAR_RESULTS = [
 def _graphs(dtype: str) -> Iterator[Graph]:
     for result, groups, bias in itertools.product(CONV_RESULTS, (1, 2, 8), ("", ", b")):
         yield parse_graph(CONV.format(t=dtype, o=16, c=8 // groups, n=groups, bias=bias, result=result))
+    for result, bias in itertools.product(CONV_RESULTS, ("", ", b")):
+        yield parse_graph(WIDE.format(bias=bias, result=result))
     for result in LINEAR_RESULTS:
         yield parse_graph(LINEAR.format(t=dtype, result=result))
     yield parse_graph(NORMED.format(result=NORM))

@@ -13,6 +13,7 @@ from taso_py.cost.model import CostModel
 from taso_py.frontend import import_module
 from taso_py.kernels.table import PLAIN, TILES
 from taso_py.kernels.tile import Tile
+from taso_py.rules.verdict import Numerics
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS
 
@@ -54,3 +55,24 @@ def test_without_kernels_plans_are_plain_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("runtimes", "least"), [(("eager", *COMPILERS), len(TILES)), (COMPILERS, 1)])
 def test_the_search_is_guided_by_the_richest_table(runtimes: tuple[str, ...], least: int) -> None:
     assert len(tiles_for(runtimes)) == least
+
+
+@pytest.mark.parametrize("numerics", [Numerics.EXACT, Numerics.REORDER, Numerics.REASSOCIATE])
+def test_a_cap_leaves_out_kernels_that_multiply_by_zeros(numerics: Numerics, tmp_path: Path) -> None:
+    indirect = {tile.name for tile in TILES if not tile.is_direct}
+    assert indirect
+    assert {tile.name for tile in tiles_for(["eager"], Numerics.ZERO_TERMS)} >= indirect
+    tiles = tiles_for(["eager"], numerics)
+    assert {tile.name for tile in TILES} - {tile.name for tile in tiles} == indirect
+    priced = list[tuple[Tile, ...]]()
+
+    class Told(CostModel):
+        def narrowed(self, tiles: tuple[Tile, ...]) -> CostModel:
+            priced.append(tiles)
+            return super().narrowed(tiles)
+
+    graph = fold(import_module(MODULE, (X,))).graph
+    planner = Planner(Told(torch.device("cpu"), LatencyDatabase(tmp_path / "latencies.sqlite"), tiles=tiles))
+    for runtime in ("eager", COMPILED_AROUND):
+        planner(graph, runtime)
+    assert not any(tile.name in indirect for tiles in priced for tile in tiles)

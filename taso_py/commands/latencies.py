@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,7 @@ def _latencies(parsed: argparse.Namespace) -> int:
         elif parsed.action == "devices":
             counts = Counter(row.environment for row in database.rows())
             for key, described in database.environments().items():
-                name = f"{described['device_name']}, torch {described['torch_version']}, {described['threads']} threads"
-                more = f", {described['settings']}" if "settings" in described else ""
-                print(f"{key}  {counts[key]:6} latencies  {name}{more}")
+                print(f"{key}  {counts[key]:6} latencies  {_summary(described)}")
         elif database.path is None and parsed.action in ("clear", "import"):
             raise TasoError("nothing was changed; set TASO_PY_CACHE to a folder whose database can be used")
         elif parsed.action == "clear":
@@ -46,6 +45,18 @@ def _latencies(parsed: argparse.Namespace) -> int:
         else:
             print(f"{database.merge(_read_json(parsed.file))} latencies added")
     return 0
+
+
+def _summary(described: Mapping[str, object]) -> str:
+    """An environment in a line."""
+    facts = (
+        ("device_name", "{}"),
+        ("launched_by", "launched by {}"),
+        ("torch_version", "torch {}"),
+        ("threads", "{} threads"),
+        ("settings", "{}"),
+    )
+    return ", ".join(text.format(described[name]) for name, text in facts if described.get(name))
 
 
 def _write_text(path: Path | None, text: str) -> None:

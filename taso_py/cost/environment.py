@@ -24,6 +24,9 @@ from taso_py.ir.errors import TasoError
 Device: TypeAlias = str | torch.device
 """What names a device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or a ``torch.device``."""
 
+OPTIONAL = ("settings", "launched_by")
+"""The fields of an environment that are left out where they are empty."""
+
 
 class DeviceError(TasoError):
     """A device that does not exist here or that is not supported."""
@@ -56,6 +59,9 @@ class Environment:
     settings: str = ""
     """Which other of PyTorch's switches that choose kernels are off, and whether calls are captured in CUDA graphs;
     empty as a rule, and left out then."""
+    launched_by: str = ""
+    """The processor that launches a GPU's kernels: a call that is shorter than its launch takes as long as that. Empty,
+    and left out, on a CPU and where calls are captured."""
 
     @classmethod
     def current(cls, device: Device) -> Environment:
@@ -67,7 +73,7 @@ class Environment:
     def from_dict(cls, description: Mapping[str, object]) -> Environment:
         """What `as_dict` gave, read back; raises `TasoError` for missing, unknown or mistyped fields."""
         kinds = {"str": str, "int": int, "bool": bool}
-        description = {"settings": "", **description}
+        description = {**dict.fromkeys(OPTIONAL, ""), **description}
         expected = {field.name: kinds[str(field.type)] for field in dataclasses.fields(cls)}
         if {name: type(value) for name, value in description.items()} != expected:
             raise TasoError("an environment is described by other fields than here; export it with the same version")
@@ -75,11 +81,12 @@ class Environment:
 
     def as_dict(self) -> dict[str, str | int | bool]:
         """The fields by name, for people and for JSON."""
-        return {name: value for name, value in vars(self).items() if name != "settings" or value}
+        return {name: value for name, value in vars(self).items() if name not in OPTIONAL or value}
 
     def in_graphs(self) -> Environment:
-        """The same where calls are captured in CUDA graphs."""
-        return dataclasses.replace(self, settings=", ".join(filter(None, (self.settings, "in CUDA graphs"))))
+        """The same where calls are captured in CUDA graphs, whose kernels wait for nobody to launch them one by one."""
+        settings = ", ".join(filter(None, (self.settings, "in CUDA graphs")))
+        return dataclasses.replace(self, settings=settings, launched_by="")
 
     def key(self) -> str:
         """A digest of the fields, the same in every process: 16 hexadecimal digits."""
@@ -141,6 +148,7 @@ def _cuda(device: torch.device) -> Environment:
             fp16_reduction=torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
             bf16_reduction=torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         ),
+        launched_by=_cpu_name(),
     )
 
 

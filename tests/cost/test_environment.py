@@ -126,6 +126,21 @@ def test_products_are_computed_otherwise_for_a_while_only() -> None:
     assert Environment.current("cpu") == before
 
 
+def test_eager_calls_on_a_gpu_depend_on_what_launches_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
+    found = list[Environment]()
+    for processor in ("One", "Another"):
+        monkeypatch.setattr(environments, "_cpu_name", lambda processor=processor: processor)
+        found.append(environments._cuda(torch.device("cuda", 0)))
+    one, another = found
+    assert (one.device_name, one.launched_by) == ("A GPU", "One")
+    assert one.key() != another.key()
+    assert one.in_graphs() == another.in_graphs()
+    assert Environment.from_dict(one.as_dict()) == one
+    assert "launched_by" not in {**Environment.current("cpu").as_dict(), **one.in_graphs().as_dict()}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_gpu_is_described() -> None:
     environment = Environment.current("cuda")
@@ -133,3 +148,4 @@ def test_the_gpu_is_described() -> None:
     assert environment.instruction_set.startswith("sm_")
     assert environment.convolution_precision == "tf32"
     assert environment.threads == 0
+    assert environment.launched_by == Environment.current("cpu").device_name

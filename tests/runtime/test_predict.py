@@ -27,7 +27,10 @@ class Product(torch.nn.Module):
 def model():
     return Product().eval(), (torch.randn(4, 64),)
 """
-GPU = {"device": "cuda", "device_name": "A GPU elsewhere", "instruction_set": "sm_90", "threads": 0}
+GPU = {
+    "device": "cuda", "device_name": "A GPU elsewhere", "instruction_set": "sm_90", "threads": 0,
+    "launched_by": "a processor there",
+}  # fmt: skip
 OTHER = {"device_name": "Another processor", "threads": 64}
 
 
@@ -60,10 +63,15 @@ def _import(folder: Path, environment: Mapping[str, Any], without: str = "nothin
 
 
 def _key(capsys: pytest.CaptureFixture[str]) -> str:
+    return _listed(capsys).split()[0]
+
+
+def _listed(capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of the only environment."""
     capsys.readouterr()
     assert main(["latencies", "devices"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    return line.split()[0]
+    return line
 
 
 @pytest.mark.parametrize("environment", [GPU, OTHER])
@@ -116,3 +124,5 @@ def test_too_little_is_known(factory: str, tmp_path: Path, capsys: pytest.Captur
     assert "1 latencies of the model itself were never measured on A GPU elsewhere" in capsys.readouterr().err
     assert main(["predict", factory, "--environment", "xyz"]) == 2
     assert f"there are: {key} (A GPU elsewhere)" in capsys.readouterr().err
+    assert "  A GPU elsewhere, launched by a processor there, torch " in (line := _listed(capsys))
+    assert "threads" not in line

@@ -84,7 +84,7 @@ class Latencies:
         self.measured = 0
         """How many latencies were measured, not found in the database."""
         self.disturbed = 0
-        """How many of these are not kept for other runs: other programs held the processor."""
+        """How many of these are not kept for other runs: other programs held the machine."""
         self.measuring_s = 0.0
         """How long it took to measure them."""
 

@@ -2,7 +2,9 @@
 
 A parallel region lasts until its last thread is done. While another program holds a core, a call of microseconds can
 take as long as the scheduler's turns, every time; no statistics over such samples finds the true latency. So a small
-matrix product of known latency is called after each measurement: it tells whether the others can be believed.
+matrix product of known latency is called after each measurement: it tells whether the others can be believed. That of a
+GPU runs there, and takes about as long to launch as to compute: it is late where another program has the GPU, where one
+has the core that launches, and where clocks are low. How fast cores and clocks are beyond that is not taken off.
 
 Invariant: what is answered as good consists of several samples that agree to within a factor, just after which the
 probe took as long as ever.
@@ -20,7 +22,7 @@ from typing import TypeVar
 
 import torch
 
-from taso_py.cost.clock import Clock, Latency, clock_for, measure, repeats_for, summary
+from taso_py.cost.clock import Clock, Latency, Timer, clock_for, measure, repeats_for, summary
 from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
 from taso_py.kernels.prepared import Prepared
 
@@ -43,22 +45,22 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.1
 TURNS = 48
 """How often each call is sampled of those that are measured in turns."""
+LAUNCHES = 10
+"""How many products a GPU is probed by at once, or an interruption of one launch would be all that is seen."""
 LARGEST_KEPT = 31 << 20
 """Bytes of a block just below the largest that glibc adapts to."""
 
 
 @dataclass
 class Probe:
-    """Tells whether the cores are ours: a matrix product on all threads, which takes a fraction of a millisecond."""
+    """Tells whether a device is ours: a matrix product on all threads, which takes a fraction of a millisecond."""
 
     least_s: float = 5e-3
     """The fastest call so far; to begin with, more than any machine at rest takes."""
     calls: int = 3
     most: float = 2.5
     """How many times the fastest call an average one takes at most on a machine at rest."""
-    _operands: tuple[torch.Tensor, torch.Tensor] = field(
-        default_factory=lambda: (torch.ones(64, 768), torch.ones(768, 768)), repr=False
-    )
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def is_calm(self) -> bool:
         """Whether calls take about as long now as they ever did."""
@@ -67,13 +69,16 @@ class Probe:
         return sum(times) <= self.most * self.least_s * self.calls
 
     def _timed(self) -> float:
-        start = time.perf_counter()
-        torch.mm(*self._operands)
-        return time.perf_counter() - start
+        return self._timer(1 if self.device.type == "cpu" else LAUNCHES)
+
+    @cached_property
+    def _timer(self) -> Timer:
+        operands = [torch.ones(shape, device=self.device) for shape in ((64, 768), (768, 768))]
+        return clock_for(self.device).bind(lambda: torch.mm(*operands))
 
 
 class Measuring:
-    """Measures calls on a device; of the CPU it is known whether it is at rest, on others it does not matter."""
+    """Measures calls on a device, and tells whether it was at rest."""
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class Measuring:
         """
         _settle_allocator()
         self._device = device
-        self._probe = probe or Probe()
+        self._probe = probe or Probe(device=device)
         self._patience_s = PATIENCE_S
         self._usual = usual
         self._captured = captured
@@ -112,7 +117,7 @@ class Measuring:
     @property
     def is_calm(self) -> bool:
         """Whether nothing disturbs measurements now."""
-        return self._device.type != "cpu" or self._probe.is_calm()
+        return self._probe.is_calm()
 
     def measured(
         self, call: Callable[[], object], budget_s: float, beside: Reference | None = None

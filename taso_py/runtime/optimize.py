@@ -250,11 +250,11 @@ class _Job:
 
 
 def _disturbances(latencies: Latencies) -> list[str]:
-    """What to say about latencies that were measured while others kept the processor busy."""
+    """What to say about latencies that were measured while others kept the machine busy."""
     if not latencies.disturbed:
         return []
     return [
-        f"other programs kept the processor busy while {latencies.disturbed} of {latencies.measured} latencies were "
+        f"other programs kept the machine busy while {latencies.disturbed} of {latencies.measured} latencies were "
         "measured; those are not kept: run this again on a quiet machine"
     ]
 

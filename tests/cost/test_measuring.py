@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from taso_py.cost import measuring
-from taso_py.cost.clock import CpuClock, Latency
+from taso_py.cost.clock import CpuClock, Latency, Timer
 from taso_py.cost.measuring import Measuring, Probe
 from taso_py.cost.pace import Reference
 from taso_py.kernels.prepared import Prepared
@@ -95,6 +95,27 @@ def test_a_probe_knows_a_call_that_is_slow_for_it(monkeypatch: pytest.MonkeyPatc
     probe = Probe()
     monkeypatch.setattr(probe, "_timed", lambda: 16e-3)
     assert not probe.is_calm()
+
+
+def test_a_gpu_is_probed_by_products_that_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("meta")  # computes nothing, and is no CPU
+    readings = iter([5e-5, 6e-5, 5e-5, 5e-5, 2e-3, 5e-5, 5e-5, 5e-5, 6e-5])
+    asked: list[tuple[object, ...]] = []
+
+    class Queue(CpuClock):
+        def bind(self, fn: Callable[[], object]) -> Timer:
+            def timer(repeats: int) -> float:
+                product = fn()
+                assert isinstance(product, torch.Tensor)
+                asked.append((product.device, repeats))
+                return next(readings)
+
+            return timer
+
+    monkeypatch.setattr(measuring, "clock_for", lambda _: Queue())
+    here = Measuring(gpu)
+    assert [here.is_calm for _ in range(3)] == [True, False, True]
+    assert asked == [(gpu, measuring.LAUNCHES)] * 9
 
 
 def test_in_turns_a_call_that_is_not_prepared_is_called_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

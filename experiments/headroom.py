@@ -16,6 +16,7 @@ from contextlib import suppress
 from statistics import median
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 
 from experiments.drawing import grouped_bars
@@ -26,9 +27,11 @@ from experiments.ways import ORIGINAL
 from taso_py.backend.plan import NO_PLAN
 from taso_py.cost.choice import is_running
 from taso_py.cost.clock import median_interval
+from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.roofline import Roofline, measure_roofline
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
+from taso_py.ir.types import DType
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import value_bytes, work
 from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
@@ -51,16 +54,30 @@ def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
     return sum(map(max, pairs)), sum(compute for compute, memory in pairs if compute >= memory)
 
 
+def _roofline(graph: Graph, device: torch.device, database: LatencyDatabase) -> Roofline:
+    """The ceilings of what runs."""
+    nodes = [node for node in graph.nodes if is_running(node) and node.types]
+    dtypes, convolved = ({_dtype(node) for node in some} for some in (nodes, filter(_convolves, nodes)))
+    return measure_roofline(device, dtypes, database, convolved=convolved)
+
+
+def _dtype(node: Node) -> DType:
+    return node.types[0].dtype
+
+
+def _convolves(node: Node) -> bool:
+    return isinstance(node.op, Conv2d)
+
+
 def _compute_seconds(node: Node, roofline: Roofline) -> float:
-    peak = roofline.peak(node.types[0].dtype, convolves=isinstance(node.op, Conv2d))
+    peak = roofline.peak(_dtype(node), convolves=_convolves(node))
     return (work(node).flops or 0) / peak if peak else 0.0
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with subject(name, settings) as model:
         graph, device = model.program.graph, model.program.device
-        dtypes = {node.types[0].dtype for node in graph.nodes if node.types}
-        roofline = measure_roofline(device, dtypes, model.database)
+        roofline = _roofline(graph, device, model.database)
         seconds = 6.0 if settings.quick else 20.0
         held = race(_calls(model), device=device, seconds=seconds, seed=settings.seed, until_clear=False)
     floor, compute = floor_seconds(graph, roofline)

@@ -84,7 +84,8 @@ class Roofline:
     dispatch_s: float
     """Seconds that a call takes which computes one element."""
     convolution_peak: float | None = None
-    """That of convolutions in single precision, where settings let them be less precise than products, or more."""
+    """That of convolutions in single precision, where there are any that settings let be less precise than products, or
+    more."""
 
     def peak(self, dtype: DType, *, convolves: bool) -> float | None:
         """Operations per second of products or convolutions at most; None where that was not measured."""
@@ -120,10 +121,17 @@ class _Probe:
     amount: float
     """Operations, or bytes, of one call."""
     make: Callable[[], Callable[[], object]]
+    is_launching: bool = False
+    """Whether it shows how fast kernels are launched; on a GPU that would be all that is seen of caches."""
 
 
 def measure_roofline(
-    device: torch.device, dtypes: Iterable[DType], database: LatencyDatabase, *, progress: bool = False
+    device: torch.device,
+    dtypes: Iterable[DType],
+    database: LatencyDatabase,
+    *,
+    convolved: Iterable[DType] = (),
+    progress: bool = False,
 ) -> Roofline:
     """The roofline of a device; what the database does not have is measured, within seconds.
 
@@ -131,24 +139,20 @@ def measure_roofline(
         device: where.
         dtypes: the element types that matter; a peak is measured for those among `PEAK_DTYPES`.
         database: where latencies are kept.
+        convolved: those of them that there are convolutions in.
         progress: whether to show a bar.
     """
     environment = Environment.current(resolve_device(device))
     wanted = [dtype for dtype in PEAK_DTYPES if dtype in set(dtypes)]
     peaks = {dtype: _products(device, environment, dtype, environment.matmul_precision) for dtype in wanted}
     precision = environment.convolution_precision
-    is_apart = DType.F32 in peaks and precision != environment.matmul_precision
+    is_apart = DType.F32 in set(convolved) and precision != environment.matmul_precision
     convolution = _products(device, environment, DType.F32, precision) if is_apart else []
     streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
-    dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device))
+    dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True)
     probes = [*chain(*peaks.values(), convolution, *streams.values()), dispatch]
-    found: dict[_Probe, Latency] = {}
-    # Of a GPU's caches it would be seen how fast kernels are launched; that is what the probe of dispatch is for.
-    plain = Measuring(device)
-    captured = Measuring(device, captured=True) if torch.device(device).type == "cuda" else plain
-    for probe in tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress):
-        measuring = plain if probe is dispatch else captured
-        found[probe] = _known_or_measured(probe, environment, database, measuring)
+    bar = tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress)
+    found = _found(bar, device, environment, database)
 
     def rate(probe: _Probe) -> float:
         return probe.amount / max(found[probe].median_s, 1e-12)
@@ -160,17 +164,23 @@ def measure_roofline(
     return Roofline(rates_of, levels, found[dispatch].median_s, max(map(rate, convolution), default=None))
 
 
-def _known_or_measured(
-    probe: _Probe, environment: Environment, database: LatencyDatabase, measuring: Measuring
-) -> Latency:
-    known = database.get(environment, probe.kernel, probe.signature)
-    if known is not None:
-        return known
-    with torch.inference_mode():
-        measured, is_calm = measuring.measured(probe.make(), BUDGET_S)
-    if is_calm:
-        database.put(environment, probe.kernel, probe.signature, measured)
-    return measured
+def _found(
+    probes: Iterable[_Probe], device: torch.device, environment: Environment, database: LatencyDatabase
+) -> Mapping[_Probe, Latency]:
+    """What probes take; on a GPU they are captured in CUDA graphs, but for those that show how fast it is launched."""
+    plain = Measuring(device)
+    captured = Measuring(device, captured=True) if device.type == "cuda" else plain
+    found: dict[_Probe, Latency] = {}
+    for probe in probes:
+        known = database.get(environment, probe.kernel, probe.signature)
+        if known is None:
+            with torch.inference_mode():
+                measuring = plain if probe.is_launching else captured
+                known, is_calm = measuring.measured(probe.make(), BUDGET_S)
+            if is_calm:
+                database.put(environment, probe.kernel, probe.signature, known)
+        found[probe] = known
+    return found
 
 
 def _products(device: torch.device, environment: Environment, dtype: DType, precision: str) -> list[_Probe]:

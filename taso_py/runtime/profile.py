@@ -130,14 +130,16 @@ class _Job:
         seen = observe(self.module, names, source.args, source.kwargs, device, trace)
         with LatencyDatabase() as database:
             dtypes = {self._dtype(part) for part in run.parts}
-            roofline = measure_roofline(device, dtypes, database, progress=self.options.progress)
+            convolved = {self._dtype(part) for part in run.parts if _convolves(self._nodes(part))}
+            progress = self.options.progress
+            roofline = measure_roofline(device, dtypes, database, convolved=convolved, progress=progress)
             cost = CostModel(
                 device,
                 database,
                 weight_bytes=stored_bytes(self.program.weights.values()),
                 tiles=PLAIN,
                 formats=[Format.DENSE],
-                progress=self.options.progress,
+                progress=progress,
             )
             cost.warm(self.program.graph)
             regions = tuple(self._regions(run, seen, roofline, cost))
@@ -176,8 +178,7 @@ class _Job:
         for part, start, time, live in zip(run.parts, starts, run.times, seen.live_bytes, strict=False):
             nodes = self._nodes(part)
             work = _work(nodes, layouts)
-            convolves = any(isinstance(node.op, Conv2d) for node in nodes)
-            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=convolves)
+            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=_convolves(nodes))
             origin = self._origin(nodes)
             yield Region(
                 kind=self._name(part),
@@ -254,6 +255,10 @@ def _named(roofline: Roofline) -> dict[str, float]:
 
 def _runs(node: Node) -> bool:
     return not node.is_static and not isinstance(node.op, Input | Constant)
+
+
+def _convolves(nodes: Sequence[Node]) -> bool:
+    return any(isinstance(node.op, Conv2d) for node in nodes)
 
 
 def _work(nodes: list[Node], layouts: Layouts) -> Work:

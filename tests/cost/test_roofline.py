@@ -48,7 +48,8 @@ def test_convolutions_have_a_peak_of_their_own_where_they_may_be_less_precise() 
 @pytest.mark.usefixtures("small_roofline")
 def test_the_peak_of_convolutions_is_measured_in_their_precision() -> None:
     with LatencyDatabase(":memory:") as database, float32_in("bf16", torch.device("cpu"), "conv"):
-        found = measure_roofline(torch.device("cpu"), [DType.F32], database)
+        assert measure_roofline(torch.device("cpu"), [DType.F32], database).convolution_peak is None
+        found = measure_roofline(torch.device("cpu"), [DType.F32], database, convolved=[DType.F32])
         (plain, special) = sorted(row.signature for row in database.rows() if row.kernel == "ceiling:matmul")
     assert special == f"{plain} in bf16"
     assert found.convolution_peak is not None

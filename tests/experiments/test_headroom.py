@@ -6,13 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.headroom import floor_seconds
+from experiments.headroom import _roofline, floor_seconds
 from taso_py.backend import fold
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import float32_in
 from taso_py.cost.roofline import Level, Roofline
 from taso_py.frontend import import_program
 from taso_py.ir.graph import Graph
 from taso_py.ir.types import DType
 
+CPU = torch.device("cpu")
 FLOPS, BIAS_AND_RELU = 2 * 4 * 8 * 16, 2 * 4 * 16
 BYTES = 4 * (8 * 16 + 16)
 
@@ -33,6 +36,16 @@ def test_where_weights_are_far_reading_them_once_is_the_floor(graph: Graph) -> N
     floor, compute = floor_seconds(graph, Roofline({DType.F32: 1e15}, (Level(2**20, 1e9),), 0.0))
     assert floor == pytest.approx(BYTES / 1e9)
     assert compute < floor / 100
+
+
+@pytest.mark.usefixtures("small_roofline")
+@pytest.mark.parametrize(("layer", "shape"), [(nn.Linear(8, 16), (4, 8)), (nn.Conv2d(8, 16, 1), (1, 8, 4, 4))])
+def test_convolutions_have_a_ceiling_where_there_are_any(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    graph = import_program(torch.export.export(layer.eval(), (torch.randn(shape),))).graph
+    with LatencyDatabase(":memory:") as database, float32_in("bf16", CPU, "conv"):
+        roofline = _roofline(graph, CPU, database)
+    assert (roofline.convolution_peak is not None) == isinstance(layer, nn.Conv2d)
+    assert set(roofline.peaks) == {DType.F32}
 
 
 def test_weights_that_do_not_fit_in_a_cache_are_read_from_memory(graph: Graph) -> None:

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from taso_py.backend import build
+from taso_py.cost.environment import float32_in
 from taso_py.frontend import import_module
 from taso_py.report.profile import Profile
+from taso_py.report.profile_page import profile_page
 from taso_py.runtime import profile_run
 from taso_py.runtime.profile import ProfileError, ProfileOptions, _Job, profile_source
 from taso_py.runtime.profile_run import Part, time_parts
@@ -88,6 +90,17 @@ def test_memory_is_what_the_values_of_a_run_take(profile: Profile) -> None:
     assert profile.peak_bytes >= 2 * value
     assert profile.weight_bytes == 4 * (128 * 256 + 256)
     assert profile.input_bytes == X.nbytes
+
+
+@pytest.mark.usefixtures("small_roofline")
+@pytest.mark.parametrize(("layer", "shape"), [(nn.ReLU(), (2, 3)), (nn.Conv2d(3, 3, 1), (1, 3, 4, 4))])
+def test_convolutions_have_a_ceiling_where_there_are_any(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    source = Source("small", layer.eval(), (torch.randn(shape),))
+    with float32_in("bf16", torch.device("cpu"), "conv"):
+        profile = profile_source(source, ProfileOptions(seconds=0.01))
+    peaks = ["f32", "f32 convolutions"] if isinstance(layer, nn.Conv2d) else ["f32"]
+    assert list(profile.ceilings.peaks) == peaks
+    assert all(f"operations in {name}<" in profile_page(profile) for name in peaks)
 
 
 def test_a_call_that_computes_several_nodes_is_one_region() -> None:

@@ -12,6 +12,7 @@ measured once, on a machine at rest; the same inputs always name the same measur
 from __future__ import annotations
 
 import enum
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,10 +26,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.clock import Latency
+from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, float32_in, resolve_device
 from taso_py.cost.measuring import Measuring
+from taso_py.ir.errors import first_line
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
 
@@ -45,6 +47,8 @@ MEMORY_SHARE = 8
 """No copy touches more than one part in so many of the machine's memory."""
 BUDGET_S = 0.15
 """Longest time for one attempt at a measurement, unless four calls take longer."""
+
+_log = logging.getLogger(__name__)
 
 
 class Bound(enum.Enum):
@@ -174,13 +178,24 @@ def _found(
     for probe in probes:
         known = database.get(environment, probe.kernel, probe.signature)
         if known is None:
-            with torch.inference_mode():
-                measuring = plain if probe.is_launching else captured
-                known, is_calm = measuring.measured(probe.make(), BUDGET_S)
-            if is_calm:
+            known, is_good = _measured(probe, plain, captured)
+            if is_good:
                 database.put(environment, probe.kernel, probe.signature, known)
         found[probe] = known
     return found
+
+
+@torch.inference_mode()
+def _measured(probe: _Probe, plain: Measuring, captured: Measuring) -> tuple[Latency, bool]:
+    """What a probe takes, and whether to keep that: not where it should have been captured and could not be."""
+    call = probe.make()
+    if not probe.is_launching:
+        try:
+            return captured.measured(call, BUDGET_S)
+        except TimingError as error:
+            _log.warning("%s on %s is measured with its launch: %s", probe.kernel, probe.signature, first_line(error))
+    latency, is_calm = plain.measured(call, BUDGET_S)
+    return latency, is_calm and probe.is_launching
 
 
 def _products(device: torch.device, environment: Environment, dtype: DType, precision: str) -> list[_Probe]:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from taso_py.cost import measuring, roofline
-from taso_py.cost.clock import Latency
+from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, float32_in
-from taso_py.cost.roofline import Bound, Level, Roofline, measure_roofline
+from taso_py.cost.roofline import Bound, Level, Roofline, _found, _Probe, measure_roofline
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
 
@@ -81,6 +81,33 @@ def test_disturbed_ceilings_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     with LatencyDatabase(":memory:") as database:
         assert measure_roofline(torch.device("cpu"), [DType.F32], database).bandwidth > 0
         assert list(database.rows()) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_cannot_be_captured_is_measured_as_it_is_launched_and_not_kept(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Gpu:
+        """Takes a second where calls are captured, and three where they are launched."""
+
+        def __init__(self, _: torch.device, *, captured: bool = False) -> None:
+            self.captured = captured
+
+        def measured(self, call: object, budget_s: float) -> tuple[Latency, bool]:
+            if self.captured and fails:
+                raise TimingError("this cannot be captured in a CUDA graph")
+            seconds = 1.0 if self.captured else 3.0
+            return Latency(seconds, seconds, seconds, 1, 0), True
+
+    monkeypatch.setattr(roofline, "Measuring", Gpu)
+    kinds = {"copy": False, "dispatch": True}
+    probes = [_Probe(name, "", 1.0, lambda: lambda: None, is_launching) for name, is_launching in kinds.items()]
+    with LatencyDatabase(":memory:") as database:
+        found = _found(probes, torch.device("cuda"), Environment.current("cpu"), database)
+        kept = [row.kernel for row in database.rows()]
+    assert [found[probe].median_s for probe in probes] == [3.0 if fails else 1.0, 3.0]
+    assert kept == (["dispatch"] if fails else ["copy", "dispatch"])
+    assert ("copy on  is measured with its launch: this cannot be captured" in caplog.text) == fails
 
 
 @pytest.mark.usefixtures("small_roofline")

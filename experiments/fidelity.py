@@ -4,7 +4,7 @@ Latencies are measured call by call, and scaled by what a small network takes lo
 is none of these models. So what is asked is whether the graph, computed by the kernels and memory formats that were
 chosen, takes as long as predicted; nothing of the model ran before but its calls.
 
-Invariant: what is predicted and what is measured are both at the usual pace of the machine.
+Invariant: on a CPU, what is predicted and what is measured are both at its usual pace.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     "Does the cost model say what a model takes, before it is built?",
     "`predicted/measured` of the kernels that were chosen, worst first, should be within 0.9 and 1.1, the grey band; "
     "`sum/measured` is what their latencies add up to, before the scale that a run of a small network gives, which is "
-    "the same for all models; all are at the usual pace of the machine",
+    "the same for all models; on a CPU all are at its usual pace",
     lambda settings: settings.choose(QUICK, FULL),
     _measure,
     _plot,

@@ -168,7 +168,7 @@ class Latencies:
         return known
 
     def of_run(self, call: Callable[[], object], budget_s: float) -> Latency:
-        """That of a call again and again, at the usual pace, which is not kept.
+        """That of a call again and again, on a CPU at its usual pace, which is not kept.
 
         Raises:
             InvariantError: the latencies are those of a device that is not here.

@@ -138,7 +138,7 @@ class Reference:
 
     call: Callable[[], object]
     seconds: float
-    """What it takes at the usual pace."""
+    """What it takes, on a CPU at its usual pace."""
 
 
 class RelativeClock:

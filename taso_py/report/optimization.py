@@ -53,8 +53,8 @@ class Report:
     candidates: int
     """Distinct graphs that the search built."""
     estimated_ms: tuple[float, float]
-    """What latencies say of the unchanged graph and of the result, both with the best kernels and at the usual pace of
-    the machine: the guide, not the verdict."""
+    """What latencies say of the unchanged graph and of the result, both with the best kernels, on a CPU at its usual
+    pace: the guide, not the verdict."""
     operators: tuple[int, int]
     """Operators that run, before and after; what depends on weights only is not counted."""
     weight_bytes: tuple[int, int]
@@ -90,7 +90,8 @@ class Report:
         rules = self.rules_speedup
         table.add_row("by rules alone", "", "", f"{rules.median:.3f}x", f"{rules.low:.3f} to {rules.high:.3f}")
         estimated = [f"{ms:.3f} ms" for ms in self.estimated_ms]
-        table.add_row("estimate of that", *estimated, self._estimated_ratio, "at the usual pace")
+        pace = "at the usual pace" if self.device == "cpu" else "as measured"
+        table.add_row("estimate of that", *estimated, self._estimated_ratio, pace)
         table.add_row("operators", *map(str, self.operators))
         table.add_row("weights", *(f"{size / 2**20:.1f} MiB" for size in self.weight_bytes))
         table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")

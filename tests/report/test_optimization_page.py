@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from rich.console import Console
+
 from taso_py.ops.table import parse_graph
 from taso_py.report.difference import difference
 from taso_py.report.optimization import Report, Speedup
@@ -53,3 +56,12 @@ def test_the_page_says_when_nothing_changed() -> None:
 def test_what_has_no_known_error_is_still_a_page() -> None:
     lost = replace(REPORT, error=float("nan"), speedup_high=float("inf"))
     assert problems(optimization_page(lost, EVIDENCE)) == []
+
+
+@pytest.mark.parametrize(("device", "pace"), [("cpu", "at the usual pace"), ("cuda:0", "as measured")])
+def test_only_latencies_of_a_cpu_are_at_the_usual_pace(device: str, pace: str) -> None:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(replace(REPORT, device=device))
+    (line,) = (line for line in captured.get().splitlines() if line.startswith("estimate"))
+    assert line.endswith(pace)

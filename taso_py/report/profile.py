@@ -138,7 +138,7 @@ class Profile:
     mark_ms: float
     """What reading the clock cost between two operators; already taken off."""
     busy_ms: float | None
-    """On a GPU, how long kernels ran; None on a CPU."""
+    """On a GPU, how long kernels ran; None on a CPU, and where the driver did not tell, which a note says."""
     peak_bytes: int
     """The most memory in use at once, beyond weights and inputs."""
     weight_bytes: int

@@ -169,7 +169,7 @@ class _Job:
             input_bytes=stored_bytes(self.program.example_inputs),
             environment=Environment.current(self.program.device).as_dict(),
             seed=self.options.seed,
-            notes=tuple(_notes(regions, run)),
+            notes=tuple(_notes(regions, run, self.program.device, seen)),
         )
 
     def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[Region]:
@@ -236,8 +236,10 @@ class _Job:
         return known[-1] if known else Origin("")
 
 
-def _notes(regions: Sequence[Region], run: Run) -> Iterator[str]:
-    """What makes the figures doubtful."""
+def _notes(regions: Sequence[Region], run: Run, device: torch.device, seen: Observed) -> Iterator[str]:
+    """What makes the figures doubtful, and which are missing."""
+    if device.type == "cuda" and seen.busy_s is None:
+        yield "the GPU's driver gave no events of kernels (CUPTI), so that how long it was busy is not known"
     if any(region.achieved > BEYOND and region.bound != Bound.OVERHEAD.value for region in regions):
         yield (
             "some operators are faster than the roofline, which was measured on a busier machine; when it is at rest, "

@@ -20,6 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from taso_py.runtime.profile_run import copy_of
 
+MEMORY = "[memory]"
+"""The name of events in which memory is taken or given back."""
 _PREFIX = "part "
 
 
@@ -30,7 +32,7 @@ class Observed:
     live_bytes: tuple[int, ...]
     """For each part, the most memory in use during it beyond what was in use before the run."""
     busy_s: float | None
-    """Seconds in which a GPU ran kernels; None on a CPU."""
+    """Seconds in which a GPU ran kernels; None on a CPU, and where its driver told of none."""
 
 
 def observe(
@@ -85,7 +87,7 @@ def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int,
     # On a GPU each range is there once more, from the first of its kernels to the last: they run behind the processor.
     begun = (event for event in events if event.name().startswith(_PREFIX) and event.device_type() == DeviceType.CPU)
     starts = sorted(event.start_ns() for event in begun)
-    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type() == kind]
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == MEMORY and e.device_type() == kind]
     most, live, part = [0] * count, 0, -1
     for when, change in sorted(changes, key=lambda pair: pair[0]):
         now = bisect_right(starts, when) - 1
@@ -99,10 +101,16 @@ def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int,
     return tuple(most)
 
 
-def _busy(events: Sequence[Any]) -> float:
-    """Seconds in which kernels ran, overlaps counted once; a recorded range is there too, with the gaps in between."""
-    ran = (event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation())
-    spans = sorted((event.start_ns(), event.start_ns() + event.duration_ns()) for event in ran)
+def _busy(events: Sequence[Any]) -> float | None:
+    """Seconds in which kernels ran, overlaps counted once; None where there are none.
+
+    A recorded range is there too, with the gaps in between; and what memory is taken and given back, whether or not the
+    driver tells of anything.
+    """
+    ran = [event for event in events if event.device_type() == DeviceType.CUDA and event.name() != MEMORY]
+    spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in ran if not e.is_user_annotation())
+    if not spans:
+        return None
     total, reached = 0, 0
     for start, end in spans:
         total += max(0, end - max(start, reached))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from rich.console import Console
 from torch._C._autograd import DeviceType
 
-from taso_py.runtime.profile_trace import _PREFIX, _busy, _live
+from taso_py.report.profile_page import profile_page
+from taso_py.runtime.profile import _notes
+from taso_py.runtime.profile_run import Run, Spread
+from taso_py.runtime.profile_trace import _PREFIX, Observed, _busy, _live
+from tests.report.pages import text_of
+from tests.report.test_profile_page import PROFILE
 
 CUDA = torch.device("cuda")
 
@@ -70,3 +77,24 @@ def test_what_is_in_use_belongs_to_the_part_that_the_processor_was_at() -> None:
 
 def test_a_device_is_busy_while_kernels_run_and_not_between_them() -> None:
     assert _busy(EVENTS) == pytest.approx(23e-9)
+
+
+def test_a_driver_that_tells_of_no_kernels_does_not_say_that_a_device_is_idle() -> None:
+    assert _busy([event for event in EVENTS if event.name() not in ("gemm", "relu")]) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "busy_s", "said"), [("cuda", None, True), ("cuda", 1e-3, False), ("cpu", None, False)]
+)
+def test_where_the_driver_tells_of_no_kernels_a_note_says_so(device: str, busy_s: float | None, said: bool) -> None:
+    still = Spread(1.0, 1.0, 1.0)
+    run = Run((), still, (), still, still, 0.0, 9)
+    notes = list(_notes((), run, torch.device(device), Observed((), busy_s)))
+    assert [note.startswith("the GPU's driver gave no events") for note in notes] == [True] * said
+    profile = replace(PROFILE, device=device, busy_ms=None if busy_s is None else 1e3 * busy_s, notes=tuple(notes))
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as captured:
+        console.print(profile)
+    for text in (captured.get(), json.dumps(profile.as_dict()), text_of(profile_page(profile))):
+        assert ("the GPU's driver gave no events" in text) == said
+    assert ("busy for" in captured.get()) == (busy_s is not None)

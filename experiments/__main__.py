@@ -9,7 +9,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from tqdm import tqdm
 from experiments.catalogue import EXPERIMENTS
 from experiments.harness import Experiment, Row, Settings
 from experiments.page import write_page
-from experiments.running import Outcome, conduct
+from experiments.running import Outcome, conduct, kept
 from experiments.table import cell, columns, is_text
 from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
@@ -75,20 +75,21 @@ def _all(device: str) -> Sequence[Experiment]:
 
 def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until: float | None) -> int:
     """Runs experiments, one after the other, and writes the page of all that is there."""
-    outcomes: dict[str, Outcome] = {}
-    total = sum(len(experiment.parts(settings)) for experiment in chosen)
+    outcomes = {e.name: Outcome(e.parts(settings)) if again else kept(e, settings) for e in chosen}
+    total = sum(len(outcome.parts) for outcome in outcomes.values())
     try:
         with tqdm(total=total, unit="part", dynamic_ncols=True) as bar:
 
             def tell(experiment: Experiment, part: str) -> None:
-                done = sum(len(outcome.parts) for outcome in outcomes.values())
-                bar.update(done + experiment.parts(settings).index(part) - bar.n)
+                bar.update(total - sum(len(outcome.missing) for outcome in outcomes.values()) - bar.n)
                 bar.set_description(f"{experiment.name}: {part}")
 
-            for experiment in chosen:
-                rows, outcomes[experiment.name] = conduct(experiment, settings, again=again, until=until, tell=tell)
-                bar.clear()
-                _show(experiment, rows)
+            for experiment, most in _turns(chosen, outcomes, in_turns=until is not None and len(chosen) > 1):
+                outcome = outcomes[experiment.name]
+                rows, _ = conduct(experiment, settings, outcome=outcome, most=most, until=until, tell=tell)
+                if most is None:
+                    bar.clear()
+                    _show(experiment, rows)
             bar.update(total - bar.n)
     finally:
         page = write_page(settings.out, EXPERIMENTS.values())
@@ -99,6 +100,22 @@ def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until
         if outcome.missing:
             print(f"experiments: {name}: {len(outcome.missing)} parts are still to be run", file=sys.stderr)
     return 0 if all(outcome.is_complete for outcome in outcomes.values()) else INCOMPLETE
+
+
+def _turns(
+    chosen: Sequence[Experiment], outcomes: Mapping[str, Outcome], *, in_turns: bool
+) -> Iterator[tuple[Experiment, int | None]]:
+    """What to run in which order, and how many parts of it at most: one whole experiment after the other, or in turns.
+
+    In turns, checks come first and whole, then one part of each other that has none yet, and only then what remains.
+    """
+    checks = [experiment for experiment in chosen if in_turns and experiment.is_check]
+    others = [experiment for experiment in chosen if experiment not in checks]
+    yield from ((check, None) for check in checks)
+    if in_turns:
+        new = [experiment for experiment in others if outcomes[experiment.name].is_new]
+        yield from ((experiment, 1) for experiment in sorted(new, key=lambda experiment: experiment.is_long))
+    yield from ((experiment, None) for experiment in others)
 
 
 def _show(experiment: Experiment, rows: Sequence[Row]) -> None:

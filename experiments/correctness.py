@@ -164,4 +164,5 @@ EXPERIMENT = Experiment(
     _parts,
     _measure,
     _plot,
+    is_check=True,
 )

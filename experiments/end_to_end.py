@@ -217,4 +217,5 @@ EXPERIMENT = Experiment(
     _plot,
     arrange=_summarized,
     apart=True,
+    is_long=True,
 )

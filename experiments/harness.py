@@ -54,5 +54,9 @@ class Experiment:
     """The columns that the figure is for; the file has them, the table that people read has not."""
     apart: bool = False
     """Whether each part needs a process of its own; otherwise all share one, one after the other."""
+    is_check: bool = False
+    """Whether it says if results are right; where time is limited, nothing is measured before."""
+    is_long: bool = False
+    """Whether a part may take all the time there is, however quick the run; where time is limited, others go first."""
     on_device: bool = True
     """Whether it measures the device; otherwise a run for a GPU leaves it out."""

@@ -46,4 +46,5 @@ EXPERIMENT = Experiment(
     lambda _: zoo.names(),
     _measure,
     _plot,
+    is_check=True,
 )

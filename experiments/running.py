@@ -51,6 +51,11 @@ class Outcome:
         return [part for part in self.parts if part not in self.done and part not in self.failures]
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing has been run."""
+        return not self.done and not self.failures
+
+    @property
     def is_complete(self) -> bool:
         """Whether all parts are there and nothing failed."""
         return not self.missing and not self.failures
@@ -60,7 +65,8 @@ def conduct(
     experiment: Experiment,
     settings: Settings,
     *,
-    again: bool = False,
+    outcome: Outcome | None = None,
+    most: int | None = None,
     until: float | None = None,
     tell: Tell | None = None,
 ) -> tuple[Sequence[Row], Outcome]:
@@ -69,26 +75,33 @@ def conduct(
     Args:
         experiment: what to run.
         settings: how.
-        again: whether to run also the parts that are there.
+        outcome: what there is already, if not what is kept; what comes of it is added.
+        most: how many parts to run at most.
         until: the time on the monotonic clock when to stop; the part under way then is given up.
         tell: told about progress.
     """
-    outcome = Outcome(experiment.parts(settings))
+    outcome = kept(experiment, settings) if outcome is None else outcome
     circumstances = _circumstances(settings)
     try:
         with Worker() as worker:
-            for part in outcome.parts:
-                path = part_path(settings, experiment.name, part)
-                known = None if again else _known(path, circumstances)
-                if known is not None:
-                    outcome.done[part] = known
-                elif until is None or time.monotonic() < until:
+            for part in outcome.missing[:most]:
+                if until is None or time.monotonic() < until:
                     if tell is not None:
                         tell(experiment, part)
                     _measure(experiment, part, settings, worker, until, circumstances, outcome)
     finally:
         rows = _write(experiment, settings, circumstances, outcome)
     return rows, outcome
+
+
+def kept(experiment: Experiment, settings: Settings) -> Outcome:
+    """What is kept of an experiment that ran under the same settings in the same environment."""
+    outcome, circumstances = Outcome(experiment.parts(settings)), _circumstances(settings)
+    for part in outcome.parts:
+        known = _known(part_path(settings, experiment.name, part), circumstances)
+        if known is not None:
+            outcome.done[part] = known
+    return outcome
 
 
 def part_path(settings: Settings, name: str, part: str) -> Path:
@@ -187,6 +200,7 @@ def _write(
 
 
 def _draw(experiment: Experiment, rows: Sequence[Row], path: Path, outcome: Outcome) -> None:
+    outcome.failures.pop("figure", None)  # of fewer rows
     figure = Figure(figsize=(9, 0.26 * len(rows) + 1.4), layout="constrained")
     try:
         experiment.plot(figure, rows)

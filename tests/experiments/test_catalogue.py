@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import experiments
+from experiments import __main__ as commands
 from experiments.__main__ import main
 from experiments.catalogue import EXPERIMENTS, MODULES
 from experiments.harness import Settings
+from tests.experiments.examples import calls
+from tests.experiments.examples import experiment as example
 
 FOLDER = Path(experiments.__file__).parent
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -46,6 +50,41 @@ def test_questions_are_questions_and_parts_have_names_of_their_own() -> None:
 def test_a_device_is_checked_for_correctness_before_anything_is_timed() -> None:
     on_device = [experiment.name for experiment in EXPERIMENTS.values() if experiment.on_device]
     assert on_device[:2] == ["round_trip", "correctness"]
+    assert [experiment.name for experiment in EXPERIMENTS.values() if experiment.is_check] == on_device[:2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "order", "again"),
+    [
+        ([], "raises last long check.1 check.2 other", "raises long"),
+        # What has something already waits for what has nothing.
+        (["--minutes", "9"], "check.1 check.2 raises other long last", "long raises"),
+    ],
+)
+def test_where_time_is_limited_checks_come_first_and_then_a_part_of_each(
+    limit: list[str],
+    order: str,
+    again: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    four = {
+        "two": example("raises", "last"),
+        "long": replace(example("long"), is_long=True),
+        "check": replace(example("check.1", "check.2"), is_check=True),
+        "other": example("other"),
+    }
+    monkeypatch.setattr(commands, "EXPERIMENTS", {name: replace(each, name=name) for name, each in four.items()})
+    command = ["all", "--quick", "--out", str(tmp_path), *limit]
+    assert main(command) == 1
+    assert calls(tmp_path) == order.split()
+    said = capsys.readouterr()
+    assert said.out.count("How long is a name?") == len(four)
+    assert "two: raises failed: ZeroDivisionError" in said.err
+    (tmp_path / "runs" / "long" / "long.json").unlink()
+    assert main(command) == 1
+    assert calls(tmp_path)[6:] == again.split()
 
 
 @pytest.mark.parametrize("name", ["all", "fidelity"])

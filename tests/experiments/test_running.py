@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments.harness import Experiment
-from experiments.running import conduct, part_path
+from experiments.running import Outcome, conduct, part_path
 from experiments.table import read_csv
 from experiments.worker import DIED
 from tests.experiments.examples import PROCESS, calls, cannot_plot, experiment, settings
@@ -59,7 +59,8 @@ def test_what_is_there_is_measured_anew_where_it_has_to_be(tmp_path: Path, chang
     if change == "damage":
         path = part_path(settings(tmp_path), "example", "good")
         path.write_text(path.read_text()[:40])
-    conduct(experiment("good"), settings(tmp_path, seed=int(change == "seed")), again=change == "again")
+    outcome = Outcome(["good"]) if change == "again" else None
+    conduct(experiment("good"), settings(tmp_path, seed=int(change == "seed")), outcome=outcome)
     assert calls(tmp_path) == ["good", "good"]
 
 
@@ -87,6 +88,16 @@ def test_a_part_is_given_up_when_the_time_is_used_up(tmp_path: Path) -> None:
             os.kill(int((tmp_path / PROCESS).read_text()), 0)
 
 
+def test_what_was_run_in_part_goes_on_with_what_is_new(tmp_path: Path) -> None:
+    one = experiment("raises", "first", "second")
+    _, outcome = conduct(one, settings(tmp_path), most=2)
+    assert outcome.missing == ["second"]
+    rows, outcome = conduct(one, settings(tmp_path), outcome=outcome)
+    assert [row["part"] for row in rows] == ["first", "second"]
+    assert list(outcome.failures) == ["raises"]
+    assert calls(tmp_path) == ["raises", "first", "second"]
+
+
 def test_no_part_begins_after_the_time_is_used_up(tmp_path: Path) -> None:
     _, outcome = conduct(experiment("good"), settings(tmp_path), until=time.monotonic() - 1)
     assert outcome.missing == ["good"]
@@ -97,3 +108,4 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_table(tmp_path: Path) -> None:
     rows, outcome = conduct(experiment("good", plot=cannot_plot), settings(tmp_path))
     assert outcome.failures == {"figure": "ValueError: no such colour"}
     assert read_csv(tmp_path / "example.csv") == rows
+    assert conduct(experiment("good"), settings(tmp_path), outcome=outcome)[1].is_complete

@@ -16,8 +16,10 @@ block, so the tile is left out where zeros must not be multiplied by anything bu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from statistics import harmonic_mean
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,8 +48,11 @@ BLOCK = len(POINTS) + 1
 """Rows and columns of the pixels that are transformed at once."""
 STEP = BLOCK - FILTER + 1
 """Rows and columns of the results that they give, and how far blocks are apart."""
-LEAST_CHANNELS = 32
-"""With fewer, in or out, transforms take longer than the multiplications that they save."""
+LEAST_CHANNELS = 100
+"""The harmonic mean of channels in and out. What is transformed grows with their sum, what is saved with their product;
+with fewer, the tile waits for memory, and in models it was slower as often as faster."""
+LEAST_BLOCKS = 32
+"""Transformed filters are four times as large; with fewer blocks, reading them takes longer than multiplying."""
 CHUNK_BYTES = 1 << 22
 """How much is transformed before it is multiplied, so that it is still in the caches."""
 _CPU = torch.device("cpu")
@@ -97,16 +102,22 @@ def _fits(chain: Chain) -> bool:
         and (op.stride, op.dilation, op.groups) == ((1, 1), (1, 1), 1)
         and all(value.type.dtype is DType.F32 and value.type.is_concrete for value in values)
         and chain.weight.sizes[2:] == (FILTER, FILTER)
-        and min(chain.weight.sizes[:2]) >= LEAST_CHANNELS
+        and harmonic_mean(chain.weight.sizes[:2]) >= LEAST_CHANNELS
+        and math.prod(_grid(chain)) >= LEAST_BLOCKS
         and (chain.activation is None or isinstance(chain.activation.op, Relu))
     )
+
+
+def _grid(chain: Chain) -> tuple[int, int]:
+    """How many rows of blocks there are, and how many blocks each has in all images."""
+    images, _, height, width = chain.product.types[0].sizes
+    return -(-height // STEP), images * -(-width // STEP)
 
 
 def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     op = chain.product.op
     assert isinstance(op, Conv2d)
-    images, _, height, width = chain.product.types[0].sizes
-    down, blocks = -(-height // STEP), images * -(-width // STEP)
+    down, blocks = _grid(chain)
     row_bytes = blocks * BLOCK**2 * max(chain.weight.sizes[:2]) * torch.float32.itemsize
     rows = -(-down // min(down, -(-down * row_bytes // CHUNK_BYTES)))
     packed, bias = chain.packed(statics, packs, _packed, rows * blocks)
@@ -161,10 +172,11 @@ def _convolved(
     right, bottom = across * STEP + rim - width - left, down * STEP + rim - height - top
     padded = functional.pad(x, (left, right, top, bottom))
     results = x.new_empty(images, down, STEP, across, STEP, outputs)
-    for first in range(0, down, rows):
-        part = results[:, first : first + rows]
-        blocks = _blocks(padded, first, part.shape[1], across)
-        part.copy_(_block_results(blocks, packed, bias).view(images, -1, across, STEP, STEP, outputs).transpose(2, 3))
+    for begin in range(0, down, rows):
+        first = min(begin, down - rows)  # weights that are packed for more blocks are packed anew at every call
+        found = _block_results(_blocks(padded, first, rows, across), packed, bias)
+        part = found.view(images, rows, across, STEP, STEP, outputs).transpose(2, 3)
+        results[:, first : first + rows].copy_(part)
     return results.view(images, down * STEP, across * STEP, outputs).permute(0, 3, 1, 2)[:, :, :high, :wide]
 
 

@@ -47,9 +47,9 @@ CONV_RESULTS = [
     *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
-WIDE = """graph(x: f32[2,32,6,9], z: f32[2,40,4,11]) {{
-  w = weight{{key="w", type=f32[40,32,3,3]}} b = weight{{key="b", type=f32[40]}}
-  g = weight{{key="g", type=f32[40]}} m = weight{{key="m", type=f32[40]}} v = weight{{key="v", type=f32[40]}}
+WIDE = """graph(x: f32[2,96,14,21], z: f32[2,112,12,23]) {{
+  w = weight{{key="w", type=f32[112,96,3,3]}} b = weight{{key="b", type=f32[112]}}
+  g = weight{{key="g", type=f32[112]}} m = weight{{key="m", type=f32[112]}} v = weight{{key="v", type=f32[112]}}
   p = conv2d(x, w{bias}){{padding=[0,2]}}
   return {result}
 }}"""

@@ -67,7 +67,7 @@ class CostModel:
             captured: whether calls will be captured in CUDA graphs, and are measured so; what cannot be is not chosen.
         """
         self.latencies = Latencies(device, database, environment, weight_bytes, captured)
-        self.device = device
+        self.device, self.captured = device, captured
         self.tiles, self._formats = tiles, frozenset(formats)
         self._progress, self._is_elsewhere = progress, environment is not None
         self._covers: WeakKeyDictionary[Node, list[Cover]] = WeakKeyDictionary()

@@ -10,6 +10,7 @@ Invariant: prices keep their ratios.
 
 from __future__ import annotations
 
+import logging
 import math
 from functools import cached_property
 from itertools import pairwise
@@ -22,9 +23,11 @@ from taso_py.backend import build, fold
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
+from taso_py.cost.clock import TimingError
 from taso_py.cost.database import Key
 from taso_py.cost.model import CostModel
 from taso_py.frontend import import_module
+from taso_py.ir.errors import first_line
 from taso_py.ir.node import Value
 from taso_py.kernels.check import Trials
 from taso_py.kernels.tile import Cover, Formats
@@ -34,11 +37,16 @@ APART: Key = ("network", "call by call")
 """Where the seconds that the network takes are kept among the latencies."""
 SIZE, CHANNELS, CLASSES = 160, (24, 48, 96, 192), 128
 TOKENS, WIDTH, HEADS = 64, 256, 4
+_log = logging.getLogger(__name__)
 
 
 def calibrate(cost: CostModel) -> None:
     """Lets a cost model say what graphs take in a run; it says what their calls take where nothing is known of that."""
-    found = cost.latencies.kept((TOGETHER, APART), lambda: _measured(cost))
+    try:
+        found = cost.latencies.kept((TOGETHER, APART), lambda: _measured(cost))
+    except TimingError as error:
+        _log.warning("latencies are those of calls one by one, not in a run: %s", first_line(error))
+        return
     if found is not None:
         together, apart = found
         cost.rescale(together / apart)
@@ -51,7 +59,8 @@ def _measured(cost: CostModel) -> tuple[float, float]:
         network, image = Network().eval(), torch.rand(1, 3, SIZE, SIZE)
     image = image.to(cost.device)
     program = fold(import_module(network.to(cost.device), (image,)))
-    alone = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=stored_bytes(program.weights.values()))
+    weight_bytes = stored_bytes(program.weights.values())
+    alone = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=weight_bytes, captured=cost.captured)
     module = build(program, alone.plan(program.graph))
     with torch.no_grad():
         found = alone.in_a_run(program.graph, lambda: module(image))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from taso_py.cost.clock import Latency
+from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
@@ -40,6 +40,27 @@ def test_a_run_of_the_network_is_what_prices_are_scaled_by_and_is_kept(
         calibrate(again)
         assert again.scale == cost.scale
         assert again.graph_cost(GRAPH) == pytest.approx(again.scale * alone)
+
+
+def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = list[bool]()
+
+    def in_a_run(cost: CostModel, *_: object) -> list[tuple[float, float]]:
+        asked.append(cost.captured)
+        if cost.captured:
+            raise TimingError("this cannot be captured in a CUDA graph")
+        return [(3.0, 2.0)]
+
+    monkeypatch.setattr(CostModel, "in_a_run", in_a_run)
+    with LatencyDatabase(":memory:") as database:
+        costs = [CostModel(CPU, database, captured=captured) for captured in (False, True)]
+        for cost in costs:
+            calibrate(cost)
+    assert asked == [False, True]
+    assert [cost.scale for cost in costs] == [1.5, 1.0]
+    assert "not in a run: this cannot be captured" in caplog.text
 
 
 def test_where_nothing_runs_what_is_known_there_counts_and_nothing_else() -> None:

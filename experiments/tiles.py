@@ -31,6 +31,7 @@ from taso_py.ops.table import parse_graph
 DTYPES = ("f32", "bf16", "f16")
 CONVOLUTIONS = {
     "3x3": (64, 64, 56, 3, 1),
+    "3x3 wide": (256, 256, 28, 3, 1),
     "1x1": (256, 64, 56, 1, 1),
     "3x3 late": (512, 512, 7, 3, 1),
     "32 groups": (128, 128, 28, 3, 32),

@@ -15,12 +15,13 @@ from taso_py.kernels.cudnn import CUDNN
 from taso_py.kernels.mkl import MKL
 from taso_py.kernels.onednn import ONEDNN
 from taso_py.kernels.tile import Tile
+from taso_py.kernels.winograd import WINOGRAD
 from tests.kernels.doctored import doctored_covers
 
 SETTINGS = Settings("cpu", quick=True, out=Path(), seed=0)
 
 
-@pytest.mark.parametrize(("device", "own"), [("cpu", (*ONEDNN, MKL)), ("cuda", CUDNN)])
+@pytest.mark.parametrize(("device", "own"), [("cpu", (*ONEDNN, MKL, WINOGRAD)), ("cuda", CUDNN)])
 def test_every_tile_of_a_device_is_among_them(device: str, own: Sequence[Tile]) -> None:
     found = {cover.name for _, graph in tiles._graphs("f32") for cover in tiles._kernels(graph, torch.device(device))}
     assert {name.partition("_")[0] for name in found} == {"aten.addcmul", *(tile.name for tile in own)}

@@ -155,13 +155,14 @@ def confirm(
     seconds: float = SECONDS,
     clock: Clock | None = None,
     seed: int = 1,
+    doubt: float = 1 - CONFIDENCE,
     on_round: Progress | None = None,
 ) -> Race:
     """Time the winner of a race against the baseline afresh, in a race of the two under these names.
 
     It does not end early, since an interval is only worth its 95 % if its value did not decide when to look. Where the
     winner leads by less than is sure, it goes on for as long again, and then for as long as both. Each look at it may
-    be wrong in a third of the 5 % (Bonferroni), so that all together are worth their 95 %.
+    be wrong in a third of the doubt (Bonferroni), so that all together are worth what one would be.
 
     Args:
         baseline: what the winner is compared with.
@@ -171,6 +172,7 @@ def confirm(
         seconds: after how much time the first look is due.
         clock: the clock of the device if not given.
         seed: of the order within the rounds.
+        doubt: the probability with which intervals may miss the truth.
         on_round: told about progress.
     """
     contestants = {"baseline": baseline, "winner": winner}
@@ -178,7 +180,7 @@ def confirm(
 
     def look(share: int) -> Race:
         stop = course.run(CONFIRMING_ROUNDS, rounds * share, seconds * share, until_clear=False)
-        return Race(course.times(), stop, 1 - (1 - CONFIDENCE) / (1 + len(LONGER)))
+        return Race(course.times(), stop, 1 - doubt / (1 + len(LONGER)))
 
     found = look(1)
     for share in LONGER:

@@ -32,7 +32,7 @@ from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
-from taso_py.runtime.timing import Progress, Race, Ratio, confirm, race
+from taso_py.runtime.timing import CONFIDENCE, Progress, Race, Ratio, confirm, race
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
 
@@ -121,8 +121,9 @@ class Trial:
             raise KeyboardInterrupt  # it came before anything was known
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
-        for name in ranking[: ranking.index(ORIGINAL)]:
-            judgement = self._judge(finalists[name], finalists, first)
+        for number, name in enumerate(ranking[: ranking.index(ORIGINAL)]):
+            # Each may win by chance. With half the doubt of the one before, all together hardly more than the first.
+            judgement = self._judge(finalists[name], finalists, first, (1 - CONFIDENCE) / 2**number)
             if judgement is not None:
                 return judgement
         return self._original_wins(finalists[ORIGINAL], first)
@@ -157,19 +158,21 @@ class Trial:
             self._note(str(error))
             return None
 
-    def _judge(self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> Judgement | None:
+    def _judge(
+        self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race, doubt: float
+    ) -> Judgement | None:
         """The finalist as winner, or None, with a note, if it is not acceptable."""
         content, plan, comparison = self._compare(finalist)
         reason = comparison.reason if not comparison.passed else self._wrong_step(finalist.candidate)
         if reason is not None:
             self._note(f"refused {finalist.name}: {reason}")
             return None
-        final = self._confirm(finalists[ORIGINAL], finalist)
+        final = self._confirm(finalists[ORIGINAL], finalist, doubt)
         total = final.ratio("winner")
         rules = EVEN
         if finalist.candidate.applied:
             unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
-            rules = self._confirm(unchanged, finalist).ratio("winner")
+            rules = self._confirm(unchanged, finalist, doubt).ratio("winner")
         if not total.faster or not (rules.faster or rules is EVEN):
             self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
             return None
@@ -251,7 +254,7 @@ class Trial:
         self._note(*notes)
         return cases
 
-    def _confirm(self, baseline: Finalist, winner: Finalist) -> Race:
+    def _confirm(self, baseline: Finalist, winner: Finalist, doubt: float) -> Race:
         with self._keeping(baseline.module, winner.module):
             found = confirm(
                 self.source.call_of(baseline.runner),
@@ -259,6 +262,7 @@ class Trial:
                 device=self.program.device,
                 seconds=self.seconds / 2,
                 seed=self.seed + 1,
+                doubt=doubt,
                 on_round=self.on_round,
             )
         if not found.rounds:

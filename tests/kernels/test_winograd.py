@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,15 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Packs
+from taso_py.backend.plan import Format, Packs
 from taso_py.ir.node import Node, make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, Open, open_size
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels import winograd
+from taso_py.kernels.check import check
 from taso_py.kernels.table import TRACED, covers
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.elementwise import Relu, Silu
+from taso_py.ops.elementwise import Add, Relu, Silu
 
 CPU = torch.device("cpu")
 SAME = Conv2d((1, 1), (1, 1))
@@ -84,6 +86,27 @@ def test_blocks_are_transformed_some_rows_at_a_time(chunk_bytes: int, monkeypatc
     truth = functional.conv2d(x.double(), weight.double(), padding=1)
     monkeypatch.setattr(winograd, "CHUNK_BYTES", chunk_bytes)
     assert _error(_computed(x, weight), truth) < 1e-5
+
+
+def test_images_of_all_sizes_are_convolved_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, checked = random.Random(0), 0
+    monkeypatch.setattr(winograd, "LEAST_CHANNELS", 1)
+    monkeypatch.setattr(winograd, "LEAST_BLOCKS", 1)
+    for _ in range(200):
+        monkeypatch.setattr(winograd, "CHUNK_BYTES", chance.choice((1, 1 << 13, 1 << 20)))
+        padding = chance.randint(0, 3), chance.randint(0, 3)
+        height, width = (chance.randint(max(1, 3 - 2 * pad), 14) for pad in padding)
+        node = _convolution(
+            Conv2d((1, 1), padding), (chance.randint(1, 3), chance.randint(1, 5), height, width), chance.randint(1, 5)
+        )
+        other = make(Input("z", node.types[0])).value
+        for root in (node, make(Relu(), [node.value]), make(Relu(), [make(Add(), [node.value, other]).value])):
+            found = [cover for cover in covers(root, CPU) if cover.name == "winograd"]
+            checked += len(found)
+            for cover in found:
+                with torch.no_grad():
+                    check(cover, Format.CHANNELS_LAST, CPU)
+    assert checked == 600
 
 
 def _misfits() -> Iterator[tuple[str, Node]]:

@@ -176,6 +176,15 @@ def test_confirm_does_not_stop_when_it_likes_what_it_sees() -> None:
     assert seen == [(done, 20) for done in range(1, 21)]
 
 
+def test_less_doubt_makes_intervals_wider() -> None:
+    def low(**doubt: float) -> float:
+        machine = Machine(noise=0.008, rng=random.Random(0))
+        pair = runners(original=0.0102, a=0.01).values()
+        return confirm(*pair, device="cpu", rounds=40, seconds=1e9, clock=machine, **doubt).ratio("winner").low
+
+    assert low(doubt=0.001) < low() < low(doubt=0.5)
+
+
 def test_a_slow_model_is_confirmed_by_enough_rounds_though_they_take_longer() -> None:
     pair = runners(original=3.0, a=2.0).values()
     result = confirm(*pair, device="cpu", seconds=5.0, clock=Machine())

@@ -288,6 +288,24 @@ def test_an_interrupt_before_anything_is_confirmed_ends_it_all(monkeypatch: pyte
         _clamped()
 
 
+def test_each_finalist_is_confirmed_with_half_the_doubt_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The more are tried, the more likely is it that one is taken for faster by chance."""
+    doubts = dict[float, None]()
+
+    def all_lead(contestants: Mapping[str, object], **_: object) -> Race:
+        return Race({name: (9.0 - place,) * 6 for place, name in enumerate(contestants)}, RaceStop.TIME)
+
+    def none_is_faster(*_: object, doubt: float, **__: object) -> Race:
+        doubts[doubt] = None
+        return Race({"baseline": (1.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
+
+    monkeypatch.setattr(trial, "race", all_lead)
+    monkeypatch.setattr(trial, "confirm", none_is_faster)
+    _search(monkeypatch, _once)
+    assert _clamped().keeps_original
+    assert list(doubts) == pytest.approx([0.05, 0.025])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -160,9 +160,8 @@ def confirm(
 ) -> Race:
     """Time the winner of a race against the baseline afresh, in a race of the two under these names.
 
-    It does not end early, since an interval is only worth its 95 % if its value did not decide when to look. Where the
-    winner leads by less than is sure, it goes on for as long again, and then for as long as both. Each look at it may
-    be wrong in a third of the doubt (Bonferroni), so that all together are worth what one would be.
+    It does not end early, or its value would decide when to look. Where a lead is not sure, it goes on for as long
+    again, and then for as long as both; each look may be wrong in a third of the doubt (Bonferroni).
 
     Args:
         baseline: what the winner is compared with.
@@ -175,8 +174,8 @@ def confirm(
         doubt: the probability with which intervals may miss the truth.
         on_round: told about progress.
     """
-    contestants = {"baseline": baseline, "winner": winner}
-    course = _Course(clock or clock_for(device), contestants, random.Random(seed), on_round)
+    pair = {"baseline": baseline, "winner": winner}
+    course = _Course(clock or clock_for(device), pair, random.Random(seed), on_round)
 
     def look(share: int) -> Race:
         stop = course.run(CONFIRMING_ROUNDS, rounds * share, seconds * share, until_clear=False)
@@ -184,9 +183,8 @@ def confirm(
 
     found = look(1)
     for share in LONGER:
-        if found.stop is StopReason.INTERRUPTED or not _may_become_sure(found.ratio("winner")):
-            break
-        found = look(share)
+        if found.stop is not StopReason.INTERRUPTED and _may_become_sure(found.ratio("winner")):
+            found = look(share)
     return found
 
 

@@ -172,11 +172,12 @@ def _convolved(
     right, bottom = across * STEP + rim - width - left, down * STEP + rim - height - top
     padded = functional.pad(x, (left, right, top, bottom))
     results = x.new_empty(images, down, STEP, across, STEP, outputs)
-    for begin in range(0, down, rows):
-        first = min(begin, down - rows)  # weights that are packed for more blocks are packed anew at every call
-        found = _block_results(_blocks(padded, first, rows, across), packed, bias)
-        part = found.view(images, rows, across, STEP, STEP, outputs).transpose(2, 3)
-        results[:, first : first + rows].copy_(part)
+    with torch.autocast("cpu", enabled=False):  # transforms magnify the rounding of half precision
+        for begin in range(0, down, rows):
+            first = min(begin, down - rows)  # weights that are packed for more blocks are packed anew at every call
+            found = _block_results(_blocks(padded, first, rows, across), packed, bias)
+            part = found.view(images, rows, across, STEP, STEP, outputs).transpose(2, 3)
+            results[:, first : first + rows].copy_(part)
     return results.view(images, down * STEP, across * STEP, outputs).permute(0, 3, 1, 2)[:, :, :high, :wide]
 
 

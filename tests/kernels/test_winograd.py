@@ -129,6 +129,13 @@ def test_it_is_not_used_where_it_does_not_fit_or_cannot_pay(node: Node) -> None:
     assert _fits(make(Relu(), [_convolution().value]))
 
 
+def test_autocast_does_not_make_transforms_of_half_precision() -> None:
+    x, weight = torch.randn(4, 100, 12, 12), torch.randn(100, 100, 3, 3)
+    expected = _computed(x, weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(_computed(x, weight), expected)
+
+
 def test_a_compiler_does_not_trace_it() -> None:
     assert "winograd" not in [cover.name for cover in covers(_convolution(), CPU, TRACED)]
 

@@ -33,6 +33,8 @@ from taso_py.ir.operator import Constant, Input, Weight
 
 aten = torch.ops.aten
 
+PACKED_BYTES = "packed_bytes"
+"""Where a built module says in its ``meta`` how many bytes of weights its kernels have packed."""
 CONDITIONS = "conditions_on_sizes"
 """The name of the submodule that checks the conditions of a program."""
 
@@ -56,6 +58,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     if plan.overwrites:
         overwrite_dead(writer.graph)
     module = fx.GraphModule(root, writer.graph, "Optimized")
+    module.meta[PACKED_BYTES] = writer.packs.nbytes
     for place in writer.packed.values():
         module.register_buffer(place, module.get_buffer(place), persistent=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -78,7 +81,7 @@ class _Writer:
         self._plan = plan
         self._inside = {node for step in plan.steps.values() if step.kernel for node in step.kernel.nodes[:-1]}
         self._root, self._places = root, places
-        self._packs = Packs()
+        self.packs = Packs()
         self.packed: dict[Tensor, str] = {}
         """The places of packed weights, which are not part of the module's state."""
         self._values: dict[Value, fx.Node] = {}
@@ -148,7 +151,7 @@ class _Writer:
     def _kernel(self, kernel: Kernel, node: Node, step: Step) -> list[fx.Node]:
         """The call of a kernel that gives the outputs of a node."""
         program = self._program
-        bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics], self._packs)
+        bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics], self.packs)
         operands = [self._read(value, step.reads) for value in kernel.operands]
         if self._plan.traced:
             result = self._call(node, bound.target, *operands, *map(self._packed, bound.rest))

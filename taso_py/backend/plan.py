@@ -64,6 +64,11 @@ class Packs:
             self._known[weight] = pack()
         return self._known[weight]
 
+    @property
+    def nbytes(self) -> int:
+        """What the packed weights take, but for what a library adds to fill up its blocks."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._known.values())
+
 
 @dataclass(frozen=True)
 class Bound:

@@ -58,12 +58,16 @@ class Report:
     operators: tuple[int, int]
     """Operators that run, before and after; what depends on weights only is not counted."""
     weight_bytes: tuple[int, int]
+    """Of the original and of what is saved."""
     rounds: int
     """Rounds of the confirming race."""
     timed: Mapping[str, float] = field(default_factory=dict[str, float])
     """Median milliseconds of everything that was timed end to end, by name."""
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seed: int = 0
+    memory_bytes: int | None = None
+    """What the result's weights take in memory, as kernels have packed them and without the biases of these; None where
+    a compiler has them, or the original is kept."""
     kernels: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each tile beside the plain operators computes something in the result."""
     notes: tuple[str, ...] = ()
@@ -94,6 +98,9 @@ class Report:
         table.add_row("estimate of that", *estimated, self._estimated_ratio, pace)
         table.add_row("operators", *map(str, self.operators))
         table.add_row("weights", *(f"{size / 2**20:.1f} MiB" for size in self.weight_bytes))
+        if self.memory_bytes is not None:
+            held = (self.weight_bytes[0], self.memory_bytes)
+            table.add_row("in memory", *(f"{size / 2**20:.1f} MiB" for size in held), "", "as kernels packed them")
         table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")
         yield table
         yield Text.assemble(("rules    ", "dim"), self._rules_text())

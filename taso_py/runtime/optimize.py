@@ -15,11 +15,12 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from tqdm import tqdm
 
 from taso_py.backend import Plan, Program
+from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
 from taso_py.cost.database import LatencyDatabase
@@ -45,11 +46,11 @@ from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.runtimes import CAPTURED, COMPILED_AROUND, runtimes_to_try
+from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Judgement, Trial, check_import
+from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
@@ -241,12 +242,21 @@ class _Job:
             estimated_ms=(found.original.seconds * 1e3, winner.candidate.seconds * 1e3),
             operators=(_running(program.graph), _running(winner.program.graph)),
             weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
+            memory_bytes=_memory_bytes(winner),
             rounds=speedup.rounds,
             timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
             environment=Environment.current(program.device).as_dict(),
             seed=self.options.seed,
             notes=(*found.notes, *notes),
         )
+
+
+def _memory_bytes(winner: Finalist) -> int | None:
+    """What the weights of a module take that is called as it was built."""
+    if winner.name == ORIGINAL or winner.runtime in COMPILED or not isinstance(winner.module, fx.GraphModule):
+        return None
+    state = (*winner.module.parameters(), *winner.module.buffers())
+    return stored_bytes(state) + winner.module.meta[PACKED_BYTES]
 
 
 def _disturbances(latencies: Latencies) -> list[str]:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
+from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.plan import Format, Step
 from taso_py.backend.storage import KERNEL, OVERWRITES
 from taso_py.cost.choice import choose
@@ -203,6 +204,8 @@ def test_packed_weights_are_not_kept_twice_and_copies_share_them() -> None:
     keys = {node.op.key for node in packed if isinstance(node.op, Weight)}
     assert keys
     assert keys.isdisjoint(name for name, _ in built.named_parameters())
+    assert built.meta[PACKED_BYTES] == 4 * (6 * 6 * 9 + 6 * 6 + 6 * 6)
+    assert build(program).meta[PACKED_BYTES] == 0
     copied = copy.deepcopy(built)
     with torch.no_grad():
         assert all(torch.equal(a, b) for a, b in zip(built(*args), copied(*args), strict=True))

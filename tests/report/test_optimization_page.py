@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -44,6 +45,17 @@ def test_the_page_says_what_is_known() -> None:
         "linear+relu", "2 rules applied, eager", "random x10", "passed", "failed", "trace 0 {}", "A & B",
     ):  # fmt: skip
         assert part in text, part
+
+
+@pytest.mark.parametrize("memory_bytes", [3 * 2**20, None])
+def test_what_weights_take_in_memory_is_said_where_it_is_known(memory_bytes: int | None) -> None:
+    report = replace(REPORT, memory_bytes=memory_bytes)
+    console = Console(record=True, file=StringIO(), width=100)
+    console.print(report)
+    line = next((line for line in console.export_text().splitlines() if line.startswith("in memory")), None)
+    is_known = memory_bytes is not None
+    assert (line is not None and line.split()[2:6] == ["1.0", "MiB", "3.0", "MiB"]) == is_known
+    assert ("in memory 3.0 MiB" in text_of(optimization_page(report, EVIDENCE))) == is_known
 
 
 def test_the_page_says_when_nothing_changed() -> None:

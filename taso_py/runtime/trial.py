@@ -122,7 +122,7 @@ class Trial:
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
         for number, name in enumerate(ranking[: ranking.index(ORIGINAL)]):
-            # Each may win by chance. With half the doubt of the one before, all together hardly more than the first.
+            # Each may win by chance, in half of its doubt. With half as much from one to the next, all come to 5 %.
             judgement = self._judge(finalists[name], finalists, first, (1 - CONFIDENCE) / 2**number)
             if judgement is not None:
                 return judgement

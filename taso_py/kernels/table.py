@@ -6,6 +6,7 @@ Invariant: the first cover of a node is always that of PyTorch's plain operator.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -35,7 +36,7 @@ def _products(tile: Tile) -> Tile:
             if all(isinstance(inner.op, _PRODUCTS) for inner in cover.nodes):
                 yield cover
 
-    return Tile(tile.name, products)
+    return replace(tile, covers=products)
 
 
 TRACED: tuple[Tile, ...] = (ATEN, *map(_products, (*ONEDNN, MKL)))

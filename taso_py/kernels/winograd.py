@@ -111,7 +111,12 @@ def _fits(chain: Chain) -> bool:
 def _grid(chain: Chain) -> tuple[int, int]:
     """How many rows of blocks there are, and how many blocks each has in all images."""
     images, _, height, width = chain.product.types[0].sizes
-    return -(-height // STEP), images * -(-width // STEP)
+    return _steps(height), images * _steps(width)
+
+
+def _steps(length: int) -> int:
+    """How many blocks it takes to give so many results in a row or column."""
+    return math.ceil(length / STEP)
 
 
 def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
@@ -119,9 +124,9 @@ def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     assert isinstance(op, Conv2d)
     down, blocks = _grid(chain)
     row_bytes = blocks * BLOCK**2 * max(chain.weight.sizes[:2]) * torch.float32.itemsize
-    rows = -(-down // min(down, -(-down * row_bytes // CHUNK_BYTES)))
+    rows = math.ceil(down / min(down, math.ceil(down * row_bytes / CHUNK_BYTES)))
     packed, bias = chain.packed(statics, packs, _packed, rows * blocks)
-    rest = (packed, _transformed(bias), chain.weight.sizes[0], op.padding, rows, chain.activation is not None)
+    rest = (chain.activation is not None, packed, _transformed(bias), chain.weight.sizes[0], op.padding, rows)
     if chain.other is None:
         return Bound("winograd", _winograd, rest)
     return Bound("winograd_add", _added, rest, _added_into)
@@ -145,8 +150,8 @@ def _transformed(bias: Tensor | None) -> Tensor | None:
     return torch.outer(torch.from_numpy(np.kron(ones, ones)), bias.double()).reshape(-1).to(bias.dtype)
 
 
-def _winograd(x: Tensor, *rest: Any) -> Tensor:
-    result, is_positive = _convolved(x, *rest[:-1]), rest[-1]
+def _winograd(x: Tensor, is_positive: bool, *rest: Any) -> Tensor:
+    result = _convolved(x, *rest)
     return (result.relu_() if is_positive else result).contiguous(memory_format=torch.channels_last)
 
 
@@ -154,9 +159,9 @@ def _added(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
     return _added_into(x, other.clone(memory_format=torch.channels_last), *rest)
 
 
-def _added_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
+def _added_into(x: Tensor, other: Tensor, is_positive: bool, *rest: Any) -> Tensor:
     """Adds a convolution to what is there, and gives it back."""
-    result, is_positive = other.add_(_convolved(x, *rest[:-1])), rest[-1]
+    result = other.add_(_convolved(x, *rest))
     return result.relu_() if is_positive else result
 
 
@@ -167,7 +172,7 @@ def _convolved(
     images, _, height, width = x.shape
     top, left = padding
     high, wide = height + 2 * top - FILTER + 1, width + 2 * left - FILTER + 1
-    down, across = -(-high // STEP), -(-wide // STEP)
+    down, across = _steps(high), _steps(wide)
     rim = BLOCK - STEP
     right, bottom = across * STEP + rim - width - left, down * STEP + rim - height - top
     padded = functional.pad(x, (left, right, top, bottom))

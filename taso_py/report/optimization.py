@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taso_py.report.plain import plain
+from taso_py.report.profile import mebibytes
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,10 @@ class Report:
         pace = "at the usual pace" if self.device == "cpu" else "as measured"
         table.add_row("estimate of that", *estimated, self._estimated_ratio, pace)
         table.add_row("operators", *map(str, self.operators))
-        table.add_row("weights", *(f"{size / 2**20:.1f} MiB" for size in self.weight_bytes))
+        table.add_row("weights", *map(mebibytes, self.weight_bytes))
         if self.memory_bytes is not None:
             held = (self.weight_bytes[0], self.memory_bytes)
-            table.add_row("in memory", *(f"{size / 2**20:.1f} MiB" for size in held), "", "as kernels packed them")
+            table.add_row("in memory", *map(mebibytes, held), "", "as kernels packed them")
         table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")
         yield table
         yield Text.assemble(("rules    ", "dim"), self._rules_text())

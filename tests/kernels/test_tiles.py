@@ -32,12 +32,16 @@ DEVICES = [CPU, pytest.param(CUDA, marks=pytest.mark.skipif(not torch.cuda.is_av
 WIDTH, ROWS = open_size(Open("x.3", 4, 1, None)), open_size(Open("x.0", 3, 1, None))
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
-CONV = """graph(x: {t}[2,8,9,7], z: {t}[2,{o},5,4]) {{
+CONV = """graph(x: {t}[2,{x}], z: {t}[2,{o},{z}]) {{
   w = weight{{key="w", type={t}[{o},{c},3,3]}} b = weight{{key="b", type={t}[{o}]}}
   g = weight{{key="g", type={t}[{o}]}} m = weight{{key="m", type={t}[{o}]}} v = weight{{key="v", type={t}[{o}]}}
-  p = conv2d(x, w{bias}){{stride=[2,2], padding=[1,1], groups={n}}}
+  p = conv2d(x, w{bias}){{stride={step}, padding={pad}, groups={n}}}
   return {result}
 }}"""
+SMALL = {
+    "t": "f32", "o": 8, "c": 8, "n": 1, "bias": "", "x": "8,9,7", "z": "5,4", "step": [2, 2], "pad": [1, 1],
+}  # fmt: skip
+WIDE = {"o": 112, "c": 96, "x": "96,14,21", "z": "12,23", "step": [1, 1], "pad": [0, 2]}
 LINEAR = """graph(x: {t}[2,3,8], z: {t}[2,3,6]) {{
   w = weight{{key="w", type={t}[6,8]}} u = weight{{key="u", type={t}[8,6]}} b = weight{{key="b", type={t}[6]}}
   return {result}
@@ -47,12 +51,6 @@ CONV_RESULTS = [
     *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
-WIDE = """graph(x: f32[2,96,14,21], z: f32[2,112,12,23]) {{
-  w = weight{{key="w", type=f32[112,96,3,3]}} b = weight{{key="b", type=f32[112]}}
-  g = weight{{key="g", type=f32[112]}} m = weight{{key="m", type=f32[112]}} v = weight{{key="v", type=f32[112]}}
-  p = conv2d(x, w{bias}){{padding=[0,2]}}
-  return {result}
-}}"""
 NORMED = """graph(p: f32[2,16,5,4]) {{
   g = weight{{key="g", type=f32[16]}} m = weight{{key="m", type=f32[16]}} b = weight{{key="b", type=f32[16]}}
   v = weight{{key="v", type=f32[16]}}
@@ -64,11 +62,16 @@ LINEAR_RESULTS = [
 ]
 
 
+def _conv(result: str, **changes: object) -> str:
+    """What a small convolution gives, but for some changes."""
+    return CONV.format(**{**SMALL, **changes}, result=result)
+
+
 def _graphs(dtype: str) -> Iterator[Graph]:
     for result, groups, bias in itertools.product(CONV_RESULTS, (1, 2, 8), ("", ", b")):
-        yield parse_graph(CONV.format(t=dtype, o=16, c=8 // groups, n=groups, bias=bias, result=result))
+        yield parse_graph(_conv(result, t=dtype, o=16, c=8 // groups, n=groups, bias=bias))
     for result, bias in itertools.product(CONV_RESULTS, ("", ", b")):
-        yield parse_graph(WIDE.format(bias=bias, result=result))
+        yield parse_graph(_conv(result, bias=bias, **WIDE))
     for result in LINEAR_RESULTS:
         yield parse_graph(LINEAR.format(t=dtype, result=result))
     yield parse_graph(NORMED.format(result=NORM))
@@ -236,17 +239,15 @@ def test_the_plain_cover_comes_first_and_is_all_there_is_on_unknown_devices() ->
     ],
 )
 def test_what_no_kernel_computes_has_only_covers_of_its_last_node_or_none(result: str) -> None:
-    text = CONV.format(t="f32", o=8, c=8, n=1, bias="", result=result)
+    text = _conv(result)
     text = text.replace("z: f32", "z1: f32[8,1,1], d: f32[8], z: f32")
     graph = parse_graph(text)
     assert [cover.name for cover in covers(graph.outputs[0].node, CPU)] == ["aten"]
 
 
 def test_a_sum_of_two_convolutions_can_be_computed_along_with_either() -> None:
-    graph = parse_graph(
-        CONV.format(t="f32", o=8, c=8, n=1, bias="", result="relu(add(p, conv2d(x, w){stride=[2,2], padding=[1,1]}))")
-    )
-    other = parse_graph(CONV.format(t="f32", o=8, c=8, n=1, bias="", result="add(p, conv2d(p, w){padding=[1,1]})"))
+    graph = parse_graph(_conv("relu(add(p, conv2d(x, w){stride=[2,2], padding=[1,1]}))"))
+    other = parse_graph(_conv("add(p, conv2d(p, w){padding=[1,1]})"))
     assert len(_fused(graph, CPU)) == 0  # equal convolutions are one node, and both summands
     assert len(_fused(other, CPU)) == 2
 
@@ -285,7 +286,7 @@ def test_a_linear_layer_is_packed_for_one_number_of_rows(rows: Dim, is_packed: b
 
 
 def test_where_nothing_can_be_overwritten_results_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = parse_graph(CONV.format(t="f32", o=16, c=8, n=1, bias="", result="add(p, z)"))
+    graph = parse_graph(_conv("add(p, z)", o=16))
     inputs, weights = _tensors(graph, CPU)
     monkeypatch.setattr(torch.ops.mkldnn._convolution_pointwise_, "binary", lambda other, *_: other)
     onednn.overwriting_works.cache_clear()

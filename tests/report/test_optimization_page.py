@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -31,6 +30,14 @@ EVIDENCE = Evidence(
 )  # fmt: skip
 
 
+def _printed(report: Report) -> list[str]:
+    """The lines of the summary."""
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(report)
+    return captured.get().splitlines()
+
+
 def test_the_page_is_whole_by_itself() -> None:
     page = optimization_page(REPORT, EVIDENCE)
     assert problems(page) == []
@@ -50,9 +57,7 @@ def test_the_page_says_what_is_known() -> None:
 @pytest.mark.parametrize("memory_bytes", [3 * 2**20, None])
 def test_what_weights_take_in_memory_is_said_where_it_is_known(memory_bytes: int | None) -> None:
     report = replace(REPORT, memory_bytes=memory_bytes)
-    console = Console(record=True, file=StringIO(), width=100)
-    console.print(report)
-    line = next((line for line in console.export_text().splitlines() if line.startswith("in memory")), None)
+    line = next((line for line in _printed(report) if line.startswith("in memory")), None)
     is_known = memory_bytes is not None
     assert (line is not None and line.split()[2:6] == ["1.0", "MiB", "3.0", "MiB"]) == is_known
     assert ("in memory 3.0 MiB" in text_of(optimization_page(report, EVIDENCE))) == is_known
@@ -72,8 +77,5 @@ def test_what_has_no_known_error_is_still_a_page() -> None:
 
 @pytest.mark.parametrize(("device", "pace"), [("cpu", "at the usual pace"), ("cuda:0", "as measured")])
 def test_only_latencies_of_a_cpu_are_at_the_usual_pace(device: str, pace: str) -> None:
-    console = Console(width=80, force_terminal=False)
-    with console.capture() as captured:
-        console.print(replace(REPORT, device=device))
-    (line,) = (line for line in captured.get().splitlines() if line.startswith("estimate"))
+    (line,) = (line for line in _printed(replace(REPORT, device=device)) if line.startswith("estimate"))
     assert line.endswith(pace)

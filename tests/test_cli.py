@@ -87,6 +87,8 @@ def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.Captur
     assert torch.export.load(out / "model.pt2").module()(x).shape == (1, 512)
     assert main(["replay", str(out / "trace.rules"), factory]) == 0
     assert f"{len(report['applied'])} steps replayed" in capsys.readouterr().out
+    assert main(["profile", str(out), "--seconds", "0.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == str(out / "model.pt2")
 
 
 def test_templates_are_applied_to_a_model_in_half_precision(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from taso_py.commands.common import command, print_json, seed
 from taso_py.commands.verify import check_rule
 from taso_py.executors import Pool, add_options, open_pool
 from taso_py.ir.errors import TasoError
+from taso_py.progress import progress_bar
 from taso_py.rules.database import Section, update_database, write_text
 
 if TYPE_CHECKING:
@@ -139,6 +140,5 @@ class _Phases:
         if self._bar is None or self._bar.desc != phase:
             self.__exit__()
             self._since = perf_counter()
-            self._bar = tqdm(total=total, leave=False)
-            self._bar.desc = phase
+            self._bar = progress_bar(desc=phase, total=total)
         self._bar.update(done - self._bar.n)

@@ -8,6 +8,9 @@ from typing import Any
 
 from taso_py.commands.common import MODEL_HELP, add_model, answer, command
 
+SAVED_HELP = """For a result that runs in eager mode, MODEL may also be the folder that 'optimize
+--output' wrote: the kernels that were chosen are timed then, in place of plain operators."""
+
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
@@ -16,7 +19,7 @@ def add(commands: Any) -> None:
         "profile",
         _profile,
         "Say where a model's time goes, and what bounds each operator.",
-        epilog=MODEL_HELP,
+        epilog=f"{MODEL_HELP}\n\n{SAVED_HELP}",
     )
     add_model(parser)
     parser.add_argument("--seconds", metavar="S", type=float, default=5.0, help="of timed runs (%(default)s)")
@@ -25,7 +28,11 @@ def add(commands: Any) -> None:
 
 
 def _profile(parsed: argparse.Namespace) -> int:
+    from taso_py.runtime.artifact import read
     from taso_py.runtime.profile import ProfileOptions, profile_source
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
-    return answer(parsed, lambda source: profile_source(source, options, parsed.output))
+    saved = read(parsed.model) if Path(parsed.model).is_dir() else None
+    if saved is not None:
+        parsed.model = str(saved.program)
+    return answer(parsed, lambda source: profile_source(source, options, parsed.output, saved))

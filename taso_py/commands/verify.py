@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from taso_py.commands.common import command, print_json
 from taso_py.executors import add_options, open_pool
+from taso_py.progress import progress_bar
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import write_rule
@@ -130,7 +130,7 @@ def _elements(array: NDArray[Any]) -> Any:
 
 
 def _each(answers: Iterable[_Answer], rules: Sequence[Substitution], name: str) -> list[_Answer]:
-    return list(tqdm(answers, total=len(rules), unit="rule", desc=name))
+    return list(progress_bar(answers, desc=name, total=len(rules), unit="rule", leave=True))
 
 
 def _died(_rule: Substitution) -> Verdict:

@@ -22,7 +22,6 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
-from tqdm import tqdm
 
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
@@ -37,6 +36,7 @@ from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.kernels.probe import elsewhere
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
+from taso_py.progress import progress_bar
 
 
 class CostModel:
@@ -189,7 +189,7 @@ class CostModel:
     def warm(self, graph: Graph) -> None:
         """Measures what is not known of a graph's nodes, with a progress bar where the model was given one."""
         unknown = [node for node in graph.nodes if node not in self._known]
-        for node in tqdm(unknown, desc="measure", unit="op", leave=False, disable=not self._progress):
+        for node in progress_bar(unknown, desc="measure", unit="op", shown=self._progress):
             self.node_cost(node)
             for cover in self.covers(node):
                 if is_running(node) and len(cover.nodes) > 1:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency, TimingError
@@ -33,6 +32,7 @@ from taso_py.cost.measuring import Measuring
 from taso_py.ir.errors import first_line
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
+from taso_py.progress import progress_bar
 
 PEAK_DTYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
 """The element types that matrix products are measured in."""
@@ -155,7 +155,7 @@ def measure_roofline(
     streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
     dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True)
     probes = [*chain(*peaks.values(), convolution, *streams.values()), dispatch]
-    bar = tqdm(probes, desc="roofline", unit="ceiling", leave=False, disable=not progress)
+    bar = progress_bar(probes, desc="roofline", unit="ceiling", shown=progress)
     found = _found(bar, device, environment, database)
 
     def rate(probe: _Probe) -> float:

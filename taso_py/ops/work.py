@@ -74,9 +74,14 @@ def item_bytes(dtype: DType) -> int:
     return int(bits[0]) // 8 if bits else 1
 
 
+def type_bytes(type_: TensorType) -> int:
+    """The bytes of a tensor's elements."""
+    return math.prod(type_.sizes) * item_bytes(type_.dtype)
+
+
 def value_bytes(value: Value) -> int:
     """The bytes of a value's elements."""
-    return math.prod(value.type.sizes) * item_bytes(value.type.dtype)
+    return type_bytes(value.type)
 
 
 def work(node: Node) -> Work:

@@ -19,6 +19,8 @@ from taso_py.report.plain import plain
 
 TOP = 10
 """How many bottlenecks the summary names."""
+NAME_WIDTH = 18
+"""Of the column of operators in a terminal; a longer name has a line of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Region:
     """The most memory in use during it, beyond weights and inputs."""
 
     @property
+    def kin(self) -> tuple[str, ...]:
+        """What those have in common that a row tells of: their line in the source or, if that is not known, types."""
+        return (self.kind, self.line, _pattern(self.module)) if _is_placed(self.line) else (self.kind, self.types)
+
+    @property
     def achieved(self) -> float:
         """Which share of its time the roofline asks for: 1 is as fast as the device can."""
         return self.ceiling_ms / self.time.ms if self.time.ms > 0 else 1.0
@@ -89,6 +96,8 @@ class Summed:
     line: str
     module: str
     """The path of the module, with ``*`` for numbers that differ."""
+    types: str
+    """Operands and result, if all have the same."""
     count: int
     ms: float
     share: float
@@ -99,6 +108,12 @@ class Summed:
     moved_bytes: int
     bound: str
     """What most of the time is bound by."""
+
+    @property
+    def place(self) -> str:
+        """Where they come from or, if that is not known, what they work on."""
+        parts = (self.line, self.module) if _is_placed(self.line) else (self.line, self.types)
+        return "  ".join(filter(None, parts))
 
     @property
     def achieved(self) -> float:
@@ -160,14 +175,19 @@ class Profile:
 
     @cached_property
     def bottlenecks(self) -> tuple[Summed, ...]:
-        """The regions by operator, source line and kind of module, the longest first."""
-        return self._summed(lambda region: (region.kind, region.line, _pattern(region.module)))
+        """The regions by operator, source line and kind of module, or by types without these, the longest first."""
+        return self._summed(lambda region: region.kin)
 
     @cached_property
     def bounds(self) -> Mapping[str, float]:
         """Milliseconds by what they are bound by."""
         names = ("compute", "memory", "overhead")
         return {name: sum(r.time.ms for r in self.regions if r.bound == name) for name in names}
+
+    @property
+    def ceiling_ms(self) -> float:
+        """The least time that the roofline allows all operators together, one after the other."""
+        return sum(region.ceiling_ms for region in self.regions)
 
     @property
     def dispatch_ms(self) -> float:
@@ -192,7 +212,12 @@ class Profile:
         document["bottlenecks"] = [plain({**asdict(one), "achieved": one.achieved}) for one in self.bottlenecks[:TOP]]
         for region, entry in zip(self.regions, document["regions"], strict=True):
             entry["achieved"] = plain(region.achieved)
-        return {**document, "bounds": plain(dict(self.bounds)), "dispatch_ms": plain(self.dispatch_ms)}
+        return {
+            **document,
+            "bounds": plain(dict(self.bounds)),
+            "ceiling_ms": plain(self.ceiling_ms),
+            "dispatch_ms": plain(self.dispatch_ms),
+        }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The summary that the command line prints."""
@@ -231,7 +256,8 @@ class Profile:
             ("dispatch", dispatch),
             *idle,
             ("memory", memory),
-            ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory"),
+            ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory; "
+             f"it allows {self.ceiling_ms:.3f} ms, {self.ceiling_ms / self.total_ms:.0%} of the run"),
         )  # fmt: skip
 
 
@@ -243,16 +269,20 @@ def mebibytes(size: float) -> str:
 def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[Text]:
     """A table that fits a terminal of 80 columns, each place in a line of its own."""
     columns = f"{'ms':>9}{'share':>6}{'count':>6}{'alone':>9}{'GFLOP/s':>8}{'GB/s':>7} {'bound':<8}{'of roof':>8}"
-    yield Text(f"{name:<18}{columns}", "dim")
+    yield Text(f"{name:<{NAME_WIDTH}}{columns}", "dim")
     for row in rows:
         seconds = max(row.ms, 1e-9) * 1e-3
+        is_long = len(row.kind) >= NAME_WIDTH
+        if is_long:
+            yield Text(row.kind)
         yield Text(
-            f"{row.kind[-17:]:<18}{row.ms:>9.3f}{row.share:>6.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
+            f"{'' if is_long else row.kind:<{NAME_WIDTH}}"
+            f"{row.ms:>9.3f}{row.share:>6.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
             f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} "
             f"{row.bound:<8}{row.achieved:>8.0%}"
         )
         if with_place:
-            yield Text("  " + "  ".join(part for part in (row.line, row.module) if part), "dim")
+            yield Text("  " + row.place, "dim")
 
 
 def _sum(regions: Iterable[Region], total_ms: float) -> Summed:
@@ -263,8 +293,9 @@ def _sum(regions: Iterable[Region], total_ms: float) -> Summed:
         by_bound[region.bound] = by_bound.get(region.bound, 0.0) + region.time.ms
     return Summed(
         kind=group[0].kind,
-        line=group[0].line,
+        line=_shared([region.line for region in group]),
         module=_common([region.module for region in group]),
+        types=_shared([region.types for region in group]),
         count=len(group),
         ms=ms,
         share=ms / total_ms if total_ms else 0.0,
@@ -274,6 +305,15 @@ def _sum(regions: Iterable[Region], total_ms: float) -> Summed:
         moved_bytes=sum(region.moved_bytes for region in group),
         bound=max(by_bound, key=lambda name: by_bound[name]),
     )
+
+
+def _is_placed(line: str) -> bool:
+    """Whether a line is one of the model's source; a program that was saved may know but names of its nodes."""
+    return bool(line) and not line.startswith("node ")
+
+
+def _shared(texts: Sequence[str]) -> str:
+    return texts[0] if len(set(texts)) == 1 else ""
 
 
 def _pattern(module: str) -> str:

@@ -12,7 +12,9 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program, build
+from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
 from taso_py.files import replace_file
 from taso_py.frontend import import_program
@@ -129,14 +132,17 @@ def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any,
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
     """The module that :func:`serialize` gave the content of, computed as a plan says if there is one."""
-    return _built(torch.export.load(io.BytesIO(content)), plan)
+    exported = torch.export.load(io.BytesIO(content))
+    return exported.module() if plan is None else _built(exported, partial(_restored, plan))
 
 
-def _built(exported: ExportedProgram, plan: Mapping[str, Any] | None) -> fx.GraphModule:
-    if plan is None:
-        return exported.module()
+def _built(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
     program = import_program(*_with_inputs(exported))
-    return build(program, restore(program.graph, plan, program.device))
+    return build(program, planned(program))
+
+
+def _restored(plan: Mapping[str, Any], program: Program) -> Plan:
+    return restore(program.graph, plan, program.device)
 
 
 def save(
@@ -210,17 +216,40 @@ def check_writable(directory: Path) -> None:
         ) from error
 
 
-def load(directory: str | os.PathLike[str]) -> Runner:
-    """Loads a saved result, ready to run as it was measured.
+@dataclass(frozen=True)
+class Saved:
+    """A saved result: where its program is, and how that is computed."""
+
+    folder: Path
+    program: Path
+    runtime: str
+    plan: Any
+    """As :func:`taso_py.kernels.saved.dump` gives it; None for plain ATen calls."""
+
+    def applied(self, program: Program) -> Plan:
+        """The plan for the program, imported here.
+
+        Raises:
+            ArtifactError: it is not one.
+        """
+        try:
+            return NO_PLAN if self.plan is None else _restored(self.plan, program)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            place = f"{self.folder / PLAN} has no plan for {self.program.name}"
+            raise ArtifactError(f"{place}: {error!r}; optimize the model again") from error
+
+
+def read(directory: str | os.PathLike[str]) -> Saved:
+    """What a folder says of the result that it holds.
 
     Raises:
-        ArtifactError: the folder does not hold one, or a file of it is damaged.
+        ArtifactError: it holds none.
     """
     folder = Path(directory)
     try:
         saved = json.loads((folder / PLAN).read_text())
-        version, runtime, plan = saved["version"], saved["runtime"], saved.get("plan")
-        content = (folder / str(saved["model"])).read_bytes()
+        version, runtime, program = saved["version"], saved["runtime"], folder / str(saved["model"])
+        program.open("rb").close()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
     if version != VERSION:
@@ -229,20 +258,25 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         raise ArtifactError(
             f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(RUNTIMES)}"
         )
+    return Saved(folder, program, runtime, saved.get("plan"))
+
+
+def load(directory: str | os.PathLike[str]) -> Runner:
+    """Loads a saved result, ready to run as it was measured.
+
+    Raises:
+        ArtifactError: the folder does not hold one, or a file of it is damaged.
+    """
+    saved = read(directory)
     try:
-        exported = torch.export.load(io.BytesIO(content))
+        exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
-        raise ArtifactError(
-            f"{folder / MODEL} cannot be read: {first_line(error)}; optimize the model again"
-        ) from error
-    try:
-        module = _built(exported, plan)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{folder / PLAN} has no plan for {MODEL}: {error!r}; optimize the model again") from error
-    if runtime == "eager" or exported.example_inputs is None:
+        raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
+    module = exported.module() if saved.plan is None else _built(exported, saved.applied)
+    if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     with kept([module]):
-        return prepare(module, runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
+        return prepare(module, saved.runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
 
 
 def as_json(document: Any) -> bytes:

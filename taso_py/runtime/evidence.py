@@ -6,7 +6,8 @@ result is for.
 
 from __future__ import annotations
 
-from taso_py.backend import Program, build
+from taso_py.backend import Program
+from taso_py.backend.plan import NO_PLAN
 from taso_py.report.difference import difference
 from taso_py.report.optimization_page import Evidence, OutputCheck
 from taso_py.rules.substitution import Substitution
@@ -30,8 +31,7 @@ def gather(source: Source, program: Program, judgement: Judgement, *, progress: 
     """
     options = ProfileOptions(seconds=PROFILE_SECONDS, progress=progress)
     winner, trace = judgement.winner, judgement.winner.candidate.trace
-    built = [(program, build(program)), (winner.program, build(winner.program, winner.plan))]
-    before, after = profile_modules(source, built, options)
+    before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
     return Evidence(
         difference=difference(program.graph, replay_steps(program.graph, trace)),
         rules=_used(trace),

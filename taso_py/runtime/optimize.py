@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
-from tqdm import tqdm
 
 from taso_py.backend import Plan, Program
 from taso_py.backend.build import PACKED_BYTES
@@ -31,6 +30,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
+from taso_py.progress import progress_bar
 from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
@@ -156,7 +156,7 @@ class _Job:
             planner = Planner(cost)
             winners = Winners(program, self.options, self.rules) if self._remembers else None
             found = self._search(program, cost, winners and winners.last())
-            with tqdm(total=100, desc="time", leave=False, disable=not self.options.progress) as bar:
+            with progress_bar(desc="time", total=100, shown=self.options.progress) as bar:
 
                 def on_round(done: int, total: int) -> None:
                     bar.total = total

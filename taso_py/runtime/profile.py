@@ -1,7 +1,7 @@
 """The profile of a model: its graph is run as it is, timed from inside, and set beside the device's roofline.
 
-Invariant: what is profiled is the model operator by operator, as PyTorch computes it in eager mode; nothing is
-rewritten.
+Invariant: what is profiled is the model in eager mode, operator by operator as PyTorch computes it or, if it is a saved
+result, kernel by kernel as that does; nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 
 import torch
 from torch import fx
-from tqdm import tqdm
 
 from taso_py.backend import Program, build
-from taso_py.backend.plan import Format
+from taso_py.backend.plan import NO_PLAN, Format, Plan
 from taso_py.backend.program import Origin
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.clock import measure
@@ -28,14 +27,16 @@ from taso_py.cost.roofline import Bound, Roofline, measure_roofline
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input
-from taso_py.ir.types import DType
+from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.table import PLAIN
+from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.work import Work, region_work
+from taso_py.ops.work import Work, region_work, type_bytes
+from taso_py.progress import progress_bar
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
-from taso_py.runtime.artifact import as_json, check_writable, write_files
+from taso_py.runtime.artifact import Saved, as_json, check_writable, write_files
 from taso_py.runtime.profile_run import Part, Run, Spread, time_parts
 from taso_py.runtime.profile_trace import Observed, observe
 from taso_py.runtime.replay import import_source
@@ -67,13 +68,33 @@ class ProfileOptions:
             raise ProfileError("profiling needs a time above 0; give --seconds a few")
 
 
-def profile_source(source: Source, options: ProfileOptions, output: Path | None = None) -> Profile:
-    """Profiles what MODEL names; ``output`` is the folder for page, data and trace, if any."""
+def profile_source(
+    source: Source, options: ProfileOptions, output: Path | None = None, saved: Saved | None = None
+) -> Profile:
+    """Profiles what MODEL names.
+
+    Args:
+        source: the model.
+        options: how to profile.
+        output: the folder for page, data and trace, if any.
+        saved: the result that the model is the program of, computed by its kernels; None for plain operators.
+
+    Raises:
+        ProfileError: the result does not run in eager mode.
+    """
+    if saved is not None and saved.runtime != "eager":
+        raise ProfileError(
+            f"{saved.folder} runs in {saved.runtime}, where nothing can be timed between two operators; "
+            f"profile {saved.program} for its operators one by one"
+        )
     if output is not None:
         check_writable(output)
     with torch.no_grad():
         program = import_source(source)
-        (profile,) = profile_modules(source, [(program, build(program))], options, output)
+        plan = saved.applied(program) if saved is not None else NO_PLAN
+        if saved is not None:  # what is given is not the program, but what runs it
+            source = replace(source, module=build(program, plan))
+        (profile,) = profile_modules(source, [(program, plan)], options, output)
     if output is not None:
         profile = replace(profile, saved=str(output))
         write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
@@ -82,28 +103,29 @@ def profile_source(source: Source, options: ProfileOptions, output: Path | None 
 
 def profile_modules(
     source: Source,
-    built: Sequence[tuple[Program, fx.GraphModule]],
+    computed: Sequence[tuple[Program, Plan]],
     options: ProfileOptions,
     output: Path | None = None,
 ) -> list[Profile]:
-    """Profiles modules, each made of a program by whichever kernels, side by side in the same rounds.
+    """Profiles programs, each computed by whichever kernels, side by side in the same rounds.
 
     Args:
         source: what they were made from; its inputs are taken, and it is timed as given.
-        built: programs, and the modules that compute them.
+        computed: programs, and how each is computed.
         options: how to profile.
         output: an existing folder for the Chrome trace of the last, if any.
     """
-    args, kwargs, device = source.args, source.kwargs, built[0][0].device
+    args, kwargs, device = source.args, source.kwargs, computed[0][0].device
     with torch.no_grad():
+        modules = [build(program, plan) for program, plan in computed]
         original = _original(source, device, options.seconds / 3)
-        with tqdm(total=100, desc="run", leave=False, disable=not options.progress) as bar:
+        with progress_bar(desc="run", total=100, shown=options.progress) as bar:
 
             def on_round(share: float) -> None:
                 bar.update(round(100 * share) - bar.n)
 
-            runs = time_parts([module for _, module in built], args, kwargs, device, options.seconds, on_round)
-        jobs = [_Job(source, options, program, module) for program, module in built]
+            runs = time_parts(modules, args, kwargs, device, options.seconds, on_round)
+        jobs = [_Job(source, options, *what, module) for what, module in zip(computed, modules, strict=True)]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
 
 
@@ -120,6 +142,7 @@ class _Job:
     source: Source
     options: ProfileOptions
     program: Program
+    plan: Plan
     module: fx.GraphModule
 
     def run(self, run: Run, original: Duration, output: Path | None) -> Profile:
@@ -141,7 +164,6 @@ class _Job:
                 formats=[Format.DENSE],
                 progress=progress,
             )
-            cost.warm(self.program.graph)
             regions = tuple(self._regions(run, seen, roofline, cost))
         return self._profile(run, original, regions, seen, roofline)
 
@@ -175,21 +197,22 @@ class _Job:
     def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[Region]:
         layouts = Layouts()
         starts = accumulate((time.median for time in run.times), initial=run.input.median)
-        for part, start, time, live in zip(run.parts, starts, run.times, seen.live_bytes, strict=False):
+        parts = progress_bar(run.parts, desc="measure", unit="op", shown=self.options.progress)
+        for part, start, time, live in zip(parts, starts, run.times, seen.live_bytes, strict=False):
             nodes = self._nodes(part)
-            work = _work(nodes, layouts)
+            work = _work(nodes, layouts) if nodes else _copying(part.laid)
             ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=_convolves(nodes))
             origin = self._origin(nodes)
             yield Region(
                 kind=self._name(part),
                 operators=tuple(node.op.text for node in nodes),
                 calls=part.calls,
-                types=_types(nodes),
+                types=_types(part, nodes),
                 line=origin.line,
                 module=origin.module,
                 start_ms=start * 1e3,
                 time=_duration(time),
-                isolated_ms=sum(map(cost.node_cost, nodes)) * 1e3 if nodes else None,
+                isolated_ms=self._isolated(nodes, cost) * 1e3 if nodes else None,
                 flops=work.flops,
                 moved_bytes=work.moved,
                 dtype=str(self._dtype(part)),
@@ -197,6 +220,15 @@ class _Job:
                 ceiling_ms=ceiling.seconds * 1e3,
                 live_bytes=live,
             )
+
+    def _isolated(self, nodes: list[Node], cost: CostModel) -> float:
+        """Seconds that nodes take when measured alone, computed as they are in the module."""
+        step = self.plan.step(nodes[-1])
+        if step.kernel is None:
+            return sum(map(cost.node_cost, nodes))
+        assert isinstance(step.kernel, Cover), "kernels are chosen among those that tiles give"
+        rest = [node for node in nodes if node not in step.kernel.nodes]
+        return cost.cover_seconds(step.kernel, (step.reads, step.gives)) + sum(map(cost.node_cost, rest))
 
     @cached_property
     def _by_digest(self) -> Mapping[str, Node]:
@@ -228,7 +260,7 @@ class _Job:
     def _dtype(self, part: Part) -> DType:
         """The element type that a part computes in: that of its first floating-point operand, else of its result."""
         nodes = self._nodes(part)
-        types = [t for node in nodes for t in (*(value.type for value in node.inputs), *node.types)]
+        types = [*(t for node in nodes for t in (*(value.type for value in node.inputs), *node.types)), *part.laid]
         return next((type_.dtype for type_ in types if type_.dtype.is_floating), DType.I64)
 
     def _origin(self, nodes: list[Node]) -> Origin:
@@ -265,14 +297,20 @@ def _convolves(nodes: Sequence[Node]) -> bool:
 
 def _work(nodes: list[Node], layouts: Layouts) -> Work:
     """What the nodes have to do; a view has nothing to do, whatever its definition says is read."""
-    if not nodes or (len(nodes) == 1 and layouts.is_view(nodes[0])):
+    if len(nodes) == 1 and layouts.is_view(nodes[0]):
         return Work(0, 0, 0)
     return region_work(nodes, nodes[-1].outputs)
 
 
-def _types(nodes: list[Node]) -> str:
+def _copying(types: Sequence[TensorType]) -> Work:
+    """What laying values out anew has to do."""
+    size = sum(map(type_bytes, types))
+    return Work(0, size, size)
+
+
+def _types(part: Part, nodes: list[Node]) -> str:
     if not nodes:
-        return ""
+        return ", ".join(type_.text for type_ in part.laid)
     inside = set(nodes)
     operands = [v.type.text for node in nodes for v in node.inputs if v.node not in inside]
     return f"{', '.join(operands)} -> {', '.join(type_.text for type_ in nodes[-1].types)}"

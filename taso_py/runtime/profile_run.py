@@ -25,8 +25,10 @@ from torch import fx
 from torch._ops import OpOverload
 
 from taso_py.backend.guard import check_fixed, check_tensor
+from taso_py.backend.overwrite import TYPE
 from taso_py.backend.schema import target_of
 from taso_py.cost.clock import gc_paused
+from taso_py.ir.types import TensorType
 
 WARM_UP = 3
 MIN_ROUNDS, MAX_ROUNDS = 7, 200
@@ -51,6 +53,8 @@ class Part:
     """The node of the graph that they compute; None for what lays values out anew in between."""
     calls: tuple[str, ...]
     """What is called, as PyTorch names it."""
+    laid: tuple[TensorType, ...] = ()
+    """What is laid out anew, if it computes no node."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,12 @@ def _places(graph: fx.Graph) -> list[Place]:
         digest = node.meta.get("digest")
         target = target_of(node)
         call = str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", "call")
+        laid = (node.meta[TYPE],) if digest is None and TYPE in node.meta else ()
         if found and found[-1].part.digest == digest:
-            before = found[-1]
-            found[-1] = Place(Part(digest, (*before.part.calls, call)), before.first, node)
+            part, first = found[-1].part, found[-1].first
+            found[-1] = Place(Part(digest, (*part.calls, call), (*part.laid, *laid)), first, node)
         else:
-            found.append(Place(Part(digest, (call,)), node, node))
+            found.append(Place(Part(digest, (call,), laid), node, node))
     return found
 
 

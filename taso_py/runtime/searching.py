@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Protocol
 
-from tqdm import tqdm
-
 from taso_py.ir.graph import Graph
+from taso_py.progress import progress_bar
 from taso_py.rules.substitution import Substitution
 from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.cost import Cost
@@ -127,10 +126,11 @@ def _merged(old: Sequence[Candidate], again: SearchResult, cost: Cost, results: 
 def _searched(
     graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, progress: bool
 ) -> SearchResult:
-    with tqdm(total=limits.budget, desc="search", leave=False, disable=not progress) as bar:
+    with progress_bar(desc="search", total=limits.budget, shown=progress) as bar:
 
         def report(found: Progress) -> None:
+            best = found.best_seconds / found.original_seconds
+            bar.set_postfix_str(f"best {best:.3f} of the original", refresh=False)
             bar.update(found.built - bar.n)
-            bar.set_postfix_str(f"best {found.best_seconds / found.original_seconds:.3f} of the original")
 
         return SEARCHES[strategy](graph, rules, cost, limits, report)

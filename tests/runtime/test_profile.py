@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from taso_py.backend import build
+from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.cost.environment import float32_in
 from taso_py.frontend import import_module
+from taso_py.kernels.saved import dump
+from taso_py.kernels.table import covers
+from taso_py.kernels.tile import CHANNELS_LAST, DENSE
 from taso_py.report.profile import Profile
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime import profile_run
+from taso_py.runtime.artifact import MODEL, PLAN, VERSION, as_json, read, reimport, serialize, write_files
 from taso_py.runtime.profile import ProfileError, ProfileOptions, _Job, profile_source
 from taso_py.runtime.profile_run import Part, time_parts
 from taso_py.runtime.profile_trace import observe
-from taso_py.runtime.source import Source
+from taso_py.runtime.source import Source, load_source
 
 X = torch.randn(64, 128)
+IMAGE = torch.randn(1, 3, 16, 16)
 
 
 class Small(nn.Module):
@@ -103,13 +110,51 @@ def test_convolutions_have_a_ceiling_where_there_are_any(layer: nn.Module, shape
     assert all(f"operations in {name}<" in profile_page(profile) for name in peaks)
 
 
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    """A saved result that computes a linear layer and its activation at once, and a convolution channels last."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Flatten(0, 2), nn.Linear(16, 16), nn.ReLU()).eval()
+    content = serialize(module, (IMAGE,), {})
+    program = reimport(content)
+    found = [cover for node in program.graph.nodes for cover in covers(node, program.device)]
+    fused = next(cover for cover in found if cover.name == "onednn.linear" and len(cover.nodes) == 2)
+    convolution = next(cover for cover in found if cover.name == "onednn.conv")
+    plan = Plan({fused.root: fused.step(DENSE), convolution.root: convolution.step(CHANNELS_LAST)}).eager()
+    said = {"version": VERSION, "model": MODEL, "runtime": "eager", "plan": dump(plan)}
+    write_files(tmp_path / "out", {MODEL: content, PLAN: as_json(said)})
+    return tmp_path / "out"
+
+
+@pytest.mark.usefixtures("small_roofline")
+def test_a_saved_result_is_profiled_kernel_by_kernel(result: Path) -> None:
+    saved = read(result)
+    profile = profile_source(load_source(str(saved.program)), ProfileOptions(seconds=0.1), saved=saved)
+    kinds = [region.kind for region in profile.regions]
+    assert kinds == ["aten.contiguous.default", "conv2d", "aten.contiguous.default", "reshape", "linear+relu"]
+    before, convolution, after, _, fused = profile.regions
+    assert convolution.calls == ("onednn_conv",)
+    assert fused.calls == ("onednn_linear",)
+    assert fused.isolated_ms is not None
+    assert fused.isolated_ms > 0
+    assert fused.moved_bytes == 4 * (2 * 8 * 16 * 16 + 16 * 16 + 16)
+    # To lay an image out anew, it is read and written.
+    assert [region.moved_bytes for region in (before, after)] == [2 * IMAGE.nbytes, 2 * 4 * 8 * 16 * 16]
+    assert before.types == "f32[1,3,16,16]"
+
+
+def test_a_result_for_a_compiler_is_not_profiled(result: Path) -> None:
+    saved = replace(read(result), runtime="inductor")
+    with pytest.raises(ProfileError, match=r"out runs in inductor, .*; profile .*model\.pt2 for its operators"):
+        profile_source(load_source(str(saved.program)), ProfileOptions(), saved=saved)
+
+
 def test_a_call_that_computes_several_nodes_is_one_region() -> None:
     source = Source("small", Small().eval(), (X,))
     program = import_module(source.callable(), (X,))
     module = build(program)
     linear, relu = [node for node in module.graph.nodes if "digest" in node.meta][:2]
     linear.meta["digest"] = relu.meta["digest"]
-    job = _Job(source, ProfileOptions(), program, module)
+    job = _Job(source, ProfileOptions(), program, NO_PLAN, module)
     parts = time_parts([module], (X,), {}, torch.device("cpu"), 0.01)[0].parts
     assert parts[0] == Part(relu.meta["digest"], ("aten.linear.default", "aten.relu.default"))
     assert [node.op.name for node in job._nodes(parts[0])] == ["linear", "relu"]

@@ -73,7 +73,7 @@ class Probe:
 
     @cached_property
     def _timer(self) -> Timer:
-        operands = [torch.ones(shape, device=self.device) for shape in ((64, 768), (768, 768))]
+        operands = [torch.ones(shape, dtype=torch.float32, device=self.device) for shape in ((64, 768), (768, 768))]
         return clock_for(self.device).bind(lambda: torch.mm(*operands))
 
 

@@ -66,7 +66,8 @@ class Pacer:
 
     def __init__(self) -> None:
         """Make the operands, and call everything once."""
-        matrix, vector, clock = torch.ones(SIZE, SIZE), torch.ones(ELEMENTS), CpuClock()
+        matrix = torch.ones(SIZE, SIZE, dtype=torch.float32, device="cpu")
+        vector, clock = matrix.new_ones(ELEMENTS), CpuClock()
         self._product = clock.bind(lambda: torch.mm(matrix, matrix))
         self._call = clock.bind(lambda: torch.mul(vector, vector))
         self.read()

@@ -15,7 +15,7 @@ import enum
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from taso_py.backend.chance import uniform
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import LatencyDatabase
@@ -224,7 +225,7 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
         size = 4096 if dtype is DType.F64 else 8192
 
     def make() -> Callable[[], object]:
-        left, right = (torch.rand(size, size, device=device).to(TORCH_DTYPES[dtype]) for _ in range(2))
+        left, right = (_random((size, size), dtype, device) for _ in range(2))
         out = torch.empty_like(left)
 
         def product() -> object:
@@ -242,7 +243,7 @@ def _convolution(device: torch.device, dtype: DType, precision: str, place: str)
 
     def make() -> Callable[[], object]:
         shapes = (1, channels, side, side), (channels, channels, 3, 3)
-        operands = [torch.rand(shape, device=device).to(TORCH_DTYPES[dtype]) for shape in shapes]
+        operands = [_random(shape, dtype, device) for shape in shapes]
         image, kernel = (operand.to(memory_format=torch.channels_last) for operand in operands)
 
         def convolution() -> object:
@@ -253,6 +254,10 @@ def _convolution(device: torch.device, dtype: DType, precision: str, place: str)
 
     flops = 2.0 * (channels * (3 * side - 2)) ** 2
     return _Probe("ceiling:convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make)
+
+
+def _random(shape: Sequence[int], dtype: DType, device: torch.device) -> Tensor:
+    return uniform(shape, torch.Generator(device), torch.float32).to(TORCH_DTYPES[dtype])
 
 
 def _copy(device: torch.device, size: int) -> _Probe:
@@ -283,7 +288,7 @@ def _read(device: torch.device, size: int) -> _Probe:
 
 def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:
     """Vectors of single precision that together take so many bytes."""
-    return (torch.ones(size // (4 * count), device=device) for _ in range(count))
+    return (torch.ones(size // (4 * count), dtype=torch.float32, device=device) for _ in range(count))
 
 
 def _touched(size: int, count: int) -> float:
@@ -291,7 +296,7 @@ def _touched(size: int, count: int) -> float:
 
 
 def _dispatch(device: torch.device) -> Callable[[], object]:
-    one = torch.ones(1, device=device)
+    one = torch.ones(1, dtype=torch.float32, device=device)
     return lambda: torch.ops.aten.add.Tensor(one, one)
 
 

@@ -34,6 +34,10 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, at_example
 
+HIDING = frozenset({"NoneType", "device", "fx_pytree", "inf", "nan", "pytree", "torch"})
+"""What code that torch.fx writes calls by name (``_custom_builtins`` of torch/fx/graph.py); an argument called so hides
+it there, in exported programs of PyTorch's own too."""
+
 
 def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
     """Imports a module as it behaves on example inputs.
@@ -256,6 +260,10 @@ def _signature(
     if argument_names is None:
         positional, keywords = in_spec.child(0), in_spec.child(1)
         argument_names = [*(f"arg_{index}" for index in range(positional.num_children)), *keywords.context]
+    for name in HIDING.intersection(argument_names):
+        raise ImportRefusal(
+            f"the argument {name!r} hides a name that exported programs need; rename it, or leave it to its default"
+        )
     return Signature(in_spec, call.out_spec, tuple(argument_names), tuple(map(_leaf, inputs)), places)
 
 

@@ -38,14 +38,15 @@ def keep_company() -> None:
 def _company(threads: int) -> Callable[[], None]:
     """Each kernel of a few operators, plain or packed, and a sum of as much as the threads' caches hold."""
     graph = parse_graph(_PRODUCTS)
-    image, rows = (torch.ones(node.types[0].sizes) for node in graph.inputs)
-    kernel, matrix = torch.ones(32, 32, 3, 3), torch.ones(128, 128)
+    ones = partial(torch.ones, dtype=torch.float32, device=_CPU)
+    image, rows = (ones(*node.types[0].sizes) for node in graph.inputs)
+    kernel, matrix = ones(32, 32, 3, 3), ones(128, 128)
     calls = [partial(functional.conv2d, image, kernel, padding=1), partial(functional.linear, rows, matrix)]
     calls += [partial(torch.softmax, rows, -1), partial(functional.gelu, rows)]
     for output, x, weight in zip(graph.outputs, (image, rows), (kernel, matrix), strict=True):
         packed = [cover for cover in covers(output.node, _CPU) if cover.binder is not None]
         calls += [partial(cover.bind([weight], Packs()).function, x) for cover in packed]
-    left, right, total = torch.zeros(3, threads * NEAR_BYTES // torch.float32.itemsize // 3)
+    left, right, total = ones(3, threads * NEAR_BYTES // torch.float32.itemsize // 3)
     calls.append(partial(torch.add, left, right, out=total))
 
     def company() -> None:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from taso_py.backend.chance import uniform
 from taso_py.backend.lowering import lower
 from taso_py.backend.plan import IMAGE_RANK, MEMORY_FORMATS, Format
 from taso_py.backend.run import call_now
@@ -120,7 +121,7 @@ def random_operands(
         dtype = TORCH_DTYPES[type_.dtype]
         if not dtype.is_floating_point:
             return torch.zeros(type_.sizes, dtype=dtype, device=device)
-        numbers = (torch.rand(type_.sizes, generator=generator) + least) * scale
+        numbers = (uniform(type_.sizes, generator, torch.float32) + least) * scale
         return numbers.to(device=device, dtype=dtype)
 
     return [None if isinstance(value.node.op, Constant) else operand(value, make, format_) for value in values]

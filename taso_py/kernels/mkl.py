@@ -59,7 +59,7 @@ def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int])
 @cache
 def _unread(*sizes: int) -> Tensor:
     """A weight whose numbers are none, the same for all layers of these sizes, since a compiler may write it out."""
-    return torch.full((1, 1), math.nan).expand(*sizes)
+    return torch.full((1, 1), math.nan, dtype=torch.float32, device=_CPU).expand(*sizes)
 
 
 @cache

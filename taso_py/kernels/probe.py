@@ -13,6 +13,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from taso_py.backend.chance import uniform
+
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Absolute and relative, of results whose magnitude is about one; float32 leaves room for TF32."""
 
@@ -58,5 +60,4 @@ def works_on(device: torch.device, works: Callable[[], bool]) -> bool:
 
 def example(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The same small numbers at each call."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(tuple(shape), generator=generator).sub(0.5).to(device, dtype)
+    return uniform(shape, torch.Generator().manual_seed(0), torch.float32).sub(0.5).to(device, dtype)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.chance import normal, order, uniform
 from taso_py.backend.contract import random_state_kept
 from taso_py.ir.errors import first_line
 
@@ -229,7 +230,7 @@ def _errors_nearby(original: Callable[..., Any], reference: Callable[..., Any], 
     generator = torch.Generator().manual_seed(0)
 
     def rounding(leaf: Tensor) -> Tensor:
-        noise = torch.rand(leaf.shape, generator=generator, dtype=torch.float64)
+        noise = uniform(leaf.shape, generator)
         return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
 
     def errors() -> list[float]:
@@ -346,7 +347,7 @@ def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
     varied = torch.empty_like(leaf)  # keeps strides
     if leaf.is_floating_point():
         scale = float(leaf.double().std(correction=0)) or 1.0
-        values = torch.randn(leaf.shape, generator=generator, dtype=torch.float64) * (scale * magnitude)
+        values = normal(leaf.shape, generator) * (scale * magnitude)
         return varied.copy_(values)
-    order = torch.randperm(leaf.numel(), generator=generator).to(leaf.device)
-    return varied.copy_(leaf.reshape(-1)[order].reshape(leaf.shape))
+    places = order(leaf.numel(), generator).to(leaf.device)
+    return varied.copy_(leaf.reshape(-1)[places].reshape(leaf.shape))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from taso_py.backend.chance import uniform
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
@@ -94,5 +95,5 @@ def _deviation(source: Graph, target: Graph, lowest: float, generator: torch.Gen
 
 
 def _random(type_: TensorType, lowest: float, generator: torch.Generator) -> Tensor:
-    values = torch.rand(type_.sizes, generator=generator, dtype=torch.float64) * (1.25 - lowest) + lowest
+    values = uniform(type_.sizes, generator) * (1.25 - lowest) + lowest
     return values.to(TORCH_DTYPES[type_.dtype])

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
+from taso_py.backend.chance import integers
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
@@ -123,7 +124,7 @@ def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Ten
     axes = zip(shape, example.stride(), example.shape, strict=True)
     compact = [1 if step == 0 and before > 1 else size for size, step, before in axes]
     count = torch.Size(compact).numel()
-    places = torch.randint(0, max(1, example.numel()), (count,), generator=generator).to(example.device)
+    places = integers(max(1, example.numel()), (count,), generator).to(example.device)
     order = sorted(range(len(shape)), key=lambda axis: (-example.stride(axis), -example.shape[axis]))
     dense = example.detach().reshape(-1)[places].reshape([compact[axis] for axis in order])
     return dense.permute([order.index(axis) for axis in range(len(shape))]).expand(shape)

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
+from taso_py.backend.chance import integers, normal
 from taso_py.ir.errors import TasoError
 
 _SPEC = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>\w+))?")
@@ -74,5 +75,5 @@ class InputSpec:
         """
         dtype = self.dtype or default
         if dtype.is_floating_point or dtype.is_complex:
-            return torch.randn(self.shape, generator=generator, dtype=torch.float64).to(dtype)
-        return torch.randint(0, 2, self.shape, generator=generator).to(dtype)
+            return normal(self.shape, generator).to(dtype)
+        return integers(2, self.shape, generator).to(dtype)

@@ -78,6 +78,17 @@ def test_sparse_input_is_refused() -> None:
         import_module(Model(lambda s, x: x.to_dense()), (X.to_sparse(),))
 
 
+class Filling(nn.Module):
+    def forward(self, x: Tensor, device: str = "cpu") -> Tensor:
+        return x + torch.rand(3, device=device)
+
+
+def test_an_argument_that_hides_a_name_of_the_code_that_is_written_is_refused() -> None:
+    with pytest.raises(ImportRefusal, match=r"the argument 'device' hides .* rename it, or leave it to its default"):
+        import_module(Filling(), (X, "cpu"))
+    import_module(Filling(), (X,))
+
+
 def test_inputs_are_not_touched_by_a_refused_import() -> None:
     x = X.clone()
     with pytest.raises(ImportRefusal):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from taso_py.cost import model
 from taso_py.cost.database import LatencyDatabase
 from taso_py.fuzz import prices
 from taso_py.ir.node import Node
-from taso_py.kernels import onednn
+from taso_py.kernels import mkl, onednn
 from taso_py.kernels.check import Trials, WrongKernelError, check
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover
@@ -191,3 +191,26 @@ def test_correctness_is_tried_with_kernels_that_run(
         row = correctness._invented(source, 10, settings)
     assert row["passed"]
     assert row["kernels"] == 0
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Double precision is PyTorch's default, and nothing is known yet of kernels."""
+    torch.set_default_dtype(torch.float64)
+    caches = (mkl.linear_works, mkl._unread, onednn.linear_works, onednn.convolution_works, onednn.overwriting_works)
+    for known in caches:
+        known.cache_clear()
+    yield
+    torch.set_default_dtype(torch.float32)
+    for known in caches:
+        known.cache_clear()
+
+
+@pytest.mark.usefixtures("double")
+def test_kernels_are_right_whatever_the_default_element_type_is() -> None:
+    found = [cover for graph in (GRAPH, ADDED) for node in graph.nodes for cover in covers(node, CPU)]
+    assert {cover.name for cover in found} >= {"mkl.linear", "onednn.linear", "onednn.conv"}
+    for cover in found:
+        if cover.binder is not None:
+            with torch.no_grad():
+                check(cover, cover.formats[0][0], CPU)

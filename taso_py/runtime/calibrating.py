@@ -54,10 +54,10 @@ def calibrate(cost: CostModel) -> None:
 
 def _measured(cost: CostModel) -> tuple[float, float]:
     """Seconds that the network takes, in a run and call by call."""
-    with random_state_kept():
+    with random_state_kept(), torch.device("cpu"):
         torch.manual_seed(0)
-        network, image = Network().eval(), torch.rand(1, 3, SIZE, SIZE, device="cpu")
-    network, image = network.float(), image.to(cost.device, torch.float32)
+        network, image = Network().eval().float(), torch.rand(1, 3, SIZE, SIZE)
+    image = image.to(cost.device, torch.float32)
     program = fold(import_module(network.to(cost.device), (image,)))
     weight_bytes = stored_bytes(program.weights.values())
     alone = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=weight_bytes, captured=cost.captured)

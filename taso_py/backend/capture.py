@@ -45,15 +45,19 @@ def captured(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CU
 def _recorded(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], T]) -> T:
     """Records a call; raises what that raises: ending a capture that failed fails too, and says nothing of why.
 
-    cuBLAS keeps a workspace for each stream. Graphs are recorded on the same stream, so the workspace would lie in the
+    cuBLAS keeps a workspace for each stream. Graphs may be recorded on the same one, so the workspace would lie in the
     memory of the first and be used by all, also once that one is gone.
+
+    The stream is one of the current device: that of PyTorch's own choice is made once, and on another GPU nothing would
+    be recorded.
     """
     clear: Any = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore[reportPrivateUsage] -- Inductor does so too
     failed: Exception | None = None
     clear()
     try:
         # A capture that fails may leave its own stream the current one.
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=pool):
+        recording = torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream())
+        with torch.cuda.stream(torch.cuda.current_stream()), recording:
             try:
                 return call()
             except Exception as error:

@@ -97,7 +97,14 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alpha", type=float, default=1.05, help="keep graphs within this factor of the best (%(default)s)"
     )
-    parser.add_argument("--budget", metavar="N", type=int, default=2000, help="graphs to build at most (%(default)s)")
+    parser.add_argument(
+        "--budget",
+        metavar="N",
+        type=int,
+        default=2000,
+        help="graphs to build at most in a search (%(default)s); there are up to four, while prices that decide change "
+        "when they are measured again",
+    )
     parser.add_argument(
         "--time-limit",
         metavar="S",

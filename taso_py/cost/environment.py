@@ -129,12 +129,14 @@ def _cpu() -> Environment:
 
 def _cuda(device: torch.device) -> Environment:
     major, minor = torch.cuda.get_device_capability(device)
+    products: Any = torch.backends.cuda.matmul
+    library = str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2].lower()
     toolkit = f"rocm {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
     return Environment(
         device="cuda",
         device_name=torch.cuda.get_device_name(device),
         instruction_set=f"sm_{major}{minor}",
-        driver=f"{toolkit}, cudnn {torch.backends.cudnn.version()}, driver {_driver_version()}",
+        driver=f"{toolkit}, {library}, cudnn {torch.backends.cudnn.version()}, driver {_driver_version()}",
         torch_version=str(torch.__version__),
         threads=0,
         matmul_precision=_precision(torch.backends.cuda, "matmul"),
@@ -145,8 +147,11 @@ def _cuda(device: torch.device) -> Environment:
             cudnn=torch.backends.cudnn.enabled,
             mem_efficient_sdp=torch.backends.cuda.mem_efficient_sdp_enabled(),
             cudnn_sdp=torch.backends.cuda.cudnn_sdp_enabled(),
-            fp16_reduction=torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-            bf16_reduction=torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+            fp16_reduction=products.allow_fp16_reduced_precision_reduction,
+            bf16_reduction=products.allow_bf16_reduced_precision_reduction,
+            fp16_split_k=getattr(products, "allow_fp16_reduced_precision_reduction_split_k", True),
+            bf16_split_k=getattr(products, "allow_bf16_reduced_precision_reduction_split_k", True),
+            fp32_sums_of_fp16=not products.allow_fp16_accumulation,
         ),
         launched_by=_cpu_name(),
     )

@@ -13,6 +13,7 @@ Invariant: the latency of a node is the same until it is refined, which no searc
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -153,7 +154,12 @@ class CostModel:
         return self.latencies.is_kept(self._search_key(graph, question))
 
     def settle(self, graph: Graph, question: str, best_s: float) -> None:
-        """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing."""
+        """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing.
+
+        It does where latencies were disturbed, which are not kept, or where the graph has none.
+        """
+        if self.latencies.disturbed or not math.isfinite(best_s):
+            return
         self.latencies.kept([self._search_key(graph, question)], lambda: [best_s])
 
     def _search_key(self, graph: Graph, question: str) -> Key:

@@ -38,7 +38,7 @@ from taso_py.report.optimization import Report
 from taso_py.runtime.kept import kept
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
-MODEL, PLAN, TRACE = "model.pt2", "plan.json", "trace.rules"
+MODEL, PLAN, TRACE, PAGE = "model.pt2", "plan.json", "trace.rules", "report.html"
 ONNX, CODE = "model.onnx", "model.py"
 """The same program in other forms, if they are asked for."""
 VERSION = 3
@@ -149,18 +149,16 @@ def save(
     directory: Path,
     content: bytes,
     report: Report,
-    page: str,
     trace: str,
     plan: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes a result; what the folder has of an earlier one goes.
+    """Writes a result without its page; what the folder has of an earlier one goes.
 
     Args:
         directory: the folder.
         content: the ``.pt2`` file.
         report: what happened.
-        page: the same for the browser.
         trace: the steps.
         plan: how it is computed, if not plainly.
         others: the same program in other forms, files by name.
@@ -174,12 +172,11 @@ def save(
             {"version": VERSION, "model": MODEL, "runtime": report.runtime, "device": report.device, "plan": plan}
         ),
         "report.json": as_json(report.as_dict()),
-        "report.html": page.encode(),
         TRACE: trace.encode(),
         **(others or {}),
     }
     write_files(directory, files)
-    for name in (ONNX, CODE):
+    for name in (PAGE, ONNX, CODE):
         if name not in files:
             (directory / name).unlink(missing_ok=True)
 

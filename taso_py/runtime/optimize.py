@@ -35,7 +35,7 @@ from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.artifact import check_writable, save
+from taso_py.runtime.artifact import PAGE, check_writable, save, write_files
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.decisions import Winners
 from taso_py.runtime.emit import check_forms, emit
@@ -168,18 +168,25 @@ class _Job:
                 )
                 judgement = trial.hold(found, runtimes)
         notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
-        report = self._report(program, found, judgement, notes)
-        trace = judgement.winner.candidate.trace
-        if output is not None:
-            others, missing = emit(judgement.content, forms)
-            report = replace(report, saved=str(output), notes=(*report.notes, *missing))
-            page = optimization_page(report, gather(self.source, program, judgement, progress=self.options.progress))
-            save(output, judgement.content, report, page, write_trace(trace), judgement.plan, others)
-        winner = judgement.winner
-        optimized = Optimized(winner.runner, report, trace, winner.plan, winner.name == ORIGINAL)
+        report, winner = self._report(program, found, judgement, notes), judgement.winner
+        optimized = Optimized(winner.runner, report, winner.candidate.trace, winner.plan, winner.name == ORIGINAL)
         if winners is not None:
             winners.remember(optimized)
-        return optimized
+        return optimized if output is None else self._saved(optimized, program, judgement, output, forms)
+
+    def _saved(
+        self, optimized: Optimized, program: Program, judgement: Judgement, output: Path, forms: Sequence[str]
+    ) -> Optimized:
+        """The result, written to a folder; the page comes last, so that nothing else is lost with it."""
+        others, missing = emit(judgement.content, forms)
+        report = replace(optimized.report, saved=str(output), notes=(*optimized.report.notes, *missing))
+        save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, others)
+        try:
+            evidence = gather(self.source, program, judgement, progress=self.options.progress)
+            write_files(output, {PAGE: optimization_page(report, evidence).encode()})
+        except KeyboardInterrupt:
+            report = replace(report, notes=(*report.notes, f"interrupted before {PAGE} was made; all else is saved"))
+        return replace(optimized, report=report)
 
     @property
     def _remembers(self) -> bool:

@@ -130,7 +130,7 @@ class _Marks:
             self.taken.append(time.perf_counter_ns())
         else:
             event = torch.cuda.Event(enable_timing=True)
-            event.record()
+            event.record(torch.cuda.current_stream(self.device))
             self.taken.append(event)
 
     def seconds(self) -> list[float]:

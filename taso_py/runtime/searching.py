@@ -4,8 +4,8 @@ Prices are medians of few samples, and the best of many graphs is made of kernel
 more so the more graphs there are. What it and the original do not share is measured again, in turns, and the search is
 made anew with that. A search leaves out more than it visits: what an earlier one found is kept, at the new prices.
 
-Invariant: an interrupt from the keyboard gives the best that is known. A search that ends otherwise is settled: another
-of the same graph, by the same rules and within the same limits, refines nothing.
+Invariant: an interrupt from the keyboard gives the best that is known. A search that ends otherwise, on a machine that
+did nothing else, is settled: another of the same graph, by the same rules and within the same limits, refines nothing.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def search(
         rules: what may be applied.
         cost: says what graphs cost, and is refined.
         strategy: one of :data:`SEARCHES`.
-        limits: of all searches together; each but the last has half of the time that is left. What it takes to find out
-            costs comes on top, so that what is found does not depend on how many of them were known.
+        limits: the time is that of all searches together, of which each but the last has half of what is left; the
+            budget is each one's. What it takes to find out costs comes on top, so that what is found does not depend on
+            how many of them were known.
         progress: whether to show a bar.
     """
     question = _question(strategy, rules, limits)

@@ -4,7 +4,8 @@ A machine's speed drifts by more than candidates differ. So every contestant run
 anew, and what counts are the ratios within a round; their median and its interval assume no distribution of times.
 
 Whoever ran before has displaced a contestant's weights from the caches, in which they stay where a model is called
-again and again. So a short turn, which is several calls, begins with as many calls that are not timed.
+again and again. So where a contestant's turn is several calls, every turn begins with as many calls that are not timed:
+with its own caches for all or for none.
 
 Invariant: only whole rounds count, so that every contestant's n-th time belongs to the baseline's n-th time.
 """
@@ -229,21 +230,22 @@ class _Course:
         for done in range(rounds):
             if done >= least and self._clock.now() >= deadline:
                 return StopReason.TIME
-            self._run_round()
+            self._run_round(is_warm=max(self._repeats.values()) > 1)
             self._on_round(done + 1, rounds)
             if until_clear and self._drop_slower():
                 return StopReason.CLEAR
         return StopReason.ROUNDS
 
-    def _run_round(self) -> None:
+    def _run_round(self, *, is_warm: bool) -> None:
         """Time all that are still running once."""
         names = self._order.sample(self._running, len(self._running))
-        self._rounds.append({name: self._run_turn(self._timers[name], self._repeats[name]) for name in names})
+        turns = {name: self._run_turn(self._timers[name], self._repeats[name], is_warm=is_warm) for name in names}
+        self._rounds.append(turns)
 
     @staticmethod
-    def _run_turn(timer: Timer, repeats: int) -> float:
+    def _run_turn(timer: Timer, repeats: int, *, is_warm: bool) -> float:
         """Seconds a call."""
-        if repeats > 1:
+        if is_warm:
             timer(repeats)
         return timer(repeats) / repeats
 

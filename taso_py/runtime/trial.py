@@ -15,11 +15,12 @@ from itertools import count
 from statistics import median
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import may_draw, overload_named, stored_bytes
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.kernels.saved import dump
@@ -138,12 +139,20 @@ class Trial:
             for runtime in runtimes:
                 if runtime in COMPILED and candidate not in (found.original, *rewritten[:COMPILED_FINALISTS]):
                     continue
-                plan = self.planner(program.graph, runtime)
-                module = build(program, plan)
-                runner = self._prepare(module, runtime)
-                if runner is not None:
-                    name = _unique(f"{_describe(candidate)}, {runtime}", taken)
-                    yield Finalist(name, candidate, program, plan, runtime, runner, module)
+                name = _unique(f"{_describe(candidate)}, {runtime}", taken)
+                try:
+                    finalist = self._finalist(name, candidate, program, runtime)
+                except torch.OutOfMemoryError as error:
+                    self._note(f"{name}: not built for want of memory ({first_line(error)})")
+                else:
+                    yield from () if finalist is None else (finalist,)
+
+    def _finalist(self, name: str, candidate: Candidate, program: Program, runtime: str) -> Finalist | None:
+        """A candidate built for a runtime; None where that cannot be used."""
+        plan = self.planner(program.graph, runtime)
+        module = build(program, plan)
+        runner = self._prepare(module, runtime)
+        return runner and Finalist(name, candidate, program, plan, runtime, runner, module)
 
     def _growth(self, candidate: Candidate) -> float:
         """How many times the weights the candidate stores, which the search has held to the limit."""

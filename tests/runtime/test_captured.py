@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from taso_py.backend.capture import captured
 from taso_py.backend.guard import ArgumentError
 from taso_py.runtime import runtimes
 from taso_py.runtime.runtimes import COMPILED_CAPTURED, RuntimeUnavailableError, prepare
@@ -47,10 +48,23 @@ class Graph:
 
 
 class Stream:
-    """Stands in for a stream, all of which are one here."""
+    """Stands in for a stream of the device that is current when it is made."""
+
+    current = "cuda:0"
+
+    def __init__(self) -> None:
+        self.device = self.current
 
     def wait_stream(self, other: object) -> None:
         """There is nothing to wait for."""
+
+
+@contextmanager
+def _on(device: torch.device) -> Generator[None]:
+    """Stands in for ``torch.cuda.device``."""
+    before, Stream.current = Stream.current, str(device) if torch.device(device).index else "cuda:0"
+    yield
+    Stream.current = before
 
 
 @pytest.fixture
@@ -64,7 +78,9 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise RuntimeError("not currently recording to this pool")
 
     @contextmanager
-    def capture(graph: Graph, pool: int) -> Generator[None]:
+    def capture(graph: Graph, pool: int, stream: Stream) -> Generator[None]:
+        if stream.device != "cuda:0":
+            ended.append(f"on {stream.device}")
         try:
             with Recorder() as recorder:
                 yield
@@ -82,12 +98,19 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", _on)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_pool, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     return ended
+
+
+def test_a_graph_is_recorded_on_a_stream_of_its_own_gpu(captures: list[str]) -> None:
+    """PyTorch's own stream for captures is of whichever GPU came first: on another it would record nothing."""
+    for device in ("cuda:0", "cuda:1"):
+        captured(lambda: torch.ones(1) + 1, torch.device(device))
+    assert captures == ["succeeded", "on cuda:1", "succeeded"]
 
 
 class Difference(nn.Module):
@@ -211,7 +234,7 @@ def test_why_a_capture_failed_is_told_even_where_none_succeeds(
     captures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def failing(graph: Graph, pool: int) -> Generator[None]:
+    def failing(graph: Graph, pool: int, stream: Stream) -> Generator[None]:
         captures.append("failed")
         raise RuntimeError(f"the device is lost {len(captures)}")
         yield

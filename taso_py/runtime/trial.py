@@ -34,6 +34,7 @@ from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import CONFIDENCE, Progress, Race, Ratio, confirm, race
+from taso_py.runtime.timing import StopReason as RaceStop
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
 
@@ -100,6 +101,8 @@ class Trial:
     reload: bool = True
     """Whether results are compared in the form that they are saved in, loaded again; otherwise as they are."""
     notes: list[str] = field(default_factory=list[str])
+    is_interrupted: bool = False
+    """Whether a race was interrupted from the keyboard: the leader alone is confirmed then, in few rounds."""
 
     def hold(self, found: SearchResult, runtimes: Sequence[str]) -> Judgement:
         """Builds the search's results for the runtimes and finds the winner.
@@ -118,8 +121,7 @@ class Trial:
                 seed=self.seed,
                 on_round=self.on_round,
             )
-        if not first.times[ORIGINAL]:
-            raise KeyboardInterrupt  # it came before anything was known
+        self._heed(first)
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
         for number, name in enumerate(ranking[: ranking.index(ORIGINAL)]):
@@ -127,6 +129,8 @@ class Trial:
             judgement = self._judge(finalists[name], finalists, first, (1 - CONFIDENCE) / 2**number)
             if judgement is not None:
                 return judgement
+            if self.is_interrupted:
+                break
         return self._original_wins(finalists[ORIGINAL], first)
 
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
@@ -269,14 +273,25 @@ class Trial:
                 self.source.call_of(baseline.runner),
                 self.source.call_of(winner.runner),
                 device=self.program.device,
-                seconds=self.seconds / 2,
+                seconds=0.0 if self.is_interrupted else self.seconds / 2,
                 seed=self.seed + 1,
                 doubt=doubt,
                 on_round=self.on_round,
             )
-        if not found.rounds:
-            raise KeyboardInterrupt  # it came before anything was confirmed
+        self._heed(found)
         return found
+
+    def _heed(self, found: Race) -> None:
+        """Hurries after an interrupt.
+
+        Raises:
+            KeyboardInterrupt: it came before anything was known.
+        """
+        if found.stop is RaceStop.INTERRUPTED:
+            self.is_interrupted = True
+            self._note("interrupted while timing: only the leader was timed afresh, in few rounds")
+        if not found.rounds:
+            raise KeyboardInterrupt
 
     def _keeping(self, *modules: nn.Module) -> AbstractContextManager[None]:
         return state_kept(self.program, modules)

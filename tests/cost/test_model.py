@@ -156,6 +156,8 @@ def test_what_two_graphs_do_not_share_is_measured_in_turns_once_and_kept(monkeyp
         refinements = sum(1 for _ in takewhile(bool, (cost.refine(graph, other) for _ in range(9))))
         assert refinements < 9
         assert not cost.is_settled(graph, "greedy")
+        cost.settle(graph, "greedy", math.inf)
+        assert not cost.is_settled(graph, "greedy")
         cost.settle(graph, "greedy", 1.0)
         assert again.is_settled(graph, "greedy")
         assert not again.is_settled(graph, "backtracking")
@@ -198,6 +200,9 @@ def test_what_was_disturbed_is_used_but_not_kept(measured: list[object], monkeyp
         cost = CostModel(CPU, database, tiles=PLAIN)
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
         assert (cost.latencies.measured, cost.latencies.disturbed, database.rows()) == (4, 4, [])
+        # What a search decided by such latencies is open: another one shall find out more.
+        cost.settle(GRAPH, "greedy", 1.0)
+        assert not cost.is_settled(GRAPH, "greedy")
     assert len(measured) == 4 * measuring.ATTEMPTS
 
 

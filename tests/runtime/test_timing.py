@@ -93,6 +93,29 @@ def test_short_turns_begin_with_calls_that_are_not_timed() -> None:
     assert machine.order[-40:].count(0.10) == 20
 
 
+def test_contestants_on_both_sides_of_a_turns_length_are_timed_alike() -> None:
+    """One whose turn is several calls was timed with warm caches, one that takes a little longer with cold ones."""
+
+    class Displacing(Machine):
+        def bind(self, fn: Callable[[], object]) -> Timer:
+            timer = super().bind(fn)
+
+            def displaced(repeats: int) -> float:
+                cold = 0.0 if self.order and self.order[-1] == fn() else 0.0012
+                self.time += cold
+                return timer(repeats) + cold
+
+            return displaced
+
+    wrong = 0
+    for seed in range(20):
+        machine = Displacing(noise=0.015, rng=random.Random(seed))
+        # At this machine's pace they take from ten to twenty milliseconds.
+        pair = runners(baseline=0.00666, winner=0.00667).values()
+        wrong += confirm(*pair, device="cpu", rounds=40, seconds=1e9, clock=machine, seed=seed).ratio("winner").faster
+    assert wrong <= 3
+
+
 def test_a_tie_is_never_clear() -> None:
     result = race(runners(original=0.01, twin=0.01), device="cpu", rounds=25, seconds=1e9, clock=Machine())
     assert result.stop is StopReason.ROUNDS

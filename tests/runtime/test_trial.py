@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program
+from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
@@ -286,6 +287,53 @@ def test_an_interrupt_before_anything_is_confirmed_ends_it_all(monkeypatch: pyte
     _search(monkeypatch, _once)
     with pytest.raises(KeyboardInterrupt):
         _clamped()
+
+
+def test_after_an_interrupt_the_leader_alone_is_confirmed_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[float]()
+
+    def interrupted(contestants: Mapping[str, object], **_: object) -> Race:
+        return Race({name: (9.0 - place,) * 6 for place, name in enumerate(contestants)}, RaceStop.INTERRUPTED)
+
+    def none_is_faster(*_: object, seconds: float, **__: object) -> Race:
+        asked.append(seconds)
+        return Race({"baseline": (1.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
+
+    monkeypatch.setattr(trial, "race", interrupted)
+    monkeypatch.setattr(trial, "confirm", none_is_faster)
+    _search(monkeypatch, _once)
+    found = _clamped()
+    assert found.keeps_original
+    assert set(asked) == {0.0}
+    assert len(asked) <= 2
+    assert any(note.startswith("interrupted while timing") for note in found.report.notes)
+
+
+def test_a_finalist_that_memory_is_too_small_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = trial.build
+
+    def build(program: Program, plan: Plan = NO_PLAN) -> object:
+        if len(program.graph.nodes) < 10:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand more")
+        return real(program, plan)
+
+    _search(monkeypatch, _once)
+    monkeypatch.setattr(trial, "build", build)
+    found = _clamped()
+    assert not found.report.applied
+    assert any("not built for want of memory (CUDA out of memory" in note for note in found.report.notes)
+
+
+def test_a_page_that_is_interrupted_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optimize, "gather", interrupted)
+    (tmp_path / "report.html").write_text("of an earlier result")
+    found = optimize.optimize(Layers().eval(), X, race_seconds=0.1, time_limit=1.0, cache=False, output=tmp_path)
+    assert any("interrupted before report.html was made" in note for note in found.report.notes)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.pt2", "plan.json", "report.json", "trace.rules"}
+    assert load(tmp_path)(X).shape == X.shape
 
 
 def test_each_finalist_is_confirmed_with_half_the_doubt_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,10 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         help="how rules are chosen (%(default)s); templates are hand-made fusions, applied wherever they match",
     )
     parser.add_argument(
-        "--alpha", type=float, default=1.05, help="keep graphs within this factor of the best (%(default)s)"
+        "--alpha",
+        type=float,
+        default=1.05,
+        help="keep graphs within this factor of the best, or within two small operators (%(default)s)",
     )
     parser.add_argument(
         "--budget",

@@ -132,7 +132,9 @@ def optimize_source(
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or owned(import_source(source))
         with state_kept(program, [source.callable()]):
-            notes = check_import(source, program, options.seed)
+            notes = [*check_import(source, program, options.seed)]
+            if isinstance(source.module, ExportedProgram):
+                notes.append("the original is timed as PyTorch runs a saved program, its checks of arguments included")
             return _Job(source, options, rules, trace, notes).run(program, output, forms)
 
 

@@ -201,7 +201,7 @@ class Normalizer:
             ranges += [symbol(name), self._dim(binder.extent, env, known) - 1 - symbol(name)]
         guards = self.cells.needed([*ranges, *self._guards(scalar.conditions, inside, [*known, *ranges])], known)
         if guards is None:
-            return []
+            return self._empty(scalar, known)
         body = self.sum(scalar.body, inside, [*known, *guards])
         if scalar.is_max:
             greatest = self._maxima.over(names, guards, body, known)
@@ -214,6 +214,12 @@ class Normalizer:
             return simple
         counted = [part for term in simple for part in self.cells.count_unused(term, known)]
         return [without_shares(term, self._laws, known) for term in counted]
+
+    def _empty(self, scalar: Reduce, known: Sequence[Dim]) -> list[Term]:
+        """A reduction of no values: no terms, or the maximum of none, which is minus infinity and a pole."""
+        empty = list(product_of(Call("max", ((),)))) if scalar.is_max else []
+        self._poles.note(empty, known)
+        return empty
 
     def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         if not self._is_algebra and not (_is_sign(left) or _is_sign(right)):

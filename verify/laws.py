@@ -37,6 +37,8 @@ _AT_ZERO = {
 }
 POLES = frozenset({"reciprocal", "rsqrt", "sqrt"})
 """Functions that are not defined everywhere."""
+_INVERSES = frozenset({"reciprocal", "rsqrt"})
+"""Those that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
 _POSITIVE = frozenset({"exp", "sigmoid"})
 _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
 
@@ -87,6 +89,22 @@ class Laws:
             term.coefficient > 0
             and all(count % 2 == 0 or self.is_nonnegative(factor) for factor, count in Counter(term.factors).items())
             for term in sum_
+        )
+
+    def _may_be_minus_infinity(self, term: Term) -> bool:
+        """Whether a term that is at least zero in real numbers may divide by minus zero, as computers do."""
+        return any(
+            count % 2 and isinstance(factor, Call) and factor.function in _INVERSES and self._may_be_minus_zero(factor)
+            for factor, count in Counter(term.factors).items()
+        )
+
+    def _may_be_minus_zero(self, inverse: Call) -> bool:
+        """Whether what is inverted is not evidently made of positive factors and squares, which are not minus zero."""
+        (argument,) = inverse.arguments
+        return not all(
+            term.coefficient > 0
+            and all(count % 2 == 0 or self.is_positive(factor) for factor, count in Counter(term.factors).items())
+            for term in argument
         )
 
     # -- products
@@ -149,7 +167,7 @@ class Laws:
         return [_call(function, argument)]
 
     def _relu(self, argument: Sum) -> list[Term]:
-        if self.is_nonnegative_sum(argument):
+        if self.is_nonnegative_sum(argument) and not any(map(self._may_be_minus_infinity, argument)):
             return list(argument)
         if self.level < Level.ALGEBRA:
             return [_call("relu", argument)]

@@ -10,7 +10,7 @@ concatenation is a choice between maxima.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 from taso_py.ir.size import Dim, symbol
@@ -40,11 +40,19 @@ _MOST_CANDIDATES = 36
 class Maxima:
     """Builds maxima and moves relu into them."""
 
-    def __init__(self, cells: Cells, laws: Laws, solver: Solver, fresh: Iterator[str]) -> None:
+    def __init__(
+        self,
+        cells: Cells,
+        laws: Laws,
+        solver: Solver,
+        fresh: Iterator[str],
+        closing: Callable[[Sequence[Term], Sequence[Dim]], Sum],
+    ) -> None:
         self._cells = cells
         self._laws = laws
         self._solver = solver
         self._fresh = fresh
+        self._closing = closing
 
     def over(
         self, bound: Sequence[str], guards: Sequence[Dim], body: Sequence[Term], known: Sequence[Dim]
@@ -53,7 +61,7 @@ class Maxima:
         branches: list[Term] = []
         for inside, (value,) in self._cells.split([body], [*known, *guards]):
             frame = Term(Fraction(1), tuple(bound), (*guards, *inside))
-            branches += self._branches(frame, close(value))
+            branches += self._branches(frame, self._closing(value, [*known, *guards, *inside]))
         return self._choice(branches, known)
 
     def _branches(self, frame: Term, value: Sum) -> Iterator[Term]:
@@ -133,7 +141,7 @@ class Maxima:
         return branch
 
     def relu(self, argument: Sum, known: Sequence[Dim]) -> list[Term] | None:
-        """``relu(s * max(..)) = s * max(relu(..))``, where ``s`` is not negative.
+        """``relu(s * max(..)) = s * max(relu(..))``, where ``s`` is not negative; in algebra only, if it is no number.
 
         None unless the argument is of this form and the maximum evidently not empty.
         """
@@ -146,7 +154,7 @@ class Maxima:
             return None
         others = list(factors)
         others.remove(maxima[0])
-        if not all(map(self._laws.leaves_relu, others)):
+        if others and not (self._laws.level is Level.ALGEBRA and all(map(self._laws.leaves_relu, others))):
             return None
         moved: list[Term] = []
         for branch in maxima[0].arguments[0]:

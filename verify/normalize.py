@@ -41,7 +41,7 @@ from verify.maximum import Maxima
 from verify.poles import Poles
 from verify.shares import without_shares
 from verify.solver import Solver
-from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_of, rename_bound
+from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_key, product_of, rename_bound
 
 _OPEN = frozenset(
     [
@@ -87,7 +87,8 @@ class Normalizer:
         self._laws = Laws(context, level)
         self.adds_coefficients = False
         """Whether like terms were added up: that is more than a sum in another order."""
-        self._maxima = Maxima(self.cells, self._laws, solver, self._fresh)
+        self._solver = solver
+        self._maxima = Maxima(self.cells, self._laws, solver, self._fresh, self.close)
         self._poles = Poles(self._laws, self._maxima)
 
     def take_poles(self) -> Poles:
@@ -166,11 +167,21 @@ class Normalizer:
             case _:
                 raise Refused(f"the definition language has no {type(scalar).__name__}")
 
-    def close(self, terms_: Sequence[Term]) -> Sum:
-        """The closed sum; takes note of coefficients that are added up."""
+    def close(self, terms_: Sequence[Term], known: Sequence[Dim] = ()) -> Sum:
+        """The closed sum; takes note of coefficients that are added up, or may be where the known guards hold."""
+        closed = close(terms_)
         if self._level is Level.TERMS and len(terms_) > 1:
-            self.adds_coefficients |= has_like_terms(terms_)
-        return close(terms_)
+            self.adds_coefficients |= has_like_terms(terms_) or self._overlap(closed, known)
+        return closed
+
+    def _overlap(self, closed: Sum, known: Sequence[Dim]) -> bool:
+        """Whether two terms that multiply the same may be there at one index."""
+        for _, group in itertools.groupby(sorted(closed, key=product_key), key=product_key):
+            for one, other in itertools.combinations(group, 2):
+                guards = self.cells.needed([*one.guards, *other.guards], known)
+                if guards is not None and not self._solver.impossible([*known, *guards]):
+                    return True
+        return False
 
     def _size(self, value: Dim) -> list[Term]:
         if mentions_index(value):
@@ -201,7 +212,7 @@ class Normalizer:
             ranges += [symbol(name), self._dim(binder.extent, env, known) - 1 - symbol(name)]
         guards = self.cells.needed([*ranges, *self._guards(scalar.conditions, inside, [*known, *ranges])], known)
         if guards is None:
-            return []
+            return self._empty(scalar, known)
         body = self.sum(scalar.body, inside, [*known, *guards])
         if scalar.is_max:
             greatest = self._maxima.over(names, guards, body, known)
@@ -215,6 +226,12 @@ class Normalizer:
         counted = [part for term in simple for part in self.cells.count_unused(term, known)]
         return [without_shares(term, self._laws, known) for term in counted]
 
+    def _empty(self, scalar: Reduce, known: Sequence[Dim]) -> list[Term]:
+        """A reduction of no values: no terms, or the maximum of none, which is minus infinity and a pole."""
+        empty = list(product_of(Call("max", ((),)))) if scalar.is_max else []
+        self._poles.note(empty, known)
+        return empty
+
     def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         if not self._is_algebra and not (_is_sign(left) or _is_sign(right)):
             left, right = self._whole(left, known), self._whole(right, known)
@@ -226,7 +243,7 @@ class Normalizer:
         """The sum as a choice between single products, so that multiplying needs no distributivity."""
         result: list[Term] = []
         for guards, (part,) in self.cells.split([sum_], known):
-            closed = self.close(part)
+            closed = self.close(part, [*known, *guards])
             single = len(closed) <= 1 and not any(term.bound for term in closed)
             result += with_guards(closed if single else product_of(Call("sum", (closed,))), guards)
         return result
@@ -234,7 +251,7 @@ class Normalizer:
     def _applied(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         result: list[Term] = []
         for guards, (part,) in self.cells.split([argument], known):
-            closed = self.close(part)
+            closed = self.close(part, [*known, *guards])
             moved = self._maxima.relu(closed, [*known, *guards]) if function == "relu" else None
             value = moved if moved is not None else self._laws.apply(function, closed)
             if function in POLES:

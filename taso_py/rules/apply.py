@@ -7,7 +7,7 @@ replace.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -51,8 +51,12 @@ def _circumstances(match: Match) -> Hashable | None:
     sizes = tuple(match.sizes.items())
     if any(isinstance(size, Poly) for _, size in sizes) or not all(type_.is_concrete for type_ in types):
         return None
-    # Equal numbers of different kinds are written differently (1 and 1.0), so the kind is part of it.
-    return match.dtype, sizes, tuple([type(size) for _, size in sizes]), tuple([type_.text for type_ in types])
+    return match.dtype, sizes, _kinds(match.sizes.values()), tuple([type_.text for type_ in types])
+
+
+def _kinds(sizes: Iterable[Size]) -> Hashable:
+    """What tells equal numbers apart that are written differently: 1 and 1.0, 0.0 and -0.0."""
+    return tuple([str(size) if type(size) is float else int for size in sizes])
 
 
 def _made(match: Match, recipe: Recipe | None) -> tuple[Value, ...] | None:
@@ -179,9 +183,8 @@ def _concrete(op: Operator, match: Match) -> Operator:
     names, is_generic = _mentions(op)
     if not names and not is_generic:
         return op
-    # Equal numbers of different kinds are written differently (1 and 1.0), so the kind is part of what is remembered.
-    bound = tuple((name, match.sizes[name], type(match.sizes[name])) for name in names)
-    return _specialize(op, bound, match.dtype)
+    bound = {name: match.sizes[name] for name in names}
+    return _specialize(op, op.text, tuple(bound.items()), _kinds(bound.values()), match.dtype)
 
 
 @lru_cache(maxsize=4096)
@@ -192,7 +195,10 @@ def _mentions(op: Operator) -> tuple[tuple[str, ...], bool]:
 
 
 @lru_cache(maxsize=4096)
-def _specialize(op: Operator, bound: tuple[tuple[str, Size, type[Size]], ...], dtype: DType | None) -> Operator:
-    concrete = op.substitute({name: size for name, size, _ in bound})
+def _specialize(
+    op: Operator, text: str, bound: tuple[tuple[str, Size], ...], kinds: Hashable, dtype: DType | None
+) -> Operator:
+    """The operator with sizes and element type put in. Text and kinds tell it from others that are equal to it."""
+    concrete = op.substitute(dict(bound))
     generic = {name: dtype for name, value in op.attributes if value is DType.FLOAT and dtype is not None}
     return replace(concrete, **generic) if generic else concrete

@@ -105,9 +105,9 @@ class Matcher:
         return list(found.values())
 
 
-_Operand: TypeAlias = tuple[Operator, int, tuple[TensorType, ...], int, int]
+_Operand: TypeAlias = tuple[str, int, tuple[TensorType, ...], int, int]
 """Its operator, of how many operands, the types of what that gives, which is read, and the first operand that is it."""
-_Surroundings: TypeAlias = tuple[Operator, tuple[TensorType, ...], tuple[_Operand, ...], frozenset[type[Operator]]]
+_Surroundings: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[_Operand, ...], frozenset[type[Operator]]]
 """The operator of a node, the types of what it gives, what it reads, and the operators of its readers."""
 
 
@@ -128,8 +128,10 @@ class _Anchors:
     def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[_Search, int]]:
         """Where to begin with a node of a graph."""
         inputs = node.inputs
-        operands = tuple([(n.op, len(n.inputs), n.types, output, inputs.index((n, output))) for n, output in inputs])
-        there = node.op, node.types, operands, frozenset([type(user.op) for user in index.users[node]])
+        operands = tuple(
+            [(n.op.text, len(n.inputs), n.types, output, inputs.index((n, output))) for n, output in inputs]
+        )
+        there = node.op.text, node.types, operands, frozenset([type(user.op) for user in index.users[node]])
         known = self._known.get(there)
         if known is None:
             known = self._known[there] = [

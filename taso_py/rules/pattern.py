@@ -48,7 +48,7 @@ class PatternOperator:
     op: Operator
     operands: tuple[Slot, ...]
     symbolic: tuple[tuple[str, AttributeValue], ...]
-    """Attributes that mention sizes or the element type of the rule; equations are made of them."""
+    """Attributes that mention sizes or the element type of the rule; equations are made of them. Zeros have a sign."""
     literal: tuple[tuple[str, AttributeValue], ...]
     """All other attributes; the graph must have the same."""
     swappable: bool
@@ -137,7 +137,7 @@ def _operator(node: Node, slots: Mapping[Node, tuple[bool, int]], marked: Mappin
 def _is_symbolic(value: AttributeValue) -> bool:
     if isinstance(value, tuple):
         return any(map(_is_symbolic, value))
-    return value is DType.FLOAT or bool(attribute_symbols(value))
+    return value is DType.FLOAT or (isinstance(value, float) and not value) or bool(attribute_symbols(value))
 
 
 def _variable(type_: TensorType) -> VariableType:
@@ -191,6 +191,11 @@ def _below(operators: Sequence[PatternOperator], slots: Iterable[Slot]) -> set[S
             found.add(slot)
             stack.extend(() if slot.is_variable else operators[slot.index].operands)
     return found
+
+
+def _is_same_number(one: Size, other: Size) -> bool:
+    """Whether two numbers are equal, zeros in their sign as well: one divided by them is not the same."""
+    return one == other and (one != 0 or str(one).startswith("-") == str(other).startswith("-"))
 
 
 class Bindings:
@@ -282,7 +287,9 @@ class Bindings:
     def _bind_size(self, name: str, actual: Dim) -> bool:
         """Lets a name stand for a size; false if it stands for another, or for a number that is not equal to it."""
         known = self.sizes.setdefault(name, actual)
-        if isinstance(known, float) and known == actual:
+        if isinstance(known, float):
+            if not _is_same_number(known, actual):
+                return False
             self.sizes[name] = actual
         return known == actual
 
@@ -297,9 +304,11 @@ class Bindings:
             return isinstance(actual, DType) and self._bind_dtype(wanted, actual)
         if isinstance(wanted, Poly) and isinstance(actual, float):
             name = _name(wanted)
-            return name is not None and self.sizes.setdefault(name, actual) == actual
+            return name is not None and _is_same_number(self.sizes.setdefault(name, actual), actual)
         if isinstance(wanted, int | Poly) and isinstance(actual, int | Poly):
             return self._equate(wanted, actual)
+        if isinstance(wanted, float) and isinstance(actual, int | float):
+            return _is_same_number(wanted, actual)
         return wanted == actual
 
     def settle(self, names: Iterable[str]) -> bool:

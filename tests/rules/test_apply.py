@@ -173,3 +173,28 @@ def test_a_target_with_a_part_that_may_be_empty_is_no_match(least: int, is_rewri
     graph = Graph((x, y), make(Add(), [x.value, y.value]).outputs)
     (match,) = Matcher([rule]).matches(graph)
     assert (instantiate(match) is not None) == is_rewritten
+
+
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    rule = """rule x: float[M,N]
+      source slice(div(x, constant{value=C, dtype=float})){axis=-1, start=A, stop=B}
+      target div(slice(x){axis=-1, start=A, stop=B}, constant{value=C, dtype=float})"""
+    source = "graph(x: f32[1,3]) { return slice(div(x, constant{value=C, dtype=f32})){axis=-1, start=0, stop=2} }"
+    target = "graph(x: f32[1,3]) { return div(slice(x){axis=-1, start=0, stop=2}, constant{value=C, dtype=f32}) }"
+    matcher = Matcher(read_rules(rule))
+    for number in ("0.0", "-0.0", "0.0"):
+        graph = parse_graph(source.replace("C", number))
+        (match,) = matcher.matches(graph)
+        result = apply(graph, match)
+        assert result is not None
+        assert print_graph(result) == same(target.replace("C", number))
+
+
+def test_numbers_that_are_equal_are_put_in_as_they_are_written() -> None:
+    rule = """rule x: float[..B]
+      source mul(mul(x, constant{value=C, dtype=float}), constant{value=D, dtype=float})
+      target mul(mul(x, constant{value=D, dtype=float}), constant{value=C, dtype=float})"""
+    graph = "graph(x: f32[2]) { return mul(mul(x, constant{value=C, dtype=f32}), constant{value=D, dtype=f32}) }"
+    for one, other in (("0.0", "-0.0"), ("-0.0", "0.0")):
+        source, target = (graph.replace("C", a).replace("D", b) for a, b in ((one, other), (other, one)))
+        assert rewrite(rule, source) == [same(target)]

@@ -296,3 +296,27 @@ def test_what_may_be_empty_for_some_of_the_sizes_that_a_model_leaves_open_never_
     relu = make(Relu(), [make(Relu(), [x]).value])
     (rule,) = read_rules("rule x: float[..B] source relu(relu(x)) target relu(x)")
     assert len(Matcher([rule]).matches(Graph((x.node,), relu.outputs))) == count
+
+
+@pytest.mark.parametrize("number", ["C", "0.0", "-0.0"])
+def test_a_number_stands_for_zero_of_one_sign(number: str) -> None:
+    rule = """rule x: float[N]
+      source add(mul(x, constant{value=C, dtype=float}), div(x, constant{value=C, dtype=float}))
+      target sub(x, x)"""
+    graph = (
+        "graph(x: f32[2]) { return add(mul(x, constant{value=C, dtype=f32}), div(x, constant{value=D, dtype=f32})) }"
+    )
+    found = {
+        (one, other)
+        for one in ("0.0", "-0.0")
+        for other in ("0.0", "-0.0")
+        if matches(rule.replace("value=C", f"value={number}"), graph.replace("C", one).replace("D", other))
+    }
+    assert found == {(zero, zero) for zero in ("0.0", "-0.0") if number in ("C", zero)}
+
+
+def test_where_to_begin_is_remembered_for_zero_of_one_sign() -> None:
+    rule = "rule x: float[N] source div(x, constant{value=-0.0, dtype=float}) target sub(x, x)"
+    matcher = Matcher(read_rules(rule))
+    graphs = [f"graph(x: f32[2]) {{ return div(x, constant{{value={zero}, dtype=f32}}) }}" for zero in ("0.0", "-0.0")]
+    assert [len(matcher.matches(parse_graph(graph))) for graph in graphs] == [0, 1]

@@ -13,6 +13,9 @@ from verify.numerics import classify
 
 MATRICES = "rule a: float[..B,M,K], b: float[..B,K,N], c: float[..B,M,1]\n"
 VECTORS = "rule x: float[..B,M], y: float[..B,M], z: float[..B,M]\n"
+PARTS = "rule x: float[M,N], y: float[M,N]\n"
+WHOLE = "concat(slice(x){axis=-1, start=0, stop=A}, slice(x){axis=-1, start=A, stop=N}){axis=-1}"
+"""The whole of ``x``, in two parts."""
 IMAGE = "rule x: float[N,C,H,W], w: float[O,C,3,3]\n"
 CASES = {
     "the same product, moved": (
@@ -45,6 +48,37 @@ CASES = {
     "like terms cancel": (
         "rule x: float[M], y: float[M]\n source sub(add(add(x, y), y), y)\n target add(x, y)",
         Numerics.REASSOCIATE,
+    ),
+    "like terms inside a maximum": (
+        "rule x: float[M,N], y: float[M,N]\n source max(y){axes=[-1]}, relu(x)\n"
+        "target max(sub(add(x, y), x)){axes=[-1]}, relu(x)",
+        Numerics.REASSOCIATE,
+    ),
+    "a factor that may be infinite leaves relu with a maximum": (
+        "rule x: float[M,N], y: float[M,1]\n source relu(mul(relu(y), max(x){axes=[-1], keepdim=true}))\n"
+        "target mul(relu(y), max(relu(x)){axes=[-1], keepdim=true})",
+        Numerics.REASSOCIATE,
+    ),
+    "two leaves relu with a maximum": (
+        "rule x: float[M,N]\n source relu(mul(max(x){axes=[-1]}, constant{value=2.0, dtype=float}))\n"
+        "target mul(max(relu(x)){axes=[-1]}, constant{value=2.0, dtype=float})",
+        Numerics.REORDER,
+    ),
+    "terms that cancel part by part": (
+        f"{PARTS} source add(y, sub({WHOLE}, x)), relu(x)\n target y, relu(x)",
+        Numerics.REASSOCIATE,
+    ),
+    "terms that cancel part by part inside a relu": (
+        f"{PARTS} source relu(add(y, sub({WHOLE}, x))), relu(x)\n target relu(y), relu(x)",
+        Numerics.REASSOCIATE,
+    ),
+    "terms that are added up part by part": (
+        f"{PARTS} source add({WHOLE}, x)\n target mul(x, constant{{value=2.0, dtype=float}})",
+        Numerics.REASSOCIATE,
+    ),
+    "parts beside each other": (
+        f"{PARTS} source add(add({WHOLE}, y), exp(y))\n target add(x, add(y, exp(y)))",
+        Numerics.REORDER,
     ),
     "a product with zero": (
         "rule x: float[M]\n source mul(x, constant{value=0.0, dtype=float})\n target sub(x, x)",

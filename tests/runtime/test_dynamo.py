@@ -107,6 +107,22 @@ def test_weights_may_change_whether_frozen_or_not(freeze: bool, optimizations: l
     assert len(optimizations) == 1  # what was decided holds for other weights too
 
 
+class Doubled(nn.Module):
+    """A layer with a product that is folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, 2 * self.weight)
+
+
+def as_captured(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+    """Decides that a program is built, with its weights, but not rewritten."""
+    return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
+
+
 def rewriting(program: Program) -> Trace:
     """What surely rewrites a program."""
     return search(program.graph, read_templates(), FakeCost()).best.trace
@@ -157,6 +173,45 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
             result(X)
         monkeypatch.setattr(Decision, "carry_out", carry_out)
         same(module, result, X)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by what PyTorch imports to compile a step
+@pytest.mark.parametrize(
+    ("optimizer", "compiles"),
+    [
+        (torch.optim.SGD, False),
+        (torch.optim.Adam, False),
+        (torch.optim.AdamW, False),
+        (torch.optim.Adagrad, False),
+        (torch.optim.AdamW, True),
+    ],
+)
+def test_a_fused_step_of_an_optimizer_is_noticed(
+    optimizer: Any, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, x = Doubled().eval(), torch.randn(3, 6)
+    steps = optimizer(module.parameters(), lr=0.1, fused=True)
+    step = torch.compile(steps.step, backend="eager") if compiles else steps.step
+    result = compiled(module, freeze=True)
+    for _ in range(3):
+        with torch.no_grad():
+            same(module, result, x)
+        module(x).square().mean().backward()
+        step()
+
+
+def test_a_step_leaves_frozen_what_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, head, x = Doubled().eval().requires_grad_(False), nn.Linear(6, 6), torch.randn(3, 6)
+    steps = torch.optim.AdamW([*module.parameters(), *head.parameters()], fused=True)
+    result = compiled(module, freeze=True)
+    same(module, result, x)
+    version = module.weight._version
+    head(result(x)).sum().backward()
+    steps.step()
+    assert module.weight._version == version
+    same(module, result, x)
 
 
 def test_gradients_pass_through_untouched(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
@@ -290,10 +345,7 @@ def test_weights_that_are_no_longer_tied_are_read_each_where_it_is(monkeypatch: 
         def forward(self, x: Tensor) -> Tensor:
             return self.one(x).relu() + self.two(x).tanh()
 
-    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
-        return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
-
-    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
     module, x = Tied().eval(), torch.randn(3, 6)
     result = compiled(module, freeze=True)
     with torch.no_grad():

@@ -97,6 +97,7 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
         VERSION,
         program.graph.digest,
         [tensor.stride() for tensor in program.example_inputs],
+        [tensor.stride() for tensor in program.weights.values()],
         program.contract.strides,
         Environment.current(program.device).as_dict(),
         options,

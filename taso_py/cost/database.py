@@ -96,7 +96,7 @@ class LatencyDatabase:
             wanted = default_path() if path is None else Path(path)
             self.path = None if wanted == IN_MEMORY else wanted
             self._connection = _open(wanted)
-        except (sqlite3.Error, OSError, RuntimeError) as error:
+        except (sqlite3.Error, OSError) as error:
             self._continue_in_memory(error)
 
     def get(self, environment: Environment, kernel: str, signature: str) -> Latency | None:
@@ -196,16 +196,27 @@ class LatencyDatabase:
 
 
 def default_path() -> Path:
-    """The user's database: in the folder ``$TASO_PY_CACHE`` or else in ``taso-py`` where the platform keeps caches."""
+    """The user's database: in the folder ``$TASO_PY_CACHE`` or else in ``taso-py`` where the platform keeps caches.
+
+    Raises:
+        OSError: there is no such place, since the user has no home.
+    """
     if folder := os.environ.get("TASO_PY_CACHE"):
         return Path(folder) / "latencies.sqlite"
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return base / "taso-py" / "latencies.sqlite"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise FileNotFoundError("the user has no home; set TASO_PY_CACHE to a folder") from error
 
 
 class _DamagedError(sqlite3.DatabaseError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tomllib
 from collections.abc import Callable, Iterator
@@ -302,6 +303,26 @@ def test_a_result_may_be_handed_to_inductor(optimizations: list[str]) -> None:
     with torch.no_grad():
         same(module, compiled(module, runtime="inductor", freeze=True), X)
     assert len(optimizations) == 1
+
+
+@pytest.mark.parametrize("trace", ["no trace", write_trace(Trace("00" * 16, (), ())), 5])
+def test_a_decision_that_cannot_be_carried_out_is_made_anew(
+    trace: Any, optimizations: list[str], tmp_path: Path
+) -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(2, 8)
+
+    def call_afresh() -> None:
+        torch._dynamo.reset()
+        dynamo._decisions._known.clear()
+        same(module, compiled(module, freeze=True), x)
+
+    with torch.no_grad():
+        call_afresh()
+        for file in (tmp_path / "decisions").iterdir():
+            file.write_text(json.dumps({"keeps_original": False, "trace": trace}), encoding="utf-8")
+        for _ in range(2):
+            call_afresh()
+    assert len(optimizations) == 2
 
 
 def test_a_decision_is_carried_out_on_other_weights() -> None:

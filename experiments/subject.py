@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from experiments.harness import Settings
-from taso_py.backend import Plan, Program, build, fold
+from taso_py.backend import UNLIMITED, Plan, Program, build, fold
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
@@ -25,8 +25,6 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.source import Source, load_source
 
 Cost = TypeVar("Cost", bound=CostModel)
-UNLIMITED = 100.0
-"""How many times the weights a graph may store here: the search has held it to its limit."""
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def model(tmp_path: Path) -> Path:
     (tmp_path / "mine.py").write_text(MODEL)
     (tmp_path / "merge.rules").write_text(MERGE)
     (tmp_path / "broken.pt2").write_bytes(b"PK nothing")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     return tmp_path
 
 
@@ -187,6 +188,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["verify", "{}/absent.rules"], "absent.rules"),
         (["generate", "--ops", "everything"], "no vocabulary is called everything"),
         (["latencies", "import", "{}/mine.py"], "not JSON"),
+        (["latencies", "import", "{}/deep.json"], "not JSON: maximum recursion depth"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(

@@ -5,13 +5,14 @@ Invariant: a module built from the graph that was imported computes the same bit
 
 from taso_py.backend.build import build
 from taso_py.backend.convert import retype, to_device
-from taso_py.backend.fold import fold
+from taso_py.backend.fold import UNLIMITED, fold
 from taso_py.backend.overwrite import poison
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 
 __all__ = [
     "NO_PLAN",
+    "UNLIMITED",
     "Contract",
     "Fixed",
     "Plan",

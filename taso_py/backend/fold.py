@@ -7,6 +7,7 @@ counted per storage, have grown by no more than the limit. Folded weights of the
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,8 @@ from taso_py.ops.opaque import Opaque
 _MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
 _AS_DECLARED = (Opaque, Cast)
 
-
+UNLIMITED = math.inf
+"""The growth of a graph that was searched: a search keeps to a limit of its own, and priced what it found as folded."""
 FREE_BYTES = 1 << 20
 """Growth that no limit forbids, or models with few weights could not even fold their masks and positions."""
 

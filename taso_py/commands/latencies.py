@@ -13,10 +13,14 @@ from typing import Any
 from taso_py.commands.common import command
 from taso_py.ir.errors import TasoError
 
+IMPORTS = """What is imported takes the place of what is here. A processor that is known here
+keeps its usual pace, to which its latencies from elsewhere are brought."""
+
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
-    parser = command(commands, "latencies", _latencies, "Look at, move or forget the measured latencies.")
+    summary = "Look at, move or forget the measured latencies."
+    parser = command(commands, "latencies", _latencies, summary, epilog=IMPORTS)
     parser.add_argument("action", choices=("list", "devices", "clear", "export", "import"))
     parser.add_argument(
         "file", metavar="FILE", type=Path, nargs="?", help="for export and import (default: stdout, stdin)"
@@ -74,5 +78,5 @@ def _read_json(path: Path | None) -> Any:
         return json.loads(path.read_text() if path else sys.stdin.read())
     except OSError as error:
         raise TasoError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TasoError(f"{path or 'standard input'} is not JSON: {error}") from error

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from taso_py.cost.clock import Latency
 from taso_py.cost.environment import Environment
+from taso_py.cost.usual import KEYS, SHORTEST_S, pace_among
 from taso_py.ir.errors import TasoError
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str]
 """The text of a kernel and the text of the types and formats that it runs on."""
-
 FORMAT = "taso-py latencies 1"
 APPLICATION_ID = 0x7461736F
 """``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
@@ -96,7 +96,7 @@ class LatencyDatabase:
             wanted = default_path() if path is None else Path(path)
             self.path = None if wanted == IN_MEMORY else wanted
             self._connection = _open(wanted)
-        except (sqlite3.Error, OSError, RuntimeError) as error:
+        except (sqlite3.Error, OSError) as error:
             self._continue_in_memory(error)
 
     def get(self, environment: Environment, kernel: str, signature: str) -> Latency | None:
@@ -156,11 +156,17 @@ class LatencyDatabase:
     def merge(self, document: object) -> int:
         """Take over what `export` gave elsewhere, in place of what is here; answers how many latencies that were.
 
-        Raises `TasoError`, and takes over nothing, if the document is not such an export.
+        Where an environment has a usual pace here, that stays, and the latencies are brought to it. Raises `TasoError`,
+        and takes over nothing, if the document is not such an export.
         """
         environments, rows = _parse(document)
-        self._insert(environments, rows)
-        return len(rows)
+
+        def insert(connection: sqlite3.Connection) -> int:
+            taken = [row for key in environments for row in _at_pace_here(connection, key, rows)]
+            _write(connection, environments, taken)
+            return len(taken)
+
+        return self._run(lambda connection: _transaction(connection, insert))
 
     def close(self) -> None:
         """Close the file; what was put is in it already."""
@@ -196,16 +202,27 @@ class LatencyDatabase:
 
 
 def default_path() -> Path:
-    """The user's database: in the folder ``$TASO_PY_CACHE`` or else in ``taso-py`` where the platform keeps caches."""
+    """The user's database: in the folder ``$TASO_PY_CACHE`` or else in ``taso-py`` where the platform keeps caches.
+
+    Raises:
+        OSError: there is no such place, since the user has no home.
+    """
     if folder := os.environ.get("TASO_PY_CACHE"):
         return Path(folder) / "latencies.sqlite"
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = _home() / "Library" / "Caches"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return base / "taso-py" / "latencies.sqlite"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise FileNotFoundError("the user has no home; set TASO_PY_CACHE to a folder") from error
 
 
 class _DamagedError(sqlite3.DatabaseError):
@@ -280,6 +297,20 @@ def _write(connection: sqlite3.Connection, environments: Mapping[str, Environmen
     connection.executemany(INSERT_LATENCY, values)
 
 
+def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterable[Row]) -> list[Row]:
+    """Rows of an environment from elsewhere as they are at the usual pace that the environment has here, if any.
+
+    Those that come without a pace of theirs stay what they are.
+    """
+    own = {(row.kernel, row.signature): row for row in rows if row.environment == environment}
+    here = pace_among(_read(connection, environment, KEYS))
+    if here is None:
+        return list(own.values())
+    there = pace_among({key: row.latency for key, row in own.items()}) or here
+    others = (row for key, row in own.items() if key not in KEYS)
+    return [replace(row, latency=there.convert(row.latency, here)) for row in others]
+
+
 def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
     with connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -330,6 +361,8 @@ def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
             f"{row.kernel}{row.signature}".encode()  # SQLite takes no half of a surrogate pair, nor larger numbers
             if row.latency.samples >= 2**63:
                 raise ValueError("too many samples")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if (row.kernel, row.signature) in KEYS and row.latency.median_s < SHORTEST_S:
+                raise ValueError("no pace")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise TasoError("this is no export of latencies; write one with 'taso-py latencies export'") from error
     return {environment.key(): environment for environment in described.values()}, rows

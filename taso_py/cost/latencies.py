@@ -25,7 +25,8 @@ from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.measuring import Measuring
-from taso_py.cost.pace import Pace, Pacer, Reference, usual_pace
+from taso_py.cost.pace import Pacer, Reference, usual_pace
+from taso_py.cost.usual import Pace
 from taso_py.ir.errors import InvariantError, first_line
 from taso_py.ir.node import Value
 from taso_py.kernels.check import FAILURES, check

@@ -23,7 +23,8 @@ from typing import TypeVar
 import torch
 
 from taso_py.cost.clock import Clock, Latency, Timer, clock_for, measure, repeats_for, summary
-from taso_py.cost.pace import Pace, PacedClock, Pacer, Reference, RelativeClock
+from taso_py.cost.pace import PacedClock, Pacer, Reference, RelativeClock
+from taso_py.cost.usual import Pace
 from taso_py.kernels.prepared import Prepared
 
 T = TypeVar("T")

@@ -15,50 +15,27 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 
 from taso_py.cost.clock import Clock, CpuClock, Latency, Timer
-from taso_py.cost.database import Key, LatencyDatabase
+from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
+from taso_py.cost.usual import ELEMENTS, KEYS, SIZE, Pace, pace_among
 
-SIZE = 256
-"""Of the square product: in the nearest caches, and about a quarter of a millisecond."""
-ELEMENTS, CALLS = 64, 25
-"""Of the small call, and how many of them are timed at once."""
+CALLS = 25
+"""How many small calls are timed at once."""
 SHARE = 0.25
 """How long the products take of what is scaled by them, at least one."""
-OVERHEAD_CALLS = 3
-"""How many small calls are as long as what is overhead in a larger one."""
 LAST = 5
 """How many readings tell the pace of one sample: what interrupts one of them says nothing of it."""
 READINGS = 40
 """Whose medians are a pace that lasts."""
 MOMENTS, PAUSE_S = 8, 0.02
 """Of how many moments, so far apart, the fastest is the usual one: others may hold the processor at some."""
-KEYS: Sequence[Key] = (("pace:product", f"f32[{SIZE},{SIZE}]"), ("pace:call", f"f32[{ELEMENTS}]"))
-"""Where the usual pace of an environment is kept among its latencies."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long two calls take, in seconds."""
-
-    product_s: float
-    """A product on all threads."""
-    call_s: float
-    """A call that does next to nothing."""
-
-    def slowness(self, usual: Pace, seconds: float) -> float:
-        """How many times as long as at the usual pace something takes that takes so many seconds.
-
-        What is overhead takes longer as the small call does, the rest as the product does.
-        """
-        overhead = min(1.0, OVERHEAD_CALLS * usual.call_s / seconds) if seconds else 1.0
-        return overhead * self.call_s / usual.call_s + (1 - overhead) * self.product_s / usual.product_s
 
 
 class Pacer:
@@ -84,9 +61,9 @@ class Pacer:
 
 def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> Pace:
     """The pace at which the first latency of an environment was measured, which is about now if there is none."""
-    known = database.get_many(environment, KEYS)
-    if len(known) == len(KEYS):
-        return Pace(*[known[key].median_s for key in KEYS])
+    usual = pace_among(database.get_many(environment, KEYS))
+    if usual is not None:
+        return usual
     # Others may begin at the same time: all go by the pace that is kept first.
     pace = min(_moments(pacer), key=lambda pace: pace.product_s)
     found = zip(KEYS, (pace.product_s, pace.call_s), strict=True)

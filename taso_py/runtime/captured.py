@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from taso_py.backend import Program
 
@@ -96,7 +98,9 @@ class FrozenWeights:
     """Inputs of a captured graph, by place, as they were when they were folded and packed."""
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
-        """Notes tensors as they are now."""
+        """Notes tensors as they are now; from the first ones on, steps of optimizers count as writes."""
+        if tensors:
+            _count_optimizer_steps()
         self.tensors = tensors
         self._state = {place: (tensor._version, tensor.data_ptr()) for place, tensor in tensors.items()}
         # Batch normalisation in training mode updates its statistics without counting that as a new version.
@@ -111,7 +115,8 @@ class FrozenWeights:
     def are_current(self, args: Sequence[Any]) -> bool:
         """Whether the inputs of a call are the same tensors with the same content.
 
-        What is written through ``.data`` to anything but vectors that are buffers is not seen.
+        What is written through ``.data`` to anything but vectors that are buffers is not seen, nor what a fused kernel
+        of an optimizer writes if it is not called by the optimizer.
         """
         for place, tensor in self.tensors.items():
             now = args[place]
@@ -121,6 +126,20 @@ class FrozenWeights:
 
     def _statistics(self, args: Any) -> Any:
         return torch.cat([args[place].double() for place in self._silent]) if self._silent else None
+
+
+@cache
+def _count_optimizer_steps() -> None:
+    """Lets each step of an optimizer be a new version of what it may have written: fused ones count none themselves."""
+    # Compiled along with a step, the hook would run once for all of them.
+    hook: Any = torch.compiler.disable(_count_step)
+    register_optimizer_step_post_hook(hook)
+
+
+def _count_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
+    written = [parameter for group in groups for parameter in group["params"] if parameter.grad is not None]
+    torch.autograd.graph.increment_version(written)
 
 
 def _is_statistic(buffer: Tensor) -> bool:

@@ -11,23 +11,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from taso_py.backend import NO_PLAN, Program, build, fold
+from taso_py.backend import NO_PLAN, UNLIMITED, Program, build, fold
 from taso_py.cost.database import default_path
 from taso_py.cost.environment import Environment
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump, restore
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import write_files
-from taso_py.runtime.result import GROWTH_LIMIT, Optimized, Options
+from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import Runner, prepare
 from taso_py.search.trace import Trace, read_trace, replay, write_trace
 
 VERSION = 1
 """Of the form of the files."""
+UNUSABLE = (TasoError, LookupError, ValueError, TypeError, AttributeError)
+"""What carrying out a decision raises that is damaged, or of another version, or whose runtime is gone."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Decision:
             TraceError: the program has another graph.
         """
         graph = replay(program.graph, read_trace(self.trace))
-        folded = fold(replace(program, graph=graph), GROWTH_LIMIT)
+        folded = fold(replace(program, graph=graph), UNLIMITED)  # as what was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
         return prepare(build(folded, plan), self.runtime, args, {})
 
@@ -71,24 +74,36 @@ class Decisions:
         """A decision that was made before."""
         if key not in self._known:
             try:
-                document = json.loads(self._path(key).read_text(encoding="utf-8"))
-                self._known[key] = Decision(**document)
-            except (OSError, ValueError, TypeError):  # absent, or damaged and to be made again
+                self._known[key] = _parse(json.loads(self._path(key).read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError, RecursionError):  # absent, or damaged and to be made again
                 return None
         return self._known[key]
 
     def put(self, key: str, decision: Decision) -> None:
         """Remembers a decision; what cannot be written is remembered for this process."""
         self._known[key] = decision
-        path = self._path(key)
-        try:
+        with suppress(OSError, TasoError):
+            path = self._path(key)
             write_files(path.parent, {path.name: json.dumps(asdict(decision)).encode()})
-        except TasoError:
-            return
+
+    def forget(self, key: str) -> None:
+        """Forgets a decision that cannot be carried out."""
+        self._known.pop(key, None)
+        with suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
 
     @staticmethod
     def _path(key: str) -> Path:
         return default_path().parent / "decisions" / f"{key}.json"
+
+
+def _parse(document: Any) -> Decision:
+    """The decision that a file holds; raises ValueError or TypeError if it holds something else."""
+    decision = Decision(**document)
+    kinds: Mapping[str, Any] = {"keeps_original": bool, "runtime": str, "trace": str, "plan": (dict, type(None))}
+    if not all(isinstance(getattr(decision, name), kind) for name, kind in kinds.items()):
+        raise TypeError("a decision has fields of other types")
+    return decision
 
 
 def decision_key(program: Program, options: Options, rules: Sequence[Substitution]) -> str:
@@ -97,6 +112,7 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
         VERSION,
         program.graph.digest,
         [tensor.stride() for tensor in program.example_inputs],
+        [tensor.stride() for tensor in program.weights.values()],
         program.contract.strides,
         Environment.current(program.device).as_dict(),
         options,

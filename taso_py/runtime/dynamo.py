@@ -28,7 +28,7 @@ from torch import Tensor, fx
 from taso_py.backend import Program
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.writes import is_write
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.captured import (
     AutocastState,
@@ -38,7 +38,7 @@ from taso_py.runtime.captured import (
     weight_places,
     why_untouched,
 )
-from taso_py.runtime.decisions import Decision, Decisions, decision_key
+from taso_py.runtime.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
@@ -199,12 +199,16 @@ class _Compiled:
         return _Running(self._without_autocast(made), frozen)
 
     def _decided(self, source: Source, program: Program) -> tuple[Decision, Runner | None]:
-        """What was decided for such a graph before; or what is now, with the module that was made to decide it."""
+        """What is to be done with such a graph, decided before or now, with its module where one was made."""
         rules = _rules(self._options.search)
         key = decision_key(program, self._options, rules)
         known = _decisions.get(key) if self._options.cache else None
         if known is not None:
-            return known, None
+            try:
+                return known, None if known.keeps_original else known.carry_out(program, source.args)
+            except UNUSABLE as error:
+                _log.warning("%s is decided anew: what was decided cannot be done: %s", self._name, first_line(error))
+                _decisions.forget(key)
         optimized = optimize_source(source, self._options, rules, program=program)
         decision = Decision.of(optimized)
         if self._options.cache:

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
-from taso_py.backend.schema import may_draw, overload_named, stored_bytes
+from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
+from taso_py.backend.schema import may_draw, overload_named
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -139,7 +139,7 @@ class Trial:
         taken: set[str] = {ORIGINAL}
         rewritten = [candidate for candidate in found.candidates if candidate.applied]
         for candidate in [found.original, *rewritten]:
-            program = fold(replace(self.program, graph=candidate.graph), self._growth(candidate))
+            program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
             for runtime in runtimes:
                 if runtime in COMPILED and candidate not in (found.original, *rewritten[:COMPILED_FINALISTS]):
                     continue
@@ -157,10 +157,6 @@ class Trial:
         module = build(program, plan)
         runner = self._prepare(module, runtime)
         return runner and Finalist(name, candidate, program, plan, runtime, runner, module)
-
-    def _growth(self, candidate: Candidate) -> float:
-        """How many times the weights the candidate stores, which the search has held to the limit."""
-        return max(1.0, candidate.static_bytes / max(1, stored_bytes(self.program.weights.values()))) + 1e-6
 
     def _prepare(self, module: nn.Module, runtime: str) -> Runner | None:
         args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)

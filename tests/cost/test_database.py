@@ -310,6 +310,20 @@ def test_the_default_place_follows_the_environment(monkeypatch: pytest.MonkeyPat
     assert default_path() == tmp_path / "local" / "taso-py" / "latencies.sqlite"
 
 
+def test_without_a_home_it_is_in_memory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("TASO_PY_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(OSError, match="no home; set TASO_PY_CACHE"):
+        default_path()
+    with LatencyDatabase() as database:
+        assert database.path is None
+    assert len(warnings(caplog)) == 1
+
+
 def test_what_belongs_together_is_kept_as_it_was_put_first(path: Path) -> None:
     with LatencyDatabase(path) as one, LatencyDatabase(path) as other:
         assert one.put_first(ENVIRONMENT, {CONV: LATENCY, RELU: LATENCY}) == {CONV: LATENCY, RELU: LATENCY}

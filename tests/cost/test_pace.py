@@ -9,20 +9,20 @@ from itertools import chain, repeat
 import pytest
 import torch
 
-from taso_py.cost.clock import Timer, measure
+from taso_py.cost.clock import Latency, Timer, measure
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.pace import (
-    KEYS,
     MOMENTS,
     READINGS,
-    Pace,
     PacedClock,
     Pacer,
     Reference,
     RelativeClock,
     usual_pace,
 )
+from taso_py.cost.usual import KEYS, Pace, pace_among
+from taso_py.ir.errors import TasoError
 
 CPU = torch.device("cpu")
 USUAL = Pace(product_s=200e-6, call_s=1e-6)
@@ -140,6 +140,43 @@ def test_moments_at_which_others_hold_the_processor_are_not_the_usual_ones() -> 
     paces = chain(repeat(slower(80.0, 9.0), READINGS * (MOMENTS - 1)), repeat(USUAL, READINGS))
     with LatencyDatabase(":memory:") as database:
         assert usual_pace(Told(paces), Environment.current(CPU), database) == USUAL
+
+
+def test_latencies_from_elsewhere_are_brought_to_the_usual_pace_here() -> None:
+    """A machine like this was busy when it was first used: small calls took twice as long there, products thrice."""
+    here, short, long, own = Environment.current(CPU), ("relu", "f32[8]"), ("matmul", "f32[8,8]"), ("add", "f32[8]")
+    there = slower(product=3.0, call=2.0)
+    with LatencyDatabase(":memory:") as ours, LatencyDatabase(":memory:") as theirs:
+        for database, pace in ((ours, USUAL), (theirs, there)):
+            usual_pace(Told(repeat(pace)), here, database)
+        ours.put(here, *own, Latency(2.0, 1.0, 3.0, 9, 0))
+        theirs.put(here, *short, Latency(2e-6, 1e-6, 4e-6, 9, 0))
+        theirs.put(here, *long, Latency(3.0, 3.0, 3.0, 9, 0))
+        assert ours.merge(theirs.export()) == 2
+        found = ours.get_many(here, [short, long, own, *KEYS])
+    assert pace_among(found) == USUAL
+    assert found[own] == Latency(2.0, 1.0, 3.0, 9, 0)
+    assert found[short] == Latency(1e-6, 0.5e-6, 2e-6, 9, 0)
+    assert found[long].median_s == pytest.approx(1.0, rel=1e-4)
+
+
+def test_where_no_pace_is_usual_that_of_an_import_is() -> None:
+    here, key = Environment.current(CPU), ("relu", "f32[8]")
+    with LatencyDatabase(":memory:") as ours, LatencyDatabase(":memory:") as theirs:
+        usual_pace(Told(repeat(USUAL)), here, theirs)
+        theirs.put(here, *key, Latency(2.0, 1.0, 3.0, 9, 0))
+        assert ours.merge(theirs.export()) == 3
+        assert ours.rows() == theirs.rows()
+        assert ours.merge(theirs.export()) == 1
+        assert ours.rows() == theirs.rows()
+
+
+def test_an_import_with_a_pace_that_cannot_be_is_refused() -> None:
+    here, zero = Environment.current(CPU), Latency(0.0, 0.0, 0.0, 1, 0)
+    with LatencyDatabase(":memory:") as ours, LatencyDatabase(":memory:") as theirs:
+        theirs.put_first(here, dict.fromkeys(KEYS, zero))
+        with pytest.raises(TasoError, match="no export of latencies"):
+            ours.merge(theirs.export())
 
 
 def test_a_real_pacer_reads_what_can_be_divided_by() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tomllib
 from collections.abc import Callable, Iterator
@@ -107,6 +108,22 @@ def test_weights_may_change_whether_frozen_or_not(freeze: bool, optimizations: l
     assert len(optimizations) == 1  # what was decided holds for other weights too
 
 
+class Doubled(nn.Module):
+    """A layer with a product that is folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, 2 * self.weight)
+
+
+def as_captured(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+    """Decides that a program is built, with its weights, but not rewritten."""
+    return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
+
+
 def rewriting(program: Program) -> Trace:
     """What surely rewrites a program."""
     return search(program.graph, read_templates(), FakeCost()).best.trace
@@ -157,6 +174,45 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
             result(X)
         monkeypatch.setattr(Decision, "carry_out", carry_out)
         same(module, result, X)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by what PyTorch imports to compile a step
+@pytest.mark.parametrize(
+    ("optimizer", "compiles"),
+    [
+        (torch.optim.SGD, False),
+        (torch.optim.Adam, False),
+        (torch.optim.AdamW, False),
+        (torch.optim.Adagrad, False),
+        (torch.optim.AdamW, True),
+    ],
+)
+def test_a_fused_step_of_an_optimizer_is_noticed(
+    optimizer: Any, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, x = Doubled().eval(), torch.randn(3, 6)
+    steps = optimizer(module.parameters(), lr=0.1, fused=True)
+    step = torch.compile(steps.step, backend="eager") if compiles else steps.step
+    result = compiled(module, freeze=True)
+    for _ in range(3):
+        with torch.no_grad():
+            same(module, result, x)
+        module(x).square().mean().backward()
+        step()
+
+
+def test_a_step_leaves_frozen_what_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, head, x = Doubled().eval().requires_grad_(False), nn.Linear(6, 6), torch.randn(3, 6)
+    steps = torch.optim.AdamW([*module.parameters(), *head.parameters()], fused=True)
+    result = compiled(module, freeze=True)
+    same(module, result, x)
+    version = module.weight._version
+    head(result(x)).sum().backward()
+    steps.step()
+    assert module.weight._version == version
+    same(module, result, x)
 
 
 def test_gradients_pass_through_untouched(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
@@ -249,6 +305,26 @@ def test_a_result_may_be_handed_to_inductor(optimizations: list[str]) -> None:
     assert len(optimizations) == 1
 
 
+@pytest.mark.parametrize("trace", ["no trace", write_trace(Trace("00" * 16, (), ())), 5])
+def test_a_decision_that_cannot_be_carried_out_is_made_anew(
+    trace: Any, optimizations: list[str], tmp_path: Path
+) -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(2, 8)
+
+    def call_afresh() -> None:
+        torch._dynamo.reset()
+        dynamo._decisions._known.clear()
+        same(module, compiled(module, freeze=True), x)
+
+    with torch.no_grad():
+        call_afresh()
+        for file in (tmp_path / "decisions").iterdir():
+            file.write_text(json.dumps({"keeps_original": False, "trace": trace}), encoding="utf-8")
+        for _ in range(2):
+            call_afresh()
+    assert len(optimizations) == 2
+
+
 def test_a_decision_is_carried_out_on_other_weights() -> None:
     module, other = Images().eval(), Images().eval()
     program = import_module(module, (X,))
@@ -290,10 +366,7 @@ def test_weights_that_are_no_longer_tied_are_read_each_where_it_is(monkeypatch: 
         def forward(self, x: Tensor) -> Tensor:
             return self.one(x).relu() + self.two(x).tanh()
 
-    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
-        return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
-
-    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
     module, x = Tied().eval(), torch.randn(3, 6)
     result = compiled(module, freeze=True)
     with torch.no_grad():

@@ -28,6 +28,8 @@ def add(commands: Any) -> None:
 
 
 def _rules(parsed: argparse.Namespace) -> int:
+    if parsed.id is not None and parsed.action != "show":
+        raise TasoError(f"rules {parsed.action} takes no ID; 'taso-py rules show {parsed.id}' shows one rule")
     rules = read_database(parsed.rules)
     if parsed.action == "stats":
         return _rules_stats(rules, parsed.json)

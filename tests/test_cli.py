@@ -51,6 +51,14 @@ class Talking(Two):
         print("called")
         return super().forward(x)
 
+class Late(Two):
+    def forward(self, x):
+        from beside_mine import factor
+        return factor * super().forward(x)
+
+def late():
+    return Late().eval(), (torch.randn(1, 512),)
+
 def talking():
     print("loading weights")
     return Talking().eval(), (torch.randn(1, 512),)
@@ -65,6 +73,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "beside_mine.py").write_text("factor = 2.0")
     (tmp_path / "merge.rules").write_text(MERGE)
     (tmp_path / "broken.pt2").write_bytes(b"PK nothing")
     return tmp_path
@@ -124,6 +133,16 @@ def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsy
     printed = capsys.readouterr()
     assert json.loads(printed.out)["model"].endswith("mine.py:talking")
     assert "loading weights" in printed.err
+
+
+@pytest.mark.usefixtures("small_roofline")
+@pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
+def test_a_model_imports_from_its_folder_when_it_is_called(model: Path, command: list[str]) -> None:
+    options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
+    path_before = list(sys.path)
+    sys.modules.pop("beside_mine", None)
+    assert main([command[0], f"{model / 'mine.py'}:late", *command[1:], *options, "--json"]) == 0
+    assert sys.path == path_before
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "99999999999999999999"])

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,8 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
     Raises:
         TasoError: the model cannot be loaded, or whatever ``make`` raises.
     """
-    with redirect_stdout(sys.stderr):  # what a model prints is no result
-        made = make(load_model(parsed))
+    with redirect_stdout(sys.stderr), model_of(parsed) as source:  # what a model prints is no result
+        made = make(source)
     if parsed.json:
         print_json(made.as_dict())
     else:
@@ -57,11 +57,17 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
     return 0
 
 
-def load_model(parsed: argparse.Namespace) -> Source:
-    """What MODEL names, as the options of :func:`add_model` say."""
-    from taso_py.runtime.source import load_source
+@contextmanager
+def model_of(parsed: argparse.Namespace) -> Generator[Source]:
+    """What MODEL names, as the options of :func:`add_model` say; what it imports when it is called is found inside.
 
-    return load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+    Raises:
+        TasoError: it cannot be loaded.
+    """
+    from taso_py.runtime.source import importing_beside, load_source
+
+    with importing_beside(parsed.model):
+        yield load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
 
 
 def show(what: RenderableType) -> None:

@@ -153,6 +153,24 @@ def test_a_seed_is_a_number_that_generators_take(seed: str, capsys: pytest.Captu
     assert f"'{seed}' is not a whole number below 2**63" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["optimize", "zoo:nasrnn", "--output", ""],
+        ["optimize", "zoo:nasrnn", "--trace", ""],
+        ["predict", "zoo:nasrnn", "--environment", "a", "--output", ""],
+        ["profile", "zoo:nasrnn", "--output", ""],
+        ["generate", "--out", ""],
+        ["rules", "list", "--rules", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert f"argument {arguments[-2]}: the path is empty" in capsys.readouterr().err
+
+
 def test_latencies_that_cannot_be_kept_are_not_imported(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +212,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:model", "--emit", "code"], "--output DIR says where"),
         (["optimize", "{}/mine.py:model", "--emit", "pt2,pdf", "--output", "{}/out"], "no form 'pdf'"),
         (["profile", "absent.py:model"], "absent.py"),
+        (["profile", ""], "'' is not a model"),
         (["profile", "{}/mine.py:model", "--seconds", "0"], "--seconds"),
         (["profile", "{}/mine.py:model", "--seconds", "nan"], "--seconds"),
         (["optimize", "{}/mine.py:model", "--alpha", "nan"], "alpha"),

@@ -83,6 +83,13 @@ def seed(text: str) -> int:
     return int(text)
 
 
+def some_path(text: str) -> Path:
+    """A path; an empty text, which a variable of a script may be, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; write . for the current folder")
+    return Path(text)
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds MODEL, and the options that say on which inputs and where it runs."""
     parser.add_argument("model", metavar="MODEL", help="see below")
@@ -125,7 +132,10 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
     )
     parser.add_argument(
-        "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database, or templates)"
+        "--rules",
+        metavar="PATH",
+        type=some_path,
+        help="a rule file or folder (default: the shipped database, or templates)",
     )
 
 

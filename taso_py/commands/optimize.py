@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options
+from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options, some_path
 
 if TYPE_CHECKING:
     from taso_py.report.optimization import Report
@@ -25,7 +24,7 @@ def add(commands: Any) -> None:
     )
     add_search(parser)
     parser.add_argument(
-        "--trace", metavar="FILE", type=Path, help="apply what this trace.rules file says in place of a search"
+        "--trace", metavar="FILE", type=some_path, help="apply what this trace.rules file says in place of a search"
     )
     parser.add_argument(
         "--race-seconds",
@@ -34,7 +33,7 @@ def add(commands: Any) -> None:
         default=20.0,
         help="seconds to time the best graphs against the original (%(default)s); what wins is timed again",
     )
-    parser.add_argument("--output", metavar="DIR", type=Path, help="write model.pt2, plan, report and trace here")
+    parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(
         "--emit",
         metavar="FORMS",

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from experiments.faults import heeding_interrupts
 from taso_py.cli import main
+from taso_py.commands import generate, optimize, profile, replay
 from tests.report.pages import problems
 
 MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
@@ -305,7 +307,51 @@ def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
     assert status == 130
     assert out == ""
     assert "Traceback" not in err, err
-    assert err.splitlines()[-1].startswith("taso-py: interrupted")
+    assert err.splitlines()[-1] == "taso-py: interrupted"  # nothing is kept
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "said"),
+    [
+        (["optimize", "m"], optimize, "; latencies measured on a calm machine are kept"),
+        (["profile", "m"], profile, "; latencies measured on a calm machine are kept"),
+        (["generate"], generate, "; what was finished has been kept, and --resume goes on from there"),
+        (["replay", "t", "m"], replay, ""),
+    ],
+)
+def test_an_interrupt_says_what_is_kept(
+    command: list[str],
+    module: ModuleType,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, f"_{command[0]}", interrupt)
+    assert main(command) == 130
+    assert capsys.readouterr().err == f"taso-py: interrupted{said}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("action", ["list", "stats"])
+def test_output_that_cannot_be_written_is_one_line(model: Path, action: str) -> None:
+    command = [sys.executable, "-m", "taso_py.cli", "rules", action, "--rules", str(model / "merge.rules")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"taso-py: error: .*No space left on device\n", done.stderr)
+
+
+@pytest.mark.parametrize("action", ["list", "stats"])
+def test_a_reader_that_has_gone_is_no_mistake(model: Path, action: str) -> None:
+    command = [sys.executable, "-m", "taso_py.cli", "rules", action, "--rules", str(model / "merge.rules")]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

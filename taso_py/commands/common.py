@@ -28,12 +28,27 @@ MODEL_HELP = """MODEL is one of
 SPEC is a shape, 1x3x224x224, optionally with an element type, 1x128:int64."""
 
 
-def command(commands: Any, name: str, run: Any, summary: str, **more: Any) -> argparse.ArgumentParser:
-    """Adds a subcommand; ``run`` takes the parsed arguments and returns the exit status."""
+LATENCIES_KEPT = "latencies measured on a calm machine are kept"
+"""What an interrupt leaves of commands that measure."""
+
+
+def command(
+    commands: Any, name: str, run: Any, summary: str, *, kept: str = "", **more: Any
+) -> argparse.ArgumentParser:
+    """Adds a subcommand.
+
+    Args:
+        commands: what it is added to.
+        name: of the subcommand.
+        run: takes the parsed arguments and returns the exit status.
+        summary: what it does.
+        kept: what an interrupt leaves, if anything.
+        more: for the parser.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter, **more
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, kept=kept)
     return parser
 
 
@@ -70,9 +85,15 @@ def model_of(parsed: argparse.Namespace) -> Generator[Source]:
         yield load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves it to the command line, as everything else that is printed does; rich would exit with status 1."""
+        raise BrokenPipeError
+
+
 def show(what: RenderableType) -> None:
     """Writes a result for people to standard output; lines are broken for a terminal only."""
-    console = Console()
+    console = _Console()
     console.print(what, soft_wrap=not console.is_terminal)
 
 

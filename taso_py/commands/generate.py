@@ -32,7 +32,8 @@ REPORT = "generate.json"
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
-    parser = command(commands, "generate", _generate, "Enumerate, prove and write substitutions.")
+    kept = "what was finished has been kept, and --resume goes on from there"
+    parser = command(commands, "generate", _generate, "Enumerate, prove and write substitutions.", kept=kept)
     parser.add_argument(
         "--max-ops", metavar="N", type=int, help="operators a side at most (default: what each set says)"
     )

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options, some_path
+from taso_py.commands.common import (
+    LATENCIES_KEPT,
+    MODEL_HELP,
+    add_model,
+    add_search,
+    answer,
+    command,
+    search_options,
+    some_path,
+)
 
 if TYPE_CHECKING:
     from taso_py.report.optimization import Report
@@ -14,7 +23,8 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
-    parser = command(commands, "optimize", _optimize, "Rewrite a model into a faster one.", epilog=MODEL_HELP)
+    summary = "Rewrite a model into a faster one."
+    parser = command(commands, "optimize", _optimize, summary, kept=LATENCIES_KEPT, epilog=MODEL_HELP)
     add_model(parser)
     parser.add_argument(
         "--runtime",

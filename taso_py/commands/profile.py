@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, answer, command, some_path
+from taso_py.commands.common import LATENCIES_KEPT, MODEL_HELP, add_model, answer, command, some_path
 
 SAVED_HELP = """For a result that runs in eager mode, MODEL may also be the folder that 'optimize
 --output' wrote: the kernels that were chosen are timed then, in place of plain operators."""
@@ -19,6 +19,7 @@ def add(commands: Any) -> None:
         "profile",
         _profile,
         "Say where a model's time goes, and what bounds each operator.",
+        kept=LATENCIES_KEPT,
         epilog=f"{MODEL_HELP}\n\n{SAVED_HELP}",
     )
     add_model(parser)

@@ -6,6 +6,7 @@ Invariant: a user's mistake is one line and exit status 2, as on the main comman
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -64,9 +65,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help=f"(default: {RESULTS}/DEVICE, with --quick {TRIED}/DEVICE)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, help="stop after so long; the same command goes on from there")
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        help="stop after so long; the same command goes on from there; 0 makes tables of the parts that are there",
+    )
     parser.add_argument("--again", action="store_true", help="run also what is there already")
     return parser
+
+
+def _minutes(text: str) -> float:
+    """A time of zero or more."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 <= minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, zero or more")
+    return minutes
 
 
 def _all(device: str) -> Sequence[Experiment]:

@@ -4,7 +4,8 @@ Parts are measured in worker processes, which have a session of their own: an in
 process only, which kills the part under way and keeps all others. What a part gave is in ``runs/NAME/PART.json`` before
 the next one begins, and is not measured again under the same settings in the same environment.
 
-Invariant: what is kept is of a part that ran from beginning to end, with the circumstances that it ran in.
+Invariant: what is kept is of a part that ran from beginning to end, with the circumstances that it ran in. Tables and
+figures of earlier runs stay until there are rows to replace them.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def conduct(
     tell: Tell | None = None,
 ) -> tuple[Sequence[Row], Outcome]:
     """Runs what is missing of an experiment and writes ``NAME.csv``, ``NAME.png`` and ``NAME.json``.
+
+    Where there is no row to write, those of an earlier run are left as they are.
 
     Args:
         experiment: what to run.
@@ -173,12 +176,13 @@ def _commit() -> str:
 def _write(
     experiment: Experiment, settings: Settings, circumstances: Mapping[str, Any], outcome: Outcome
 ) -> Sequence[Row]:
-    """Writes the table, the figure, and how they were obtained."""
+    """Writes the table, the figure, and how they were obtained; earlier ones stay until there are rows."""
     settings.out.mkdir(parents=True, exist_ok=True)
     base = settings.out / experiment.name
-    for suffix in (".csv", ".png"):
-        base.with_suffix(suffix).unlink(missing_ok=True)
     found = [row for part in outcome.parts if part in outcome.done for row in outcome.done[part]["rows"]]
+    has_earlier = base.with_suffix(".csv").exists() or (outcome.is_new and base.with_suffix(".json").exists())
+    if not found and has_earlier:
+        return []
     rows: Sequence[Row] = []
     if found:
         rows = experiment.arrange(found)
@@ -195,7 +199,7 @@ def _write(
         "failures": outcome.failures,
         **{name: sum(m[name] for m in done) for name in ("wall_s", "cpu_s") if all(name in m for m in done)},
     }
-    base.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    replace_file(base.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")
     return rows
 
 
@@ -206,6 +210,7 @@ def _draw(experiment: Experiment, rows: Sequence[Row], path: Path, outcome: Outc
         experiment.plot(figure, rows)
         figure.savefig(path, dpi=150)
     except Exception as error:
-        # The table is there all the same.
+        # The table is there all the same, and an earlier figure is not one of it.
+        path.unlink(missing_ok=True)
         traceback.print_exc()
         outcome.failures["figure"] = f"{type(error).__name__}: {first_line(error)}"

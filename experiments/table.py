@@ -6,11 +6,13 @@ Invariant: a file holds every digit; only what people read is rounded.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.harness import Row
+from taso_py.files import replace_file
 
 ENDS = ("_low", "_high")
 """What the names of the columns end with that hold the interval of another."""
@@ -18,10 +20,11 @@ ENDS = ("_low", "_high")
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Writes rows; columns are in the order in which rows first name them."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=_names(rows))
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=_names(rows))
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, text.getvalue())
 
 
 def read_csv(path: Path) -> list[Row]:

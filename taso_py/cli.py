@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 
 COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies, predict)
 """In the order in which help lists them."""
@@ -22,17 +22,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     parsed = parser().parse_args(arguments)
     try:
-        return parsed.run(parsed)
+        status = parsed.run(parsed)
+        sys.stdout.flush()  # what cannot be written is noticed here rather than when the interpreter ends
+        return status
     except TasoError as error:
         print(f"taso-py: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("taso-py: interrupted; what was finished has been kept", file=sys.stderr)
+        print("; ".join(filter(None, ("taso-py: interrupted", parsed.kept))), file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader (head, less) has gone: nothing is left to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 0
+    except OSError as error:
+        # A full disk, most likely that of standard output.
+        _give_up_output()
+        print(f"taso-py: error: {first_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _give_up_output() -> None:
+    """Drops what standard output does not take; the interpreter would try again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:

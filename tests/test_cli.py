@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from experiments.faults import heeding_interrupts
 from taso_py.cli import main
+from taso_py.commands import generate, optimize, profile, replay
 from tests.report.pages import problems
 
 MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
@@ -51,6 +53,14 @@ class Talking(Two):
         print("called")
         return super().forward(x)
 
+class Late(Two):
+    def forward(self, x):
+        from beside_mine import factor
+        return factor * super().forward(x)
+
+def late():
+    return Late().eval(), (torch.randn(1, 512),)
+
 def talking():
     print("loading weights")
     return Talking().eval(), (torch.randn(1, 512),)
@@ -65,6 +75,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "beside_mine.py").write_text("factor = 2.0")
     (tmp_path / "merge.rules").write_text(MERGE)
     (tmp_path / "broken.pt2").write_bytes(b"PK nothing")
     (tmp_path / "deep.json").write_text("[" * 100_000)
@@ -127,12 +138,40 @@ def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsy
     assert "loading weights" in printed.err
 
 
+@pytest.mark.usefixtures("small_roofline")
+@pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
+def test_a_model_imports_from_its_folder_when_it_is_called(model: Path, command: list[str]) -> None:
+    options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
+    path_before = list(sys.path)
+    sys.modules.pop("beside_mine", None)
+    assert main([command[0], f"{model / 'mine.py'}:late", *command[1:], *options, "--json"]) == 0
+    assert sys.path == path_before
+
+
 @pytest.mark.parametrize("seed", ["-1", "1.5", "99999999999999999999"])
 def test_a_seed_is_a_number_that_generators_take(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["optimize", "zoo:nasrnn", "--seed", seed])
     assert ended.value.code == 2
     assert f"'{seed}' is not a whole number below 2**63" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["optimize", "zoo:nasrnn", "--output", ""],
+        ["optimize", "zoo:nasrnn", "--trace", ""],
+        ["predict", "zoo:nasrnn", "--environment", "a", "--output", ""],
+        ["profile", "zoo:nasrnn", "--output", ""],
+        ["generate", "--out", ""],
+        ["rules", "list", "--rules", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert f"argument {arguments[-2]}: the path is empty" in capsys.readouterr().err
 
 
 def test_latencies_that_cannot_be_kept_are_not_imported(
@@ -177,6 +216,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:model", "--emit", "code"], "--output DIR says where"),
         (["optimize", "{}/mine.py:model", "--emit", "pt2,pdf", "--output", "{}/out"], "no form 'pdf'"),
         (["profile", "absent.py:model"], "absent.py"),
+        (["profile", ""], "'' is not a model"),
         (["profile", "{}/mine.py:model", "--seconds", "0"], "--seconds"),
         (["profile", "{}/mine.py:model", "--seconds", "nan"], "--seconds"),
         (["optimize", "{}/mine.py:model", "--alpha", "nan"], "alpha"),
@@ -185,6 +225,11 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["replay", "{}/mine.py", "{}/mine.py:model"], "no trace"),
         (["rules", "show", "rffffffffffff"], "no rule has the identifier"),
         (["rules", "list", "--rules", "{}/mine.py"], "line 2"),
+        (["rules", "list", "r12"], "rules list takes no ID"),
+        (["rules", "stats", "r12"], "rules stats takes no ID"),
+        (["latencies", "clear", "{}/mine.py"], "latencies clear takes no FILE, and nothing was done"),
+        (["latencies", "list", "{}/mine.py"], "latencies list takes no FILE"),
+        (["latencies", "devices", "{}/mine.py"], "latencies devices takes no FILE"),
         (["verify", "{}/absent.rules"], "absent.rules"),
         (["generate", "--ops", "everything"], "no vocabulary is called everything"),
         (["latencies", "import", "{}/mine.py"], "not JSON"),
@@ -265,7 +310,51 @@ def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
     assert status == 130
     assert out == ""
     assert "Traceback" not in err, err
-    assert err.splitlines()[-1].startswith("taso-py: interrupted")
+    assert err.splitlines()[-1] == "taso-py: interrupted"  # nothing is kept
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "said"),
+    [
+        (["optimize", "m"], optimize, "; latencies measured on a calm machine are kept"),
+        (["profile", "m"], profile, "; latencies measured on a calm machine are kept"),
+        (["generate"], generate, "; what was finished has been kept, and --resume goes on from there"),
+        (["replay", "t", "m"], replay, ""),
+    ],
+)
+def test_an_interrupt_says_what_is_kept(
+    command: list[str],
+    module: ModuleType,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, f"_{command[0]}", interrupt)
+    assert main(command) == 130
+    assert capsys.readouterr().err == f"taso-py: interrupted{said}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("action", ["list", "stats"])
+def test_output_that_cannot_be_written_is_one_line(model: Path, action: str) -> None:
+    command = [sys.executable, "-m", "taso_py.cli", "rules", action, "--rules", str(model / "merge.rules")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"taso-py: error: .*No space left on device\n", done.stderr)
+
+
+@pytest.mark.parametrize("action", ["list", "stats"])
+def test_a_reader_that_has_gone_is_no_mistake(model: Path, action: str) -> None:
+    command = [sys.executable, "-m", "taso_py.cli", "rules", action, "--rules", str(model / "merge.rules")]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

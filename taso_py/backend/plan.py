@@ -51,23 +51,25 @@ class Packs:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Tensor] = {}
+        self._known: dict[Hashable, tuple[Tensor, int]] = {}
 
-    def packed(self, weight: Hashable, pack: Callable[[], Tensor]) -> Tensor:
+    def packed(self, weight: Hashable, pack: Callable[[], Tensor], nbytes: int | None = None) -> Tensor:
         """A packed weight.
 
         Args:
             weight: which it is, and how it is packed.
             pack: packs it, if it is not.
+            nbytes: what it is counted for, where the packed tensor does not tell.
         """
         if weight not in self._known:
-            self._known[weight] = pack()
-        return self._known[weight]
+            tensor = pack()
+            self._known[weight] = tensor, tensor.numel() * tensor.element_size() if nbytes is None else nbytes
+        return self._known[weight][0]
 
     @property
     def nbytes(self) -> int:
         """What the packed weights take, but for what a library adds to fill up its blocks."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._known.values())
+        return sum(nbytes for _, nbytes in self._known.values())
 
 
 @dataclass(frozen=True)

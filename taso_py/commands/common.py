@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,27 @@ MODEL_HELP = """MODEL is one of
 SPEC is a shape, 1x3x224x224, optionally with an element type, 1x128:int64."""
 
 
-def command(commands: Any, name: str, run: Any, summary: str, **more: Any) -> argparse.ArgumentParser:
-    """Adds a subcommand; ``run`` takes the parsed arguments and returns the exit status."""
+LATENCIES_KEPT = "latencies measured on a calm machine are kept"
+"""What an interrupt leaves of commands that measure."""
+
+
+def command(
+    commands: Any, name: str, run: Any, summary: str, *, kept: str = "", **more: Any
+) -> argparse.ArgumentParser:
+    """Adds a subcommand.
+
+    Args:
+        commands: what it is added to.
+        name: of the subcommand.
+        run: takes the parsed arguments and returns the exit status.
+        summary: what it does.
+        kept: what an interrupt leaves, if anything.
+        more: for the parser.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter, **more
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, kept=kept)
     return parser
 
 
@@ -48,8 +63,8 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
     Raises:
         TasoError: the model cannot be loaded, or whatever ``make`` raises.
     """
-    with redirect_stdout(sys.stderr):  # what a model prints is no result
-        made = make(load_model(parsed))
+    with redirect_stdout(sys.stderr), model_of(parsed) as source:  # what a model prints is no result
+        made = make(source)
     if parsed.json:
         print_json(made.as_dict())
     else:
@@ -57,16 +72,28 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
     return 0
 
 
-def load_model(parsed: argparse.Namespace) -> Source:
-    """What MODEL names, as the options of :func:`add_model` say."""
-    from taso_py.runtime.source import load_source
+@contextmanager
+def model_of(parsed: argparse.Namespace) -> Generator[Source]:
+    """What MODEL names, as the options of :func:`add_model` say; what it imports when it is called is found inside.
 
-    return load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+    Raises:
+        TasoError: it cannot be loaded.
+    """
+    from taso_py.runtime.source import importing_beside, load_source
+
+    with importing_beside(parsed.model):
+        yield load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves it to the command line, as everything else that is printed does; rich would exit with status 1."""
+        raise BrokenPipeError
 
 
 def show(what: RenderableType) -> None:
     """Writes a result for people to standard output; lines are broken for a terminal only."""
-    console = Console()
+    console = _Console()
     console.print(what, soft_wrap=not console.is_terminal)
 
 
@@ -75,6 +102,13 @@ def seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number below 2**63")
     return int(text)
+
+
+def some_path(text: str) -> Path:
+    """A path; an empty text, which a variable of a script may be, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; write . for the current folder")
+    return Path(text)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +156,10 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
     )
     parser.add_argument(
-        "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database, or templates)"
+        "--rules",
+        metavar="PATH",
+        type=some_path,
+        help="a rule file or folder (default: the shipped database, or templates)",
     )
 
 

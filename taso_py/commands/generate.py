@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from taso_py.commands.common import command, print_json, seed
+from taso_py.commands.common import command, print_json, seed, some_path
 from taso_py.commands.verify import check_rule
 from taso_py.executors import Pool, add_options, open_pool
 from taso_py.ir.errors import TasoError
@@ -32,12 +32,13 @@ REPORT = "generate.json"
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
-    parser = command(commands, "generate", _generate, "Enumerate, prove and write substitutions.")
+    kept = "what was finished has been kept, and --resume goes on from there"
+    parser = command(commands, "generate", _generate, "Enumerate, prove and write substitutions.", kept=kept)
     parser.add_argument(
         "--max-ops", metavar="N", type=int, help="operators a side at most (default: what each set says)"
     )
     parser.add_argument("--ops", metavar="SET", action="append", help="vocabulary; repeatable (default: those shipped)")
-    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("substitutions"), help="(%(default)s)")
+    parser.add_argument("--out", metavar="DIR", type=some_path, default=Path("substitutions"), help="(%(default)s)")
     add_options(parser, os.cpu_count() or 1)
     parser.add_argument("--resume", action="store_true", help="go on where an interrupted run into DIR stopped")
     parser.add_argument("--seed", type=seed, default=0, help="of the values that terms are compared on")

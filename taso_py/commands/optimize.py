@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options
+from taso_py.commands.common import (
+    LATENCIES_KEPT,
+    MODEL_HELP,
+    add_model,
+    add_search,
+    answer,
+    command,
+    search_options,
+    some_path,
+)
 
 if TYPE_CHECKING:
     from taso_py.report.optimization import Report
@@ -15,7 +23,8 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Adds the subcommand to the parser."""
-    parser = command(commands, "optimize", _optimize, "Rewrite a model into a faster one.", epilog=MODEL_HELP)
+    summary = "Rewrite a model into a faster one."
+    parser = command(commands, "optimize", _optimize, summary, kept=LATENCIES_KEPT, epilog=MODEL_HELP)
     add_model(parser)
     parser.add_argument(
         "--runtime",
@@ -25,7 +34,7 @@ def add(commands: Any) -> None:
     )
     add_search(parser)
     parser.add_argument(
-        "--trace", metavar="FILE", type=Path, help="apply what this trace.rules file says in place of a search"
+        "--trace", metavar="FILE", type=some_path, help="apply what this trace.rules file says in place of a search"
     )
     parser.add_argument(
         "--race-seconds",
@@ -34,7 +43,7 @@ def add(commands: Any) -> None:
         default=20.0,
         help="seconds to time the best graphs against the original (%(default)s); what wins is timed again",
     )
-    parser.add_argument("--output", metavar="DIR", type=Path, help="write model.pt2, plan, report and trace here")
+    parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(
         "--emit",
         metavar="FORMS",

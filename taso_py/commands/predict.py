@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options
+from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, command, search_options, some_path
 
 
 def add(commands: Any) -> None:
@@ -21,7 +20,7 @@ def add(commands: Any) -> None:
         help="what the device's key begins with; 'taso-py latencies devices' lists them",
     )
     add_search(parser)
-    parser.add_argument("--output", metavar="DIR", type=Path, help="write trace.rules here")
+    parser.add_argument("--output", metavar="DIR", type=some_path, help="write trace.rules here")
     parser.add_argument("--json", action="store_true", help="print the prediction as one JSON document")
 
 

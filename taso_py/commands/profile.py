@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, answer, command
+from taso_py.commands.common import LATENCIES_KEPT, MODEL_HELP, add_model, answer, command, some_path
 
 SAVED_HELP = """For a result that runs in eager mode, MODEL may also be the folder that 'optimize
 --output' wrote: the kernels that were chosen are timed then, in place of plain operators."""
@@ -19,11 +19,14 @@ def add(commands: Any) -> None:
         "profile",
         _profile,
         "Say where a model's time goes, and what bounds each operator.",
+        kept=LATENCIES_KEPT,
         epilog=f"{MODEL_HELP}\n\n{SAVED_HELP}",
     )
     add_model(parser)
     parser.add_argument("--seconds", metavar="S", type=float, default=5.0, help="of timed runs (%(default)s)")
-    parser.add_argument("--output", metavar="DIR", type=Path, help="write profile.html, profile.json, trace.json here")
+    parser.add_argument(
+        "--output", metavar="DIR", type=some_path, help="write profile.html, profile.json, trace.json here"
+    )
     parser.add_argument("--json", action="store_true", help="print the profile as one JSON document")
 
 
@@ -32,7 +35,7 @@ def _profile(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.profile import ProfileOptions, profile_source
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
-    saved = read(parsed.model) if Path(parsed.model).is_dir() else None
+    saved = read(parsed.model) if parsed.model and Path(parsed.model).is_dir() else None
     if saved is not None:
         parsed.model = str(saved.program)
     return answer(parsed, lambda source: profile_source(source, options, parsed.output, saved))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from taso_py.commands.common import MODEL_HELP, add_model, command, load_model
+from taso_py.commands.common import MODEL_HELP, add_model, command, model_of
 
 
 def add(commands: Any) -> None:
@@ -21,7 +21,8 @@ def add(commands: Any) -> None:
 def _replay(parsed: argparse.Namespace) -> int:
     from taso_py.runtime.replay import replay_trace
 
-    steps = replay_trace(parsed.trace, load_model(parsed))
+    with model_of(parsed) as source:
+        steps = replay_trace(parsed.trace, source)
     print(
         f"{steps} steps replayed; each rule matched and each region agrees in float64; the result is the recorded one"
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from taso_py.commands.common import command, print_json, show
+from taso_py.commands.common import command, print_json, show, some_path
 from taso_py.ir.errors import TasoError
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -22,12 +21,14 @@ def add(commands: Any) -> None:
     parser.add_argument("action", choices=("list", "show", "stats"))
     parser.add_argument("id", metavar="ID", nargs="?", help="for show: a rule's identifier or its beginning")
     parser.add_argument(
-        "--rules", metavar="PATH", type=Path, help="a rule file or folder (default: the shipped database)"
+        "--rules", metavar="PATH", type=some_path, help="a rule file or folder (default: the shipped database)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _rules(parsed: argparse.Namespace) -> int:
+    if parsed.id is not None and parsed.action != "show":
+        raise TasoError(f"rules {parsed.action} takes no ID; 'taso-py rules show {parsed.id}' shows one rule")
     rules = read_database(parsed.rules)
     if parsed.action == "stats":
         return _rules_stats(rules, parsed.json)

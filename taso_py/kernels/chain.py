@@ -109,7 +109,12 @@ class Chain:
         )
 
     def packed(
-        self, statics: Sequence[Tensor], packs: Packs, pack: Callable[..., Tensor], *arguments: Any
+        self,
+        statics: Sequence[Tensor],
+        packs: Packs,
+        pack: Callable[..., Tensor],
+        *arguments: Any,
+        tells_size: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of :meth:`parameters`, the weight packed.
 
@@ -118,11 +123,12 @@ class Chain:
             packs: what is packed already.
             pack: called with the weight and the arguments.
             arguments: on which it depends how the weight is packed.
+            tells_size: whether what is packed tells its size; if not, it is counted for as much as the weight.
         """
         weight, bias = self.parameters(statics)
         folded = self.norm and (self.norm.op, self.norm.inputs[1:])
         which = pack, repr(arguments), self.product.inputs[1], isinstance(self.product.op, Matmul), folded
-        return packs.packed(which, lambda: pack(weight, *arguments)), bias
+        return packs.packed(which, lambda: pack(weight, *arguments), None if tells_size else weight.nbytes), bias
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.

@@ -40,7 +40,8 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
 
 
 def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
-    packed, bias = chain.packed(statics, packs, _packed, chain.rows)
+    # What MKL packs has several MiB of addresses however small the weight is, most of which nobody ever touches.
+    packed, bias = chain.packed(statics, packs, _packed, chain.rows, tells_size=False)
     return _bound(packed, bias, chain.rows, chain.weight.sizes)
 
 

@@ -22,6 +22,8 @@ from taso_py.runtime.spec import InputSpec, SourceError
 
 _Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 _UNKNOWN_CLASS = re.compile(r"Deserializing (\S+) in pytree is not registered")
+_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
+_SAYS_NOTHING = "Please check the warnings above"
 
 
 def load_program(
@@ -69,8 +71,21 @@ def _read(path: str) -> ExportedProgram:
         for unknown in filter(None, map(_UNKNOWN_CLASS.search, reasons)):
             advice = "export a module that returns tensors in plain tuples or dicts"
             raise SourceError(f"{path} returns a {unknown[1]}, which is unknown here; {advice}") from error
-        reason = (reasons[0].strip().splitlines() or [type(error).__name__])[0]
+        operator = _unknown_operator(reasons)
+        if operator is not None:
+            advice = "which is not registered here; name a file.py:factory that imports it"
+            raise SourceError(f"{path} needs the operator {operator}, {advice}") from error
+        told = [line for reason in reasons if _SAYS_NOTHING not in reason for line in reason.strip().splitlines()[:1]]
+        reason = told[0] if told else type(error).__name__
         raise SourceError(f"{path} is not a readable exported program ({reason}); save it again") from error
+
+
+def _unknown_operator(reasons: Sequence[str]) -> str | None:
+    """The first operator that is named in what went wrong, and that nobody has registered."""
+    for space, name in (found.groups() for reason in reasons for found in _OPERATOR.finditer(reason)):
+        if not hasattr(getattr(torch.ops, space), name):
+            return f"{space}::{name}"
+    return None
 
 
 @contextmanager

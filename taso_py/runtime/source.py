@@ -35,7 +35,7 @@ from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
 from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
 
-__all__ = ["Source", "SourceError", "load_source", "usable"]
+__all__ = ["Source", "SourceError", "importing_beside", "load_source", "usable"]
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
         raise SourceError(f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2 or zoo:NAME")
-    is_file = place.endswith(".py") or os.sep in place
-    with _import_path(Path(place).resolve().parent if is_file else Path.cwd()):
+    is_file = _is_file(place)
+    with importing_beside(text):
         with _blame(text, f"importing {place}"):
             home = _import_file(text, Path(place)) if is_file else importlib.import_module(place)
         try:
@@ -159,9 +159,22 @@ def _import_file(text: str, path: Path) -> ModuleType:
     return module
 
 
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
 @contextmanager
-def _import_path(directory: Path) -> Generator[None]:
-    """Import as ``python file.py`` does, from the directory first."""
+def importing_beside(text: str) -> Generator[None]:
+    """Import as ``python file.py`` does, from the directory of what MODEL names first.
+
+    Loading a source does so by itself. Who runs it afterwards, and has the process to himself, does so around all of
+    that: a model may import when it is called.
+    """
+    place, is_factory, _ = text.rpartition(":")
+    if not is_factory or text.startswith("zoo:"):
+        yield
+        return
+    directory = Path(place).resolve().parent if _is_file(place) else Path.cwd()
     sys.path.insert(0, str(directory))
     try:
         yield

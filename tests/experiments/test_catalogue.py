@@ -104,6 +104,14 @@ def test_a_page_of_nothing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("minutes", ["-1", "nan", "inf", "some"])
+def test_minutes_are_a_number_that_can_pass(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fidelity", "--minutes", minutes])
+    assert ended.value.code == 2
+    assert f"'{minutes}' is not a number of minutes, zero or more" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what happens where the first launch fails")
 @pytest.mark.parametrize("name", [name for name, experiment in EXPERIMENTS.items() if experiment.on_device])
 def test_every_experiment_for_a_gpu_reaches_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -109,3 +110,40 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_table(tmp_path: Path) -> None:
     assert outcome.failures == {"figure": "ValueError: no such colour"}
     assert read_csv(tmp_path / "example.csv") == rows
     assert conduct(experiment("good"), settings(tmp_path), outcome=outcome)[1].is_complete
+
+
+@pytest.mark.parametrize("way", ["no time", "again", "interrupted", "failing"])
+def test_earlier_results_stay_until_there_are_rows_in_their_place(tmp_path: Path, way: str) -> None:
+    conduct(experiment("raises", "good"), settings(tmp_path))
+    names = [f"example.{suffix}" for suffix in ("csv", "png", "json")]
+    earlier = [(tmp_path / name).read_bytes() for name in names]
+    one, elsewhere = experiment("raises", "first"), settings(tmp_path, seed=1)  # nothing is kept of another seed
+
+    def interrupt(_: Experiment, part: str) -> None:
+        if way == "interrupted":
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        outcome = Outcome(["raises", "first"]) if way == "again" else None
+        until = time.monotonic() - 1 if way in ("no time", "again") else None
+        conduct(one, elsewhere, outcome=outcome, until=until, most=1, tell=interrupt)
+    assert [(tmp_path / name).read_bytes() for name in names] == earlier
+    conduct(one, elsewhere)
+    assert [row["part"] for row in read_csv(tmp_path / "example.csv")] == ["first"]
+    assert facts(tmp_path)["seed"] == 1
+
+
+def test_tables_are_made_again_of_the_parts_that_are_there(tmp_path: Path) -> None:
+    rows, _ = conduct(experiment("good"), settings(tmp_path))
+    for suffix in ("csv", "png", "json"):
+        (tmp_path / f"example.{suffix}").unlink()
+    conduct(experiment("good", "second"), settings(tmp_path), until=time.monotonic() - 1)
+    assert read_csv(tmp_path / "example.csv") == rows
+    assert facts(tmp_path)["missing"] == ["second"]
+    assert (tmp_path / "example.png").exists()
+
+
+def test_a_figure_of_other_rows_does_not_stay(tmp_path: Path) -> None:
+    conduct(experiment("good"), settings(tmp_path))
+    conduct(experiment("good", "second", plot=cannot_plot), settings(tmp_path))
+    assert not (tmp_path / "example.png").exists()

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from taso_py.backend import NO_PLAN, build, fold
+from taso_py.backend.plan import Plan, Step
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import InventedPrices
+from taso_py.kernels.table import covers
 from taso_py.runtime import optimize
 from taso_py.runtime.trial import ORIGINAL
 
@@ -29,6 +31,18 @@ def _finalist(name: str, runtime: str, *, packs: bool) -> Any:
 )
 def test_what_weights_take_as_kernels_have_packed_them(name: str, runtime: str, known: int | None) -> None:
     assert optimize._memory_bytes(_finalist(name, runtime, packs=True)) == known
+
+
+@pytest.mark.parametrize("tile", ["mkl.linear", "onednn.linear"])
+def test_a_weight_that_is_packed_is_counted_for_its_size(tile: str) -> None:
+    program = fold(import_module(nn.Linear(8, 8).eval(), (torch.randn(4, 8),)))
+    (node,) = (value.node for value in program.graph.outputs)
+    known = [cover for cover in covers(node, torch.device("cpu")) if cover.name == tile]
+    if not known:
+        pytest.skip(f"there is no {tile} here")
+    module = build(program, Plan({node: Step(known[0])}).eager())
+    finalist: Any = SimpleNamespace(name="packed", runtime="eager", module=module)
+    assert optimize._memory_bytes(finalist) == 4 * 64
 
 
 def test_weights_that_no_kernel_packs_are_counted_once() -> None:

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from taso_py.runtime import program_file
 from taso_py.runtime.program_file import load_program
+from taso_py.runtime.spec import SourceError
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -54,6 +55,34 @@ def test_a_program_saved_on_a_gpu_runs_on_the_cpu(path: str, monkeypatch: pytest
     assert {value.device for value in values if isinstance(value, Tensor)} == {CPU}
     assert not [node for node in program.graph.nodes if str(node.kwargs.get("device", CPU)) != "cpu"]
     assert torch.equal(program.module()(*args, **kwargs), torch.tensor([[4.0, 5.0, 6.0]] * 2))
+
+
+class Doubled(nn.Module):
+    """A call of an operator that somebody registers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.of_somebody.doubled(x) + 1
+
+
+def test_an_operator_that_is_not_registered_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "doubled.pt2"
+    with torch.library._scoped_library("of_somebody", "DEF") as library:
+        library.define("doubled(Tensor x) -> Tensor")
+        library.impl("doubled", lambda x: x * 2, "CompositeExplicitAutograd")
+        torch.export.save(torch.export.export(Doubled(), (torch.ones(3),)), path)
+    with pytest.raises(SourceError) as refused:
+        load_program(str(path), (), CPU, None, 0)
+    needed = "needs the operator of_somebody::doubled, which is not registered here"
+    assert str(refused.value) == f"{path} {needed}; name a file.py:factory that imports it"
+
+
+def test_advice_to_look_elsewhere_is_not_passed_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> ExportedProgram:
+        raise RuntimeError("We ran into an error. Please check the warnings above for possible errors.")
+
+    monkeypatch.setattr(torch.export, "load", fail)
+    with pytest.raises(SourceError, match=r"is not a readable exported program \(RuntimeError\); save it again"):
+        load_program(path, (), CPU, None, 0)
 
 
 @pytest.mark.parametrize(("elsewhere", "moves"), [("weight", True), ("constant", True), ("", False)])

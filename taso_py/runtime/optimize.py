@@ -47,6 +47,7 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
+from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
@@ -133,6 +134,8 @@ def optimize_source(
         program = program or owned(import_source(source))
         with state_kept(program, [source.callable()]):
             notes = check_import(source, program, options.seed)
+            if output is not None:
+                check_savable(source, program, planned=options.kernels)
             return _Job(source, options, rules, trace, notes).run(program, output, forms)
 
 
@@ -165,6 +168,7 @@ class _Job:
                 trial = Trial(
                     *(self.source, program, planner, self.options.race_seconds, self.options.seed, on_round),
                     reload=self.options.reload or output is not None,
+                    saves=output is not None,
                 )
                 judgement = trial.hold(found, runtimes)
         notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]

@@ -298,6 +298,12 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         ArtifactError: the folder does not hold one, or a file of it is damaged.
     """
     saved = read(directory)
+    # What is made in inference mode cannot be written to outside of it.
+    with torch.inference_mode(mode=False):
+        return _prepared(saved)
+
+
+def _prepared(saved: Saved) -> Runner:
     try:
         exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive

@@ -46,6 +46,10 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "written by way of a conversion": (lambda s, x: x.type_as(x).add_(1), r"writes to its input \w+; clone the input"),
     "memory beyond the operand": (_beyond, "as_strided.* reads memory by strides beyond its operand"),
+    "list among results": (
+        lambda s, x: torch.histogramdd(x, [2, 2, 2]).bin_edges,
+        "getitem reads a result that is no tensor .* compute it from tensors",
+    ),
     "wrong shape": (lambda s, x: x @ x, "the model fails on the example inputs .* check their shapes"),
     "unknown output": (lambda s, x: re, "cannot export the model"),
     "key-value cache": (lambda s, x: s.fail(), "pass use_cache=False"),

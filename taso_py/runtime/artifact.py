@@ -145,7 +145,8 @@ def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], 
 
 
 def _read_back(content: bytes) -> ExportedProgram:
-    with quiet():
+    # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
+    with quiet(), torch.device("cpu"):
         try:
             return torch.export.load(io.BytesIO(content))
         except Exception as error:  # of one kind, which refers to a log for what it is
@@ -305,7 +306,8 @@ def load(directory: str | os.PathLike[str]) -> Runner:
 
 def _prepared(saved: Saved) -> Runner:
     try:
-        exported = torch.export.load(saved.program)
+        with torch.device("cpu"):  # as where it was read back for the first time
+            exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     module = exported.module() if saved.plan is None else _built(exported, saved.applied)

@@ -82,6 +82,28 @@ def test_sparse_input_is_refused() -> None:
         import_module(Model(lambda s, x: x.to_dense()), (X.to_sparse(),))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("kind", ["nested", "packed by oneDNN", "generator"])
+def test_an_argument_that_cannot_be_copied_is_refused(kind: str) -> None:
+    def make() -> Any:
+        if kind == "nested":
+            return torch.nested.nested_tensor([X, X])
+        return X.to_mkldnn() if kind == "packed by oneDNN" else (number for number in range(3))
+
+    with pytest.raises(
+        ImportRefusal, match=r"an example input cannot be copied \(.*\); pass strided tensors"
+    ) as caught:
+        import_module(Model(lambda s, x, y: x), (X, make()))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_on_the_meta_device_is_refused() -> None:
+    model = Model(lambda s, x: s.l(x), l=nn.Linear(3, 3, device="meta"))
+    for module, x in ((Model(lambda s, x: x * 2), X.to("meta")), (model, X.to("meta"))):
+        with pytest.raises(ImportRefusal, match="on the meta device, which computes nothing; move them"):
+            import_module(module, (x,))
+
+
 class Filling(nn.Module):
     def forward(self, x: Tensor, device: str = "cpu") -> Tensor:
         return x + torch.rand(3, device=device)

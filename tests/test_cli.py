@@ -61,6 +61,13 @@ class Late(Two):
 def late():
     return Late().eval(), (torch.randn(1, 512),)
 
+class Best(Two):
+    def forward(self, x):
+        return super().forward(x).topk(2)
+
+def best():
+    return Best().eval(), (torch.randn(1, 512),)
+
 def talking():
     print("loading weights")
     return Talking().eval(), (torch.randn(1, 512),)
@@ -212,6 +219,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:model", "--runtime", "cudagraph"], "need a GPU"),
         (["optimize", "{}/mine.py:model", "--rules", "{}/absent.rules"], "absent.rules"),
         (["optimize", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),
+        (["optimize", "{}/mine.py:best", "--output", "{}/out"], "leave --output out"),
         (["optimize", "{}/mine.py:model", "--race-seconds", "0"], "race_seconds must be positive"),
         (["optimize", "{}/mine.py:model", "--emit", "code"], "--output DIR says where"),
         (["optimize", "{}/mine.py:model", "--emit", "pt2,pdf", "--output", "{}/out"], "no form 'pdf'"),

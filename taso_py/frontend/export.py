@@ -44,19 +44,13 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments in which no tensor occurs twice.
+    """Arguments of which none is the same tensor as another one, nor as a parameter or buffer.
 
-    torch.export takes one that does for a single argument, the last: the program is wrong where they differ in a call,
-    as with the query, key and value of an attention layer that was exported for one tensor in all three places.
+    torch.export takes one that is another for a single argument, the last, and one that is a parameter for that: the
+    program is wrong where they differ in a call, as with the query, key and value of an attention layer that was
+    exported for one tensor in all three places.
     """
-    seen: set[int] = set()
-
-    def own(leaf: Tensor) -> Tensor:
-        first = id(leaf) not in seen
-        seen.add(id(leaf))
-        return leaf if first else leaf.detach()
-
-    return pytree.tree_map_only(Tensor, own, (tuple(args), dict(kwargs)))
+    return pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs)))
 
 
 _EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)

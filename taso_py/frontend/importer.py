@@ -107,7 +107,9 @@ class Importer:
     def _getitem(self, fx_node: fx.Node) -> None:
         source, index = fx_node.args
         assert isinstance(source, fx.Node)
-        value = self.env[source][index]
+        results = self.env[source]
+        # What is a list among several results has one value, which is a tuple itself.
+        value = None if isinstance(results, Value) else results[index]
         if value is None:
             refuse(fx_node, "reads a result that is no tensor", "compute it from tensors")
         self.env[fx_node] = value

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.contract import random_state_kept
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copied, equal
+from taso_py.ir.errors import first_line
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,19 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with tensors copied, strides and sharing of storage included."""
+    """The arguments with tensors copied, strides and sharing of storage included.
+
+    Raises:
+        ImportRefusal: they cannot be.
+    """
     detached = pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs)))
     # Fake tensors hold nothing that could be written to, and their copies would belong to another mode.
     is_fake = any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(detached))
-    return detached if is_fake else copy.deepcopy(detached)
+    if is_fake:
+        return detached
+    try:
+        return copy.deepcopy(detached)
+    except Exception as error:  # an object may raise anything, and so do tensors of some layouts
+        raise ImportRefusal(
+            f"an example input cannot be copied ({first_line(error)}); pass strided tensors and plain values"
+        ) from error

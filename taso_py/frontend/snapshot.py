@@ -247,6 +247,11 @@ def _is_readable(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
+def _comparable(tensor: Tensor) -> Tensor:
+    """A tensor of elements that PyTorch compares; complex numbers in half precision it does not, their parts it does."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.dtype is torch.complex32 else tensor
+
+
 def equal(one: Any, other: Any) -> bool:
     """Whether two values are the same, as far as that can be told; NaN is equal to NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -254,6 +259,7 @@ def equal(one: Any, other: Any) -> bool:
             return True
         if not _is_alike(one, other):
             return False
+        one, other = _comparable(one), _comparable(other)
         return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
     if not _is_plain(one) and not _is_plain(other):
         return True

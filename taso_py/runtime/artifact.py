@@ -49,6 +49,10 @@ class ArtifactError(TasoError):
     """A folder that cannot be written, or that does not hold a saved result."""
 
 
+class UnsavableError(ArtifactError):
+    """A program of which there is no file, or none that reads back as the same."""
+
+
 def serialize(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: dict[str, Any] | None = None
 ) -> bytes:
@@ -59,15 +63,32 @@ def serialize(
         args: positional example inputs.
         kwargs: keyword example inputs.
         shapes: which sizes are open, as :func:`open_shapes` gives it.
+
+    Raises:
+        UnsavableError: it has no such form.
     """
     buffer, (given, named) = io.BytesIO(), told_apart(args, kwargs)
     with quiet():
         try:
             exported = torch.export.export(module, given, named, dynamic_shapes=shapes)
         except UserError as error:
-            raise ArtifactError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
-        torch.export.save(exported, buffer)
+            raise UnsavableError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
+        try:
+            _check_structures(exported.call_spec.in_spec, exported.call_spec.out_spec)
+            torch.export.save(exported, buffer)
+        except Exception as error:  # torch.export raises errors of many kinds for what it has no form for
+            raise UnsavableError(f"torch.export cannot save it: {first_line(error).partition('. ')[0]}") from error
     return buffer.getvalue()
+
+
+def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec | None) -> None:
+    """Makes sure that the structures of arguments and result are the same when they are read back."""
+    if result is not None and not result.num_leaves:
+        raise ValueError("the model returns nothing")
+    for spec in (arguments, result):
+        # Keys that are tuples, for example, are written without complaint, and come back as lists.
+        if spec is not None and pytree.treespec_loads(pytree.treespec_dumps(spec)) != spec:
+            raise ValueError("the keys of a dict are read back as something else")
 
 
 def open_shapes(program: Program) -> dict[str, Any] | None:
@@ -120,7 +141,16 @@ def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], 
     Raises:
         ArtifactError: it has none, so that it was not written by :func:`serialize`.
     """
-    return _with_inputs(torch.export.load(io.BytesIO(content)))
+    return _with_inputs(_read_back(content))
+
+
+def _read_back(content: bytes) -> ExportedProgram:
+    # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
+    with quiet(), torch.device("cpu"):
+        try:
+            return torch.export.load(io.BytesIO(content))
+        except Exception as error:  # of one kind, which refers to a log for what it is
+            raise UnsavableError("torch.export cannot read back what it has saved") from error
 
 
 def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
@@ -131,8 +161,12 @@ def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any,
 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
-    """The module that :func:`serialize` gave the content of, computed as a plan says if there is one."""
-    exported = torch.export.load(io.BytesIO(content))
+    """The module that :func:`serialize` gave the content of, computed as a plan says if there is one.
+
+    Raises:
+        UnsavableError: it cannot be read back.
+    """
+    exported = _read_back(content)
     return exported.module() if plan is None else _built(exported, partial(_restored, plan))
 
 
@@ -265,8 +299,15 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         ArtifactError: the folder does not hold one, or a file of it is damaged.
     """
     saved = read(directory)
+    # What is made in inference mode cannot be written to outside of it.
+    with torch.inference_mode(mode=False):
+        return _prepared(saved)
+
+
+def _prepared(saved: Saved) -> Runner:
     try:
-        exported = torch.export.load(saved.program)
+        with torch.device("cpu"):  # as where it was read back for the first time
+            exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     module = exported.module() if saved.plan is None else _built(exported, saved.applied)

@@ -45,8 +45,9 @@ from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
-from taso_py.runtime.result import Optimized, Options
+from taso_py.runtime.result import Optimized, OptimizeError, Options
 from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
+from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
@@ -55,6 +56,11 @@ from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace, write_trace
+
+AUTOCAST = (
+    "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a model "
+    "that is to run under autocast into a module that enters it in forward"
+)
 
 
 def optimize(
@@ -81,18 +87,33 @@ def optimize(
     Raises:
         TasoError: the module cannot be imported, or an option is wrong; the message is one line.
     """
-    if not isinstance(module, nn.Module | ExportedProgram):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
-        raise SourceError(f"a {type(module).__name__} is no model; give an nn.Module or an exported program")
-    if isinstance(example_inputs, Tensor):
-        example_inputs = (example_inputs,)
-    if isinstance(module, ExportedProgram) and not (example_inputs or example_kwargs) and module.example_inputs:
-        example_inputs, example_kwargs = module.example_inputs
-    name = type(module).__name__
-    if isinstance(module, nn.Module):
-        module = adapt(module)
-    source = Source(name, module, tuple(example_inputs), dict(example_kwargs or {}))
+    source = _source(module, example_inputs, {} if example_kwargs is None else example_kwargs)
+    if not isinstance(output, str | os.PathLike | None):
+        raise OptimizeError(f"output is the path of a folder, not {output!r}")
     chosen = Options.named(options)
     return optimize_source(source, chosen, read_rules(chosen), None if output is None else Path(output))
+
+
+def _source(module: Any, args: Any, kwargs: Any) -> Source:
+    """What is to be optimized, of arguments that a user may have mistaken.
+
+    Raises:
+        SourceError: they are none.
+    """
+    if not isinstance(module, nn.Module | ExportedProgram):
+        raise SourceError(f"a {type(module).__name__} is no model; give an nn.Module or an exported program")
+    if isinstance(args, Mapping):
+        raise SourceError("example_inputs are positional; give a dict of keyword inputs as example_kwargs")
+    if isinstance(args, str) or not isinstance(args, Sequence | Tensor):
+        raise SourceError(f"example_inputs are a tensor or a tuple of inputs, not of type {type(args).__name__}")
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise SourceError("example_kwargs are a dict of inputs by their names; give positional ones as example_inputs")
+    if isinstance(args, Tensor):
+        args = (args,)
+    if isinstance(module, ExportedProgram) and not (args or kwargs) and module.example_inputs:
+        args, kwargs = module.example_inputs
+    name = type(module).__name__
+    return Source(name, adapt(module) if isinstance(module, nn.Module) else module, tuple(args), dict(kwargs))
 
 
 def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitution]:
@@ -131,10 +152,14 @@ def optimize_source(
     with torch.inference_mode(mode=False), torch.no_grad():
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or owned(import_source(source))
+        if torch.is_autocast_enabled(program.device.type):
+            raise OptimizeError(AUTOCAST)
         with state_kept(program, [source.callable()]):
             notes = [*check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
                 notes.append("the original is timed as PyTorch runs a saved program, its checks of arguments included")
+            if output is not None:
+                check_savable(source, program, planned=options.kernels)
             return _Job(source, options, rules, trace, notes).run(program, output, forms)
 
 
@@ -167,6 +192,7 @@ class _Job:
                 trial = Trial(
                     *(self.source, program, planner, self.options.race_seconds, self.options.seed, on_round),
                     reload=self.options.reload or output is not None,
+                    saves=output is not None,
                 )
                 judgement = trial.hold(found, runtimes)
         notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, Self
 
 from taso_py.backend import Plan
@@ -23,6 +24,10 @@ FINALISTS = 3
 """How many of the search's best graphs are timed end to end beside the original, per runtime."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
+
+
+_KINDS = {"str": (str, "a name"), "int": (Integral, "a whole number"), "float": (Real, "a number")}
+"""What options are, by how their types are written."""
 
 
 class OptimizeError(TasoError):
@@ -68,9 +73,14 @@ class Options:
         return cls(**options)
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            given: object = getattr(self, option.name)
+            kind, name = _KINDS.get(str(option.type), (object, ""))
+            if not isinstance(given, kind):
+                raise OptimizeError(f"{option.name} is {name}, not {given!r}")
         label: object = self.numerics
-        if isinstance(label, str):
-            object.__setattr__(self, "numerics", Numerics.labelled(label))
+        if not isinstance(label, Numerics | None):
+            object.__setattr__(self, "numerics", Numerics.labelled(str(label)))
         if not 0 <= self.seed < 2**63:
             raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")
         if not self.race_seconds > 0:

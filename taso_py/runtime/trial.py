@@ -7,8 +7,9 @@ were surely faster than the unchanged graph in the same runtime.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import count
@@ -25,13 +26,22 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.kernels.saved import dump
 from taso_py.ops.opaque import Opaque
-from taso_py.runtime.artifact import deserialize, open_shapes, reimport, serialize
-from taso_py.runtime.compare import Arguments, Comparison, Oracle, input_cases, without_reference
+from taso_py.runtime.artifact import deserialize, reimport
+from taso_py.runtime.compare import (
+    EXAMPLE,
+    Arguments,
+    Comparison,
+    Oracle,
+    OutputComparison,
+    input_cases,
+    without_reference,
+)
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
+from taso_py.runtime.saving import UNSAVABLE, file_of
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import CONFIDENCE, Progress, Race, Ratio, confirm, race
 from taso_py.runtime.timing import StopReason as RaceStop
@@ -100,6 +110,8 @@ class Trial:
     on_round: Progress | None = None
     reload: bool = True
     """Whether results are compared in the form that they are saved in, loaded again; otherwise as they are."""
+    saves: bool = False
+    """Whether the winner is going to be saved, so that it must have such a form."""
     notes: list[str] = field(default_factory=list[str])
     is_interrupted: bool = False
     """Whether a race was interrupted from the keyboard: the leader alone is confirmed then, in few rounds."""
@@ -206,7 +218,13 @@ class Trial:
 
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
-        content, plan, module = self._reloaded(finalist)
+        try:
+            content, plan, module = self._reloaded(finalist)
+        except UNSAVABLE as error:
+            if finalist.name == ORIGINAL:
+                raise
+            problem = f"cannot be saved ({error})"
+            return b"", None, Comparison((OutputComparison(0, EXAMPLE, math.inf, 0.0, 0.0, problem),))
         judged = module if finalist.plan is NO_PLAN else poison(module)
         comparisons: list[Comparison] = []
         for oracle in self._oracles:
@@ -226,11 +244,22 @@ class Trial:
         return finalist.runtime == "eager" or not any(map(_may_draw, self.program.graph.effects))
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
-        """The finalist as it is saved, program and plan, and the module loaded from that; or as it is."""
-        if not self.reload:
-            return b"", None, build(finalist.program, finalist.plan)
-        plain = build(finalist.program) if finalist.name != ORIGINAL else build(self.program)
-        content = serialize(plain, self.source.args, self.source.kwargs, open_shapes(self.program))
+        """The finalist as it is saved, program and plan, and the module loaded from that; or as it is.
+
+        Raises:
+            TasoError: it has to be saved and cannot.
+        """
+        try:
+            if self.reload:
+                return self._through_file(finalist)
+        except UNSAVABLE as error:
+            if self.saves:
+                raise
+            self._note(f"cannot be saved ({error}); the result was judged as it is")
+        return b"", None, build(finalist.program, finalist.plan)
+
+    def _through_file(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
+        content = file_of(self.source, finalist.program, self.program)
         if finalist.plan is NO_PLAN:
             return content, None, deserialize(content)
         plan = dump(self.planner(reimport(content).graph, finalist.runtime))
@@ -248,7 +277,7 @@ class Trial:
         """The program in float64, if all of its operators can compute in that."""
         try:
             return build(retype(self.program))
-        except (RuntimeError, TasoError) as error:
+        except Exception as error:  # an operator may raise anything in an element type that is not its own
             self._note(without_reference(error))
             return None
 
@@ -256,8 +285,9 @@ class Trial:
         """Cases of other sizes, where the model leaves them open."""
         if not self.program.open:
             return []
-        saved = serialize(build(self.program), self.source.args, self.source.kwargs, open_shapes(self.program))
-        modules = {"the model": self.source.callable(), "its exported program": deserialize(saved)}
+        modules = {"the model": self.source.callable()}
+        with suppress(*UNSAVABLE):  # of which there is a note where it matters
+            modules["its exported program"] = deserialize(file_of(self.source, self.program, self.program))
         with self._keeping(*modules.values()):
             cases, notes = resized_cases(self.program, modules, self.seed)
         self._note(*notes)

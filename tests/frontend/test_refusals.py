@@ -46,6 +46,10 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "written by way of a conversion": (lambda s, x: x.type_as(x).add_(1), r"writes to its input \w+; clone the input"),
     "memory beyond the operand": (_beyond, "as_strided.* reads memory by strides beyond its operand"),
+    "list among results": (
+        lambda s, x: torch.histogramdd(x, [2, 2, 2]).bin_edges,
+        "getitem reads a result that is no tensor .* compute it from tensors",
+    ),
     "wrong shape": (lambda s, x: x @ x, "the model fails on the example inputs .* check their shapes"),
     "unknown output": (lambda s, x: re, "cannot export the model"),
     "key-value cache": (lambda s, x: s.fail(), "pass use_cache=False"),
@@ -76,6 +80,28 @@ def test_refusal_names_the_source_line() -> None:
 def test_sparse_input_is_refused() -> None:
     with pytest.raises(ImportRefusal, match=r"layout torch\.sparse_coo are not supported"):
         import_module(Model(lambda s, x: x.to_dense()), (X.to_sparse(),))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("kind", ["nested", "packed by oneDNN", "generator"])
+def test_an_argument_that_cannot_be_copied_is_refused(kind: str) -> None:
+    def make() -> Any:
+        if kind == "nested":
+            return torch.nested.nested_tensor([X, X])
+        return X.to_mkldnn() if kind == "packed by oneDNN" else (number for number in range(3))
+
+    with pytest.raises(
+        ImportRefusal, match=r"an example input cannot be copied \(.*\); pass strided tensors"
+    ) as caught:
+        import_module(Model(lambda s, x, y: x), (X, make()))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_on_the_meta_device_is_refused() -> None:
+    model = Model(lambda s, x: s.l(x), l=nn.Linear(3, 3, device="meta"))
+    for module, x in ((Model(lambda s, x: x * 2), X.to("meta")), (model, X.to("meta"))):
+        with pytest.raises(ImportRefusal, match="on the meta device, which computes nothing; move them"):
+            import_module(module, (x,))
 
 
 class Filling(nn.Module):

@@ -283,6 +283,14 @@ def test_a_tensor_that_is_given_twice_is_two_arguments() -> None:
     assert torch.equal(module(x, y + 1, z=z * 2), model(x, y + 1, z=z * 2))
 
 
+def test_a_parameter_or_buffer_that_is_given_is_an_argument() -> None:
+    model = Model(lambda s, x, y: 2 * x + 3 * y + s.w * s.b, w=nn.Parameter(randn(2)), b=randn(2))
+    x, y = randn(2), randn(2) + 1
+    with torch.no_grad():
+        module = build(import_module(model, (model.w, model.b)))
+        assert torch.equal(module(x, y), model(x, y))
+
+
 def test_trees_keywords_and_plain_values() -> None:
     def forward(s: Any, x: Tensor, *, d: dict[str, Tensor], flag: bool) -> Any:
         return {"a": [x + 1, None, 3, "s", 2.5], "b": ({"c": x + d["k"]},), "flag": flag}

@@ -161,3 +161,13 @@ def test_restored_containers_hold_the_same_objects() -> None:
     assert list(queue) == [1, 2]
     assert numbers == {1, 2}
     assert before.written() == before.replaced() == []
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_complex_numbers_in_half_precision_are_compared_by_their_parts() -> None:
+    """PyTorch compares no tensors of that type."""
+    numbers = torch.tensor([1 + 2j, complex(1, float("nan"))]).to(torch.complex32)
+    round_trip(holding(lambda s, x: x + 1, numbers), X)
+    with pytest.raises(ImportRefusal, match="the model writes to its k"):
+        import_module(holding(lambda s, x: (s.k.zero_(), x + 1)[1], numbers), (X,))
+    assert torch.view_as_real(numbers)[0].tolist() == [1, 2]

@@ -73,6 +73,17 @@ def test_the_program_loads_without_this_package(saved: Path) -> None:
     assert torch.allclose(torch.tensor(json.loads(ran.stdout)), MODULE(torch.ones(2, 3)))
 
 
+def test_what_is_loaded_in_inference_mode_can_be_called_outside_of_it(tmp_path: Path) -> None:
+    """It writes to its buffers."""
+    module = torch.nn.BatchNorm1d(3)
+    save(tmp_path / "out", serialize(module, (X,), {}), REPORT, "trace")
+    with torch.inference_mode():
+        loaded = load(tmp_path / "out")
+    for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(loaded(X), module(X))
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

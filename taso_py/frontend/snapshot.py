@@ -248,7 +248,7 @@ def _is_readable(tensor: Tensor) -> bool:
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """A tensor of elements that PyTorch compares; complex numbers in half precision it does not, their parts it does."""
+    """A tensor of elements that PyTorch compares: complex numbers in half precision by their parts."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.dtype is torch.complex32 else tensor
 
 

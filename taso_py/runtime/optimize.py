@@ -58,9 +58,10 @@ from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace, write_trace
 
 AUTOCAST = (
-    "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a model "
-    "that is to run under autocast into a module that enters it in forward"
+    "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a "
+    "model that is to run under autocast into a module that enters it in forward"
 )
+"""Why autocast around it is refused."""
 
 
 def optimize(
@@ -88,7 +89,7 @@ def optimize(
         TasoError: the module cannot be imported, or an option is wrong; the message is one line.
     """
     source = _source(module, example_inputs, {} if example_kwargs is None else example_kwargs)
-    if not isinstance(output, str | os.PathLike | None):
+    if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
         raise OptimizeError(f"output is the path of a folder, not {output!r}")
     chosen = Options.named(options)
     return optimize_source(source, chosen, read_rules(chosen), None if output is None else Path(output))

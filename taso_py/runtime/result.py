@@ -26,7 +26,11 @@ GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
 
 
-_KINDS = {"str": (str, "a name"), "int": (Integral, "a whole number"), "float": (Real, "a number")}
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "str": (str, "a name"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+}
 """What options are, by how their types are written."""
 
 
@@ -75,11 +79,11 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             given: object = getattr(self, option.name)
-            kind, name = _KINDS.get(str(option.type), (object, ""))
-            if not isinstance(given, kind):
-                raise OptimizeError(f"{option.name} is {name}, not {given!r}")
-        label: object = self.numerics
-        if not isinstance(label, Numerics | None):
+            kind = _KINDS.get(str(option.type))
+            if kind is not None and not isinstance(given, kind[0]):
+                raise OptimizeError(f"{option.name} is {kind[1]}, not {given!r}")
+        label: Any = self.numerics
+        if label is not None and not isinstance(label, Numerics):
             object.__setattr__(self, "numerics", Numerics.labelled(str(label)))
         if not 0 <= self.seed < 2**63:
             raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")

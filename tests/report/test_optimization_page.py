@@ -30,11 +30,11 @@ EVIDENCE = Evidence(
 )  # fmt: skip
 
 
-def _printed(report: Report) -> list[str]:
+def _printed(report: Report, width: int = 80) -> list[str]:
     """The lines of the summary."""
-    console = Console(width=80, force_terminal=False)
+    console = Console(width=width, force_terminal=False)
     with console.capture() as captured:
-        console.print(report)
+        console.print(report, crop=False)
     return captured.get().splitlines()
 
 
@@ -61,6 +61,14 @@ def test_what_weights_take_in_memory_is_said_where_it_is_known(memory_bytes: int
     is_known = memory_bytes is not None
     assert (line is not None and line.split()[2:6] == ["1.0", "MiB", "3.0", "MiB"]) == is_known
     assert ("in memory 3.0 MiB" in text_of(optimization_page(report, EVIDENCE))) == is_known
+
+
+def test_numbers_of_the_summary_stay_whole_in_a_narrow_terminal() -> None:
+    def row(name: str, width: int) -> str:
+        return next(line for line in _printed(REPORT, width) if line.startswith(name))
+
+    assert row("latency", 40).split()[1:] == ["2.000", "ms", "1.000", "ms", "2.000x", "1.900", "to", "2.100"]
+    assert [row(name, 40) for name in ("weights", "error")] == [row(name, 80) for name in ("weights", "error")]
 
 
 def test_the_page_says_when_nothing_changed() -> None:

@@ -12,10 +12,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from rich.panel import Panel
 
 from experiments.faults import heeding_interrupts
 from taso_py.cli import main
 from taso_py.commands import generate, optimize, profile, replay
+from taso_py.commands.common import show
 from tests.report.pages import problems
 
 MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
@@ -374,6 +376,21 @@ def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureF
     assert main(["rules", "stats", "--json", *rules]) == 0
     stats = json.loads(capsys.readouterr().out)
     assert (stats["total"], stats["base"], stats["macros"], stats["by_operators"]) == (1, 1, 0, {"4": 1})
+
+
+def test_counts_are_in_the_order_of_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "stats", "--json"]) == 0
+    sizes = list(json.loads(capsys.readouterr().out)["by_operators"])
+    assert len(sizes[-1]) > 1
+    assert sizes == sorted(sizes, key=int)
+
+
+def test_what_is_piped_is_as_wide_as_it_has_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    show(Panel("all"))
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80}
 
 
 @pytest.mark.usefixtures("every_latency_counts")

@@ -28,6 +28,8 @@ MODEL_HELP = """MODEL is one of
 SPEC is a shape, 1x3x224x224, optionally with an element type, 1x128:int64."""
 
 
+FILE_WIDTH = 80
+"""Columns that a result has at least where it is not written to a terminal, whatever that of the shell has."""
 LATENCIES_KEPT = "latencies measured on a calm machine are kept"
 """What an interrupt leaves of commands that measure."""
 
@@ -94,7 +96,10 @@ class _Console(Console):
 def show(what: RenderableType) -> None:
     """Writes a result for people to standard output; lines are broken for a terminal only."""
     console = _Console()
-    console.print(what, soft_wrap=not console.is_terminal)
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
+    # A terminal breaks what is too wide for it all the same; cut off, it would be lost.
+    console.print(what, soft_wrap=not console.is_terminal, crop=False)
 
 
 def seed(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,18 +50,14 @@ def _rules(parsed: argparse.Namespace) -> int:
 
 
 def _rules_stats(rules: Sequence[Substitution], as_json: bool) -> int:
-    by_operators: dict[str, int] = {}
-    by_numerics: dict[str, int] = {}
-    for rule in rules:
-        size = str(max(rule.size))
-        by_operators[size] = by_operators.get(size, 0) + 1
-        by_numerics[rule.numerics.name] = by_numerics.get(rule.numerics.name, 0) + 1
+    by_operators = Counter(max(rule.size) for rule in rules)
+    by_numerics = Counter(rule.numerics.name for rule in rules)
     macros = sum(rule.proof == "derived" for rule in rules)
     stats = {
         "total": len(rules),
         "base": len(rules) - macros,
         "macros": macros,
-        "by_operators": dict(sorted(by_operators.items())),
+        "by_operators": {str(size): count for size, count in sorted(by_operators.items())},
         "by_numerics": dict(sorted(by_numerics.items())),
     }
     if as_json:

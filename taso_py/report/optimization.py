@@ -17,6 +17,9 @@ from rich.text import Text
 from taso_py.report.plain import plain
 from taso_py.report.profile import mebibytes
 
+TABLE_WIDTH = 80
+"""Columns that the summary's table has at least."""
+
 
 @dataclass(frozen=True)
 class Speedup:
@@ -86,8 +89,10 @@ class Report:
             ("model    ", "dim"), self.model, ("  on ", "dim"), self.device, ("  in ", "dim"), self.runtime
         )
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for header in ("", "original", "optimized", "ratio", "95% interval"):
-            table.add_column(header, justify="left" if not header else "right")
+        table.add_column()
+        for header in ("original", "optimized", "ratio"):
+            table.add_column(header, justify="right", no_wrap=True)
+        table.add_column("95% interval", justify="right")
         table.add_row(
             "latency", *(f"{ms:.3f} ms" for ms in (self.original_ms, self.optimized_ms)),
             f"{self.speedup:.3f}x", f"{self.speedup_low:.3f} to {self.speedup_high:.3f}",
@@ -103,7 +108,8 @@ class Report:
             held = (self.weight_bytes[0], self.memory_bytes)
             table.add_row("in memory", *map(mebibytes, held), "", "as kernels packed them")
         table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")
-        yield table
+        # Numbers stay whole where the terminal is narrower; it breaks the lines then.
+        yield from console.render(table, options.update(max_width=max(options.max_width, TABLE_WIDTH)))
         yield Text.assemble(("rules    ", "dim"), self._rules_text())
         if self.kernels:
             listed = ", ".join(f"{name} x{count}" for name, count in self.kernels.items())

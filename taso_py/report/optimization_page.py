@@ -18,7 +18,7 @@ from taso_py.report.drawing import Drawing, draw
 from taso_py.report.optimization import Report
 from taso_py.report.page import render
 from taso_py.report.profile import Profile, Summed
-from taso_py.report.profile_page import BOUND_COLOURS, WIDTH, bars, legend, roof_chart
+from taso_py.report.profile_page import BESIDES, WIDTH, bars, legend, roof_chart
 from taso_py.rules.substitution import Substitution
 
 WHOLE = 24
@@ -33,6 +33,8 @@ MOST_NODES = 60
 class OutputCheck:
     """One output compared on one set of inputs."""
 
+    form: str
+    """``saved`` or ``as timed``: what is saved may be computed otherwise than what was timed and is returned."""
     output: int
     inputs: str
     error: float
@@ -113,7 +115,7 @@ def optimization_page(report: Report, evidence: Evidence) -> str:
         rows=rows,
         colours=kinds,
         legend=legend(kinds),
-        bound_colours=BOUND_COLOURS,
+        around=BESIDES,
         x=x,
         lanes=[
             (name, list(bars(profile, x, kinds)))

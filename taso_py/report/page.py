@@ -6,6 +6,7 @@ from a model is escaped.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters.update(percent=_percent, mebibytes=mebibytes, short=short)
+    found.filters.update(percent=_percent, ms=milliseconds, mebibytes=mebibytes, short=short)
     return found
 
 
@@ -38,6 +39,13 @@ def render(template: str, **content: Any) -> str:
         content: what the template names.
     """
     return templates().get_template(template).render(**content)
+
+
+def milliseconds(time: float) -> str:
+    """A time for people, to three significant digits."""
+    if not 0 < time < math.inf:
+        return f"{time:.2f} ms"
+    return f"{time:.{max(0, 2 - math.floor(math.log10(time)))}f} ms"
 
 
 def _percent(share: float) -> str:

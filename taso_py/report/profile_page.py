@@ -14,8 +14,8 @@ from taso_py.report.page import render
 from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, mebibytes
 
 BOUND_COLOURS: Mapping[str, str] = {"compute": "#2b3442", "memory": "#74889d", "overhead": "#c3ccd6"}
-AROUND = "#333"
-"""The colour of what is no operator: inputs and outputs."""
+BESIDES = ("inputs, outputs", "#e6d5a8")
+"""The name and the colour of what is no operator."""
 LETTERING = 14.0
 """Pixels that lines with names are apart at least."""
 WIDTH = 1040.0
@@ -30,6 +30,7 @@ class Bar:
     width: float
     colour: str
     bound_colour: str
+    """Empty for what is no operator."""
     title: str
 
 
@@ -89,6 +90,7 @@ def profile_page(profile: Profile) -> str:
         top=profile.bottlenecks[:TOP],
         colours=kinds,
         legend=legend(kinds),
+        around=BESIDES,
         bound_colours=BOUND_COLOURS,
         timeline=timeline(profile, kinds),
         roof=roof_chart(profile.regions, profile.ceilings, kinds),
@@ -120,7 +122,7 @@ def bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
         ("input preparation", 0.0, profile.input),
         ("output", profile.total_ms - profile.output.ms, profile.output),
     ):
-        yield Bar(x(start), _width(x, start, time), AROUND, AROUND, f"{name}\n{time.text}")
+        yield Bar(x(start), _width(x, start, time), BESIDES[1], "", f"{name}\n{time.text}")
     for region in profile.regions:
         width = _width(x, region.start_ms, region.time)
         yield Bar(x(region.start_ms), width, kinds[region.kind], BOUND_COLOURS[region.bound], title(region))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,9 @@ from taso_py.ops.table import parse_graph
 from taso_py.report.difference import difference
 from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import Evidence, OutputCheck, optimization_page
+from taso_py.report.page import milliseconds
+from taso_py.runtime.compare import Comparison, OutputComparison
+from taso_py.runtime.evidence import _checks
 from tests.report.pages import problems, text_of
 from tests.report.test_difference import MERGE, TWICE, applied
 from tests.report.test_profile_page import PROFILE, region
@@ -25,16 +29,19 @@ REPORT = Report(
 AFTER = replace(PROFILE, regions=(*PROFILE.regions[:2], region("linear+relu", 3.6, 0.4, "layers.1")))
 EVIDENCE = Evidence(
     difference=applied(TWICE), rules=(MERGE,), profiles=(PROFILE, AFTER),
-    outputs=(OutputCheck(0, "example", 1e-7, 2e-7, 1e-6, True), OutputCheck(1, "random x10", 1e-3, 2e-7, 1e-6, False)),
+    outputs=(
+        OutputCheck("saved", 0, "example", 1e-7, 2e-7, 1e-6, True),
+        OutputCheck("as timed", 1, "random x10", 1e-3, 2e-7, 1e-6, False),
+    ),
     trace="trace 0 {}",
 )  # fmt: skip
 
 
-def _printed(report: Report) -> list[str]:
+def _printed(report: Report, width: int = 80) -> list[str]:
     """The lines of the summary."""
-    console = Console(width=80, force_terminal=False)
+    console = Console(width=width, force_terminal=False)
     with console.capture() as captured:
-        console.print(report)
+        console.print(report, crop=False)
     return captured.get().splitlines()
 
 
@@ -49,7 +56,8 @@ def test_the_page_says_what_is_known() -> None:
     for part in (
         "Optimization of mine.py:<i>model</i>", "2.00x", "1.900 to 2.100 at 95%", "Note: a note.", "oneDNN linear",
         "4 operators went, 8 came", f"{MERGE.id} × 2", "numerics: reorder", "linear(x, concat(a, b){axis=-2})",
-        "linear+relu", "2 rules applied, eager", "random x10", "passed", "failed", "trace 0 {}", "A & B",
+        "linear+relu", "2 rules applied, eager", "saved 0 example", "as timed 1 random x10", "passed",
+        "failed", "1.00 ms was 2.00 ms", "inputs, outputs", "trace 0 {}", "A & B",
     ):  # fmt: skip
         assert part in text, part
 
@@ -61,6 +69,28 @@ def test_what_weights_take_in_memory_is_said_where_it_is_known(memory_bytes: int
     is_known = memory_bytes is not None
     assert (line is not None and line.split()[2:6] == ["1.0", "MiB", "3.0", "MiB"]) == is_known
     assert ("in memory 3.0 MiB" in text_of(optimization_page(report, EVIDENCE))) == is_known
+
+
+def test_numbers_of_the_summary_stay_whole_in_a_narrow_terminal() -> None:
+    def row(name: str, width: int) -> str:
+        return next(line for line in _printed(REPORT, width) if line.startswith(name))
+
+    assert row("latency", 40).split()[1:] == ["2.000", "ms", "1.000", "ms", "2.000x", "1.900", "to", "2.100"]
+    assert [row(name, 40) for name in ("weights", "error")] == [row(name, 80) for name in ("weights", "error")]
+
+
+def test_latencies_are_told_apart_however_short_they_are() -> None:
+    text = text_of(optimization_page(replace(REPORT, original_ms=0.0301, optimized_ms=0.0199), EVIDENCE))
+    assert "0.0199 ms was 0.0301 ms" in text
+    shown = [milliseconds(time) for time in (1234.5, 123.4, 12.34, 0.001234, 0.0, math.inf)]
+    assert shown == ["1234 ms", "123 ms", "12.3 ms", "0.00123 ms", "0.00 ms", "inf ms"]
+
+
+def test_what_is_saved_and_what_was_timed_are_told_apart() -> None:
+    found = [OutputComparison(output, case, 0.0, 0.0, 1e-6) for case in ("example", "n=3") for output in (0, 1)]
+    checks = list(_checks(Comparison((*found, *found[:2]))))
+    assert [check.form for check in checks] == ["saved"] * 4 + ["as timed"] * 2
+    assert [(check.output, check.inputs) for check in checks[4:]] == [(0, "example"), (1, "example")]
 
 
 def test_the_page_says_when_nothing_changed() -> None:

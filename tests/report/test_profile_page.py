@@ -11,7 +11,7 @@ from rich.console import Console
 
 from taso_py.report.chart import OTHER, PALETTE, Scale, colours, decades, short
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
-from taso_py.report.profile_page import profile_page, roof_chart, timeline
+from taso_py.report.profile_page import BESIDES, BOUND_COLOURS, profile_page, roof_chart, timeline
 from tests.report.pages import problems, text_of
 
 
@@ -74,6 +74,17 @@ def test_the_page_says_what_is_known() -> None:
 def test_a_page_of_nothing_is_a_page() -> None:
     empty = replace(PROFILE, regions=(), peak_bytes=0, ceilings=Ceilings({}, ((2**20, 1e10),), 0.002))
     assert problems(profile_page(empty)) == []
+
+
+def test_what_is_no_operator_is_bound_by_nothing() -> None:
+    kinds = colours([one.kind for one in PROFILE.kinds])
+    *around, first, _, _, _, _ = timeline(PROFILE, kinds).bars
+    assert [(bar.colour, bar.bound_colour) for bar in around] == [(BESIDES[1], "")] * 2
+    assert first.bound_colour == BOUND_COLOURS["compute"]
+    assert BESIDES[1] not in {*PALETTE, OTHER, *BOUND_COLOURS.values()}
+    page = profile_page(PROFILE)
+    assert page.count('y="64"') == len(PROFILE.regions)
+    assert BESIDES[0] in text_of(page)
 
 
 def test_lines_of_alike_modules_are_one_bottleneck() -> None:

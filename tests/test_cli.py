@@ -12,12 +12,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from rich.panel import Panel
 
 from experiments.faults import heeding_interrupts
 from taso_py.cli import main
 from taso_py.commands import generate, optimize, profile, replay
-from taso_py.commands.common import show
 from tests.report.pages import problems
 
 MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
@@ -347,26 +345,6 @@ def test_an_interrupt_says_what_is_kept(
     assert capsys.readouterr().err == f"taso-py: interrupted{said}\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-@pytest.mark.parametrize("action", ["list", "stats"])
-def test_output_that_cannot_be_written_is_one_line(model: Path, action: str) -> None:
-    command = [sys.executable, "-m", "taso_py.cli", "rules", action, "--rules", str(model / "merge.rules")]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2
-    assert re.fullmatch(r"taso-py: error: .*No space left on device\n", done.stderr)
-
-
-@pytest.mark.parametrize("action", ["list", "stats"])
-def test_a_reader_that_has_gone_is_no_mistake(model: Path, action: str) -> None:
-    command = [sys.executable, "-m", "taso_py.cli", "rules", action, "--rules", str(model / "merge.rules")]
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_rules_are_listed_shown_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = ["--rules", str(model / "merge.rules")]
     assert main(["rules", "list", *rules]) == 0
@@ -383,14 +361,6 @@ def test_counts_are_in_the_order_of_numbers(capsys: pytest.CaptureFixture[str]) 
     sizes = list(json.loads(capsys.readouterr().out)["by_operators"])
     assert len(sizes[-1]) > 1
     assert sizes == sorted(sizes, key=int)
-
-
-def test_what_is_piped_is_as_wide_as_it_has_to_be(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    show(Panel("all"))
-    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80}
 
 
 @pytest.mark.usefixtures("every_latency_counts")

@@ -147,13 +147,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         help="graphs to build at most in a search (%(default)s); there are up to four, while prices that decide change "
         "when they are measured again",
     )
-    parser.add_argument(
-        "--time-limit",
-        metavar="S",
-        type=float,
-        default=60.0,
-        help="seconds of search, without what it takes to measure kernels (%(default)s)",
-    )
+    seconds = "seconds of search, without what it takes to measure kernels (%(default)s)"
+    parser.add_argument("--time-limit", metavar="S", type=float, default=60.0, help=seconds)
     parser.add_argument(
         "--numerics",
         metavar="CLASS",

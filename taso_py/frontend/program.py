@@ -140,19 +140,11 @@ def _conditions(exported: ExportedProgram) -> nn.Module | None:
 
 
 def _mode_and_device(graph: fx.Graph) -> tuple[FakeTensorMode, torch.device]:
-    """The mode of the program's fake tensors, and the device that it computes on: that of the first that is not CPU.
-
-    Raises:
-        ImportRefusal: it is none that computes.
-    """
+    """The mode of the program's fake tensors, and the device that it computes on: that of the first that is not CPU."""
     fakes = [node.meta["val"] for node in graph.nodes if isinstance(node.meta.get("val"), FakeTensor)]
     mode = fakes[0].fake_mode if fakes else FakeTensorMode()
-    device = next((fake.device for fake in fakes if fake.device.type != "cpu"), torch.device("cpu"))
-    if device.type == "meta":
-        raise ImportRefusal(
-            "the model or its inputs are on the meta device, which computes nothing; move them to another"
-        )
-    return mode, device
+    devices = [fake.device for fake in fakes]
+    return mode, next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def _leaves(

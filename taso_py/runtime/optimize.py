@@ -117,6 +117,18 @@ def _source(module: Any, args: Any, kwargs: Any) -> Source:
     return Source(name, adapt(module) if isinstance(module, nn.Module) else module, tuple(args), dict(kwargs))
 
 
+def _check_circumstances(device: torch.device) -> None:
+    """Makes sure that what is timed is what will run.
+
+    Raises:
+        OptimizeError: the device computes nothing, or autocast is on.
+    """
+    if device.type == "meta":
+        raise OptimizeError("the model or its inputs are on the meta device, which computes nothing; move them")
+    if torch.is_autocast_enabled(device.type):
+        raise OptimizeError(AUTOCAST)
+
+
 def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitution]:
     """The rules of a file or folder; by default those that a search is meant for.
 
@@ -153,8 +165,7 @@ def optimize_source(
     with torch.inference_mode(mode=False), torch.no_grad():
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or owned(import_source(source))
-        if torch.is_autocast_enabled(program.device.type):
-            raise OptimizeError(AUTOCAST)
+        _check_circumstances(program.device)
         with state_kept(program, [source.callable()]):
             notes = [*check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):

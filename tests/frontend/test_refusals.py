@@ -97,13 +97,6 @@ def test_an_argument_that_cannot_be_copied_is_refused(kind: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_on_the_meta_device_is_refused() -> None:
-    model = Model(lambda s, x: s.l(x), l=nn.Linear(3, 3, device="meta"))
-    for module, x in ((Model(lambda s, x: x * 2), X.to("meta")), (model, X.to("meta"))):
-        with pytest.raises(ImportRefusal, match="on the meta device, which computes nothing; move them"):
-            import_module(module, (x,))
-
-
 class Filling(nn.Module):
     def forward(self, x: Tensor, device: str = "cpu") -> Tensor:
         return x + torch.rand(3, device=device)

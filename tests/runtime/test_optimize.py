@@ -45,6 +45,11 @@ def test_autocast_around_the_job_is_refused() -> None:
         assert optimize(model, X, **QUICK).report.comparison_passed
 
 
+def test_what_is_on_the_meta_device_is_refused() -> None:
+    with pytest.raises(TasoError, match="on the meta device, which computes nothing; move them"):
+        optimize(nn.Linear(8, 8, device="meta").eval(), X.to("meta"), **QUICK)
+
+
 @pytest.fixture
 def meta() -> Iterator[None]:
     """Everything is made on the meta device unless it is told otherwise."""

@@ -1,0 +1,42 @@
+"""Where the command line's output goes: full disks, readers that have gone, pipes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.panel import Panel
+
+from taso_py.commands.common import show
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("action", ["list", "stats"])
+def test_output_that_cannot_be_written_is_one_line(action: str) -> None:
+    command = [sys.executable, "-m", "taso_py.cli", "rules", action]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"taso-py: error: .*No space left on device\n", done.stderr)
+
+
+@pytest.mark.parametrize("action", ["list", "stats"])
+def test_a_reader_that_has_gone_is_no_mistake(action: str) -> None:
+    command = [sys.executable, "-m", "taso_py.cli", "rules", action]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_piped_is_as_wide_as_it_has_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    show(Panel("all"))
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80}

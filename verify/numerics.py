@@ -41,6 +41,8 @@ _CONTRACTIONS = frozenset(
     {"matmul", "linear", "conv2d", "attention", "sum", "mean", "avg_pool2d", "adaptive_avg_pool2d"}
 )
 _SCALES = frozenset({"mul", "div", "batch_norm", "layer_norm", "rms_norm", "rsqrt"})
+_AVERAGES = frozenset({"mean", "avg_pool2d", "adaptive_avg_pool2d"})
+"""What divides by a number of elements: a scale too, though of no variable."""
 _EXPONENTIALS = frozenset({"softmax", "attention", "exp"})
 _FORMULAS = _EXPONENTIALS | {"layer_norm", "rms_norm", "batch_norm", "rsqrt", "sqrt", "div"}
 _FUSED = frozenset({"silu", "gelu", "sigmoid", "tanh", "erf"})
@@ -133,12 +135,12 @@ def _places(graph: Graph) -> set[Hashable]:
     """For each contraction, the scales in what each operand is computed from, and those that follow it.
 
     A scale is told by its operator and the variables that are multiplied; after a contraction, by those that its result
-    is multiplied with.
+    is multiplied with. Numbers are scales too where they come before a product; what moves one is seen there.
     """
     variables = _scaling(graph)
     above: dict[Node, frozenset[Hashable]] = {}
     for node in graph.nodes:
-        scale = frozenset(((node.op.name, variables[node]),) if node.op.name in _SCALES else ())
+        scale = frozenset(((node.op.name, variables[node]),) if node.op.name in _SCALES else _numbers(node))
         above[node] = scale.union(*(above[value.node] for value in node.inputs))
     below: dict[Node, frozenset[Hashable]] = {node: frozenset() for node in graph.nodes}
     for node in reversed(graph.nodes):
@@ -147,8 +149,19 @@ def _places(graph: Graph) -> set[Hashable]:
             scale = frozenset(((node.op.name, others),) if node.op.name in _SCALES else ())
             below[value.node] |= below[node] | scale
     contractions = [node for node in graph.nodes if node.op.name in _CONTRACTIONS]
-    found = {(n.op.name, tuple(above[value.node] for value in n.inputs), below[n]) for n in contractions}
+    found = {(n.op.name, tuple(_felt(n, above[value.node]) for value in n.inputs), below[n]) for n in contractions}
     return {(name, before, after) for name, before, after in found if after or any(before)}
+
+
+def _felt(node: Node, scales: frozenset[Hashable]) -> frozenset[Hashable]:
+    """The scales before a contraction that count: a sum of averages is no nearer to overflowing than either."""
+    return scales if node.op.name in _MULTIPLY else scales - {(name, None) for name in (*_AVERAGES, "add")}
+
+
+def _numbers(node: Node) -> tuple[tuple[str, None], ...]:
+    """The number that a node multiplies by, if any: one over a count, or two, where something is added to itself."""
+    is_doubled = node.op.name == "add" and len(set(node.inputs)) == 1
+    return ((node.op.name, None),) if is_doubled or node.op.name in _AVERAGES else ()
 
 
 def _scaling(graph: Graph) -> dict[Node, frozenset[Node] | None]:

@@ -37,6 +37,16 @@ CASES = {
         MATRICES + "source matmul(mul(a, c), b)\n target mul(matmul(a, b), c)",
         Numerics.RANGE,
     ),
+    "an average comes after a convolution": (
+        "rule a: float[A,B,C,D], b: float[E,B,1,1]\n"
+        "source conv2d(avg_pool2d(a){kernel=[F,G], stride=[F,G]}, b)\n"
+        "target avg_pool2d(conv2d(a, b)){kernel=[F,G], stride=[F,G]}",
+        Numerics.RANGE,
+    ),
+    "the other operand is doubled": (
+        MATRICES + "source matmul(add(a, a), b)\n target matmul(a, add(b, b))",
+        Numerics.RANGE,
+    ),
     "a scale that stays": (
         MATRICES + "source mul(matmul(a, b), add(c, c))\n target add(mul(matmul(a, b), c), mul(matmul(a, b), c))",
         Numerics.REASSOCIATE,

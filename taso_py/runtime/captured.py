@@ -1,14 +1,16 @@
-"""What ``torch.compile`` captured, as a module that can be imported: its weights, its autocast, and its limits.
+"""What ``torch.compile`` captured, as a source that can be optimized: its weights, its autocast, and its limits.
 
-Invariant: the module computes what the captured graph computes, with its weights where the caller's are now.
+Invariant: the source computes what the captured graph computes, with its weights where the caller's are now; what is
+timed of it is all that a call takes, the check of frozen weights included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from operator import is_
 from typing import Any
 
 import torch
@@ -17,7 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from taso_py.backend import Program
+from taso_py.runtime.runtimes import Runner
+from taso_py.runtime.source import Source
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GRAD_MODES = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled})  # pyright: ignore[reportPrivateUsage]
 
 
@@ -69,6 +74,17 @@ class AutocastState:
         """No autocast."""
         return torch.autocast(self._device, enabled=False) if self.is_enabled else nullcontext()
 
+    def without(self, runner: Runner) -> Runner:
+        """What calls a runner whose casts are explicit, so that autocast adds no others."""
+        if not self.is_enabled:
+            return runner
+
+        def run(*args: Any) -> Any:
+            with self.off():
+                return runner(*args)
+
+        return run
+
 
 class Captured(nn.Module):
     """A captured graph whose weights are its own, so that it is called with the other inputs only."""
@@ -87,11 +103,15 @@ class Captured(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """Calls the graph; ``inputs`` are those that are no weights, in order."""
-        given = iter(inputs)
-        total = len(inputs) + len(self._places)
         own = {place: getattr(self, f"w{place}") for place in self._places}
         with self._autocast.on():
-            return self.graph(*(own[place] if place in own else next(given) for place in range(total)))
+            return self.graph(*_joined(inputs, own))
+
+
+def _joined(inputs: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
+    """All inputs of a captured graph: the weights, by place, and the others in order."""
+    given = iter(inputs)
+    return [weights[p] if p in weights else next(given) for p in range(len(inputs) + len(weights))]
 
 
 class FrozenWeights:
@@ -102,10 +122,15 @@ class FrozenWeights:
         if tensors:
             _count_optimizer_steps()
         self.tensors = tensors
-        self._state = {place: (tensor._version, tensor.data_ptr()) for place, tensor in tensors.items()}
+        self._places, self._kept = list(tensors), list(tensors.values())
+        self._versions = [tensor._version for tensor in self._kept]
+        self._pointers = [tensor.data_ptr() for tensor in self._kept]
         # Batch normalisation in training mode updates its statistics without counting that as a new version.
-        self._silent = [p for p, t in tensors.items() if not isinstance(t, nn.Parameter) and _is_statistic(t)]
-        self._content = self._statistics(tensors)
+        silent: dict[Any, list[int]] = {}
+        for place, tensor in tensors.items():
+            if not isinstance(tensor, nn.Parameter) and _is_statistic(tensor):
+                silent.setdefault((tensor.device, tensor.dtype), []).append(place)
+        self._content = [(places, _bits(tensors[place] for place in places)) for places in silent.values()]
 
     @property
     def are_tied(self) -> bool:
@@ -118,14 +143,68 @@ class FrozenWeights:
         What is written through ``.data`` to anything but vectors that are buffers is not seen, nor what a fused kernel
         of an optimizer writes if it is not called by the optimizer.
         """
-        for place, tensor in self.tensors.items():
-            now = args[place]
-            if now is not tensor or (now._version, now.data_ptr()) != self._state[place]:
-                return False
-        return self._content is None or torch.equal(self._content, self._statistics(args))
+        # Lists, and one tensor of all content: every call pays for this.
+        now = [args[place] for place in self._places]
+        return (
+            all(map(is_, now, self._kept))
+            and [tensor._version for tensor in now] == self._versions
+            and [tensor.data_ptr() for tensor in now] == self._pointers
+            and all(torch.equal(bits, _bits(args[place] for place in places)) for places, bits in self._content)
+        )
 
-    def _statistics(self, args: Any) -> Any:
-        return torch.cat([args[place].double() for place in self._silent]) if self._silent else None
+
+def _bits(vectors: Iterable[Tensor]) -> Tensor:
+    """Vectors of one type in one, as integers: what is not a number equals itself."""
+    joined = torch.cat(tuple(vectors))
+    return joined.view(_INTEGERS[joined.itemsize])
+
+
+_NOTHING_FROZEN = FrozenWeights({})
+
+
+@dataclass(frozen=True)
+class Running:
+    """What runs, and the inputs that it does not ask for, as long as they stay what they are."""
+
+    runner: Runner
+    frozen: FrozenWeights = _NOTHING_FROZEN
+
+    def __call__(self, args: Sequence[Any]) -> Any:
+        """Calls it with those of a captured graph's inputs that it asks for."""
+        weights = self.frozen.tensors
+        return self.runner(*([arg for place, arg in enumerate(args) if place not in weights] if weights else args))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedSource(Source):
+    """A :class:`Captured` whose example inputs are those of a call that are no weights."""
+
+    graph: fx.GraphModule
+    frozen: FrozenWeights
+    autocast: AutocastState
+
+    @classmethod
+    def of(
+        cls, name: str, graph: fx.GraphModule, args: Sequence[Any], frozen: FrozenWeights, autocast: AutocastState
+    ) -> CapturedSource:
+        """A captured graph, called with these inputs."""
+        module = Captured(graph, frozen.tensors, autocast)
+        inputs = tuple(arg for place, arg in enumerate(args) if place not in frozen.tensors)
+        return cls(name, module, inputs, graph=graph, frozen=frozen, autocast=autocast)
+
+    def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
+        """A call as it will be made: of the graph as it is, or of a result behind the check of its weights."""
+        running = Running(self.graph)
+        if runner is not self.module:
+            running = Running(self.autocast.without(runner), self.frozen)
+        args = _joined(self.args, self.frozen.tensors)
+
+        def call() -> Any:
+            with self.autocast.on():  # as at every call; around both alike
+                running.frozen.are_current(args)
+                return running(args)
+
+        return call
 
 
 @cache

@@ -32,8 +32,9 @@ from taso_py.ir.errors import TasoError, first_line
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.captured import (
     AutocastState,
-    Captured,
+    CapturedSource,
     FrozenWeights,
+    Running,
     reweighted,
     weight_places,
     why_untouched,
@@ -127,20 +128,6 @@ def _rules(search: str) -> Sequence[Substitution]:
     return read_rules(Options(search=search))
 
 
-_NOTHING_FROZEN = FrozenWeights({})
-
-
-@dataclass(frozen=True)
-class _Running:
-    """What runs, and the inputs that it does not ask for, as long as they stay what they are."""
-
-    runner: Runner
-    frozen: FrozenWeights = _NOTHING_FROZEN
-
-    def __call__(self, args: Sequence[Any]) -> Any:
-        return self.runner(*(arg for place, arg in enumerate(args) if place not in self.frozen.tensors))
-
-
 class _Compiled:
     """A captured graph with what it was made into, once it was called."""
 
@@ -148,7 +135,7 @@ class _Compiled:
         self._name, self._graph, self._options, self._autocast = name, graph, options, autocast
         self._places = frozenset(weight_places(graph)) if options.freeze else frozenset[int]()
         self._known: tuple[Program, Decision] | None = None
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._left = REFREEZES
 
     def __call__(self, *args: Any) -> Any:
@@ -158,7 +145,7 @@ class _Compiled:
             running = self._running = self._prepare(args)
         return running(args)
 
-    def _prepare(self, args: Sequence[Any]) -> _Running:
+    def _prepare(self, args: Sequence[Any]) -> Running:
         """What runs from now on, as long as the frozen weights stay."""
         self._places = frozenset(
             p for p in self._places if not args[p].is_inference()
@@ -174,16 +161,15 @@ class _Compiled:
                 reason = str(error)
         _log.warning("%s runs as it is: %s", self._name, reason)
         if self._options.runtime == "inductor":
-            return _Running(torch.compile(self._graph, backend="inductor", dynamic=False))
-        return _Running(self._graph)
+            return Running(torch.compile(self._graph, backend="inductor", dynamic=False))
+        return Running(self._graph)
 
-    def _made(self, args: Sequence[Any]) -> _Running:
+    def _made(self, args: Sequence[Any]) -> Running:
         """The graph, optimized or as decided before, with its weights as they are now, or as it was captured."""
         frozen = FrozenWeights({place: args[place] for place in sorted(self._places)})
-        inputs = tuple(arg for place, arg in enumerate(args) if place not in self._places)
+        source = CapturedSource.of(self._name, self._graph, args, frozen, self._autocast)
         made: Runner | None = None
         if self._known is None:
-            source = Source(self._name, Captured(self._graph, frozen.tensors, self._autocast), inputs)
             program = import_source(source)
             if any(is_write(node) for node in program.graph.effects):
                 raise BackendError("it writes to its buffers")
@@ -194,9 +180,9 @@ class _Compiled:
         # What is tied is one weight of the program, and may be untied at the next call.
         self._known = None if frozen.are_tied else (program, decision)
         if decision.keeps_original:
-            return _Running(self._graph)
-        made = decision.carry_out(program, inputs) if made is None else made
-        return _Running(self._without_autocast(made), frozen)
+            return Running(self._graph)
+        made = decision.carry_out(program, source.args) if made is None else made
+        return Running(self._autocast.without(made), frozen)
 
     def _decided(self, source: Source, program: Program) -> tuple[Decision, Runner | None]:
         """What is to be done with such a graph, decided before or now, with its module where one was made."""
@@ -214,14 +200,3 @@ class _Compiled:
         if self._options.cache:
             _decisions.put(key, decision)
         return decision, optimized.module
-
-    def _without_autocast(self, runner: Runner) -> Runner:
-        """The casts of what was imported are explicit: autocast must not add others."""
-        if not self._autocast.is_enabled:
-            return runner
-
-        def run(*args: Any) -> Any:
-            with self._autocast.off():
-                return runner(*args)
-
-        return run

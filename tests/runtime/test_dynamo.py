@@ -18,6 +18,7 @@ from torch.nn import functional
 from taso_py.backend import Program
 from taso_py.frontend import import_module
 from taso_py.runtime import dynamo
+from taso_py.runtime.captured import CapturedSource
 from taso_py.runtime.decisions import Decision
 from taso_py.runtime.result import Optimized
 from taso_py.search.templates import read_templates, search
@@ -59,6 +60,7 @@ def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noted(source: Any, *args: Any, **kwargs: Any) -> Optimized:
         names.append(source.name)
+        assert isinstance(source, CapturedSource), "what is raced is what calls take"
         return optimize(source, *args, **kwargs)
 
     monkeypatch.setattr(dynamo, "optimize_source", noted)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cache
 from math import fsum
 
 from taso_py.backend.plan import Format, is_formatted
@@ -206,6 +207,7 @@ class _Revision:
             alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
             fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._is_usable(c)]
 
+        @cache
         def costs(cover: Cover) -> Costs:
             pairs = self._pairs(cover, matter)
             return pairs, [self._prices.cover_seconds(cover, pair) for pair in pairs]
@@ -282,21 +284,16 @@ class _Revision:
         while waiting:
             root = next(iter(waiting))
             del waiting[root]
-            label = self._label(root, labels)
-            values = self._around(root)
-            stays = self._seconds((root,), values, labels)
-            if self._seconds((root,), values, {**labels, root: label ^ 1}) < stays * SURELY:
+            label, stays = labels.get(root, self._slots[root].label), self._seconds_at(root, labels)
+            if self._seconds_at(root, {**labels, root: label ^ 1}) < stays * SURELY:
                 labels[root] = label ^ 1
-                waiting.update(dict.fromkeys(self._free_neighbours(values)))
+                waiting.update(dict.fromkeys(self._free_neighbours(self._around(root))))
         return labels
 
     def _free_neighbours(self, values: Iterable[Value]) -> list[Node]:
         nodes = [node for value in values for node in (value.node, *self._users[value.node])]
         roots = [self._homes.get(node, node) for node in nodes]
         return [root for root in roots if root in self._slots and len(self._slots[root].pairs) > 1]
-
-    def _label(self, root: Node, labels: Mapping[Node, int]) -> int:
-        return labels[root] if root in labels else self._slots[root].label
 
     def _around(self, root: Node) -> list[Value]:
         """The values of rank 4 that a slot reads and gives, remembered."""
@@ -319,23 +316,31 @@ class _Revision:
                     known.append(root)
         return known
 
-    def _seconds(self, roots: Iterable[Node], values: Iterable[Value], labels: Mapping[Node, int]) -> float:
-        # What is added comes from sets, whose order is chance: the sum must not depend on it.
-        own = fsum([self._slots[root].own[self._label(root, labels)] for root in roots])
+    def _seconds(self, roots: Set[Node], values: Set[Value], labels: Mapping[Node, int]) -> float:
+        """What slots and conversions cost under labels; the sum does not depend on the order of the sets."""
+        slots = [(root, self._slots[root]) for root in roots]
+        own = fsum([slot.own[labels.get(root, slot.label)] for root, slot in slots])
         return own + fsum([self._converting(value, labels) for value in values])
+
+    def _seconds_at(self, root: Node, labels: Mapping[Node, int]) -> float:
+        """What a slot costs under labels, with the conversions of what it reads and gives."""
+        slot = self._slots[root]
+        seconds = slot.own[labels.get(root, slot.label)]
+        for value in self._around(root):
+            seconds += self._converting(value, labels)
+        return seconds
 
     def _converting(self, value: Value, labels: Mapping[Node, int]) -> float:
         """What converting a value costs: once, if anyone wants it otherwise than it is given."""
-        maker = self._slots.get(value.node)
-        given = self._rim.gives(value) if maker is None else maker.pairs[self._label(value.node, labels)][1]
+        slots, node = self._slots, value.node
+        maker = slots.get(node)
+        given = self._rim.gives(value) if maker is None else maker.pairs[labels.get(node, maker.label)][1]
         is_wanted = value in self._wanted and given.other in self._wanted[value]
-        if not is_wanted:
-            slots = self._slots
-            for root in self._readers(value):
-                slot = slots[root]
-                if slot.pairs[labels.get(root, slot.label)][0] is not given:
-                    is_wanted = True
-                    break
+        for root in () if is_wanted else self._readers(value):
+            slot = slots[root]
+            if slot.pairs[labels.get(root, slot.label)][0] is not given:
+                is_wanted = True
+                break
         return self._prices.conversion_seconds(value, given.other) if is_wanted else 0.0
 
     def _result(self, changed: Set[Value]) -> Appraisal:

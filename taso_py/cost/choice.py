@@ -184,16 +184,11 @@ def _least(
     least = math.inf
     for (reads, gives), seconds in zip(pairs, own, strict=True):
         if reads is not around and seconds < least:
-            seconds += sum([prices.conversion_seconds(value, reads) for value in _formatted(cover.operands)])
+            seconds += sum([prices.conversion_seconds(value, reads) for value in cover.formatted_operands])
         if gives is not around and seconds < least:
-            seconds += sum([prices.conversion_seconds(value, around) for value in _formatted(cover.root.outputs)])
+            seconds += sum([prices.conversion_seconds(value, around) for value in cover.formatted_outputs])
         least = min(least, seconds)
     return least
-
-
-def _formatted(values: Iterable[Value]) -> list[Value]:
-    """Those values that have a choice of memory format, each once."""
-    return [value for value in dict.fromkeys(values) if is_formatted(value)]
 
 
 def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[Value]) -> bool:
@@ -242,10 +237,10 @@ class Labelling:
         self.own = [
             [self._prices.cover_seconds(c, pair) for pair in p] for c, p in zip(covers, self.pairs, strict=True)
         ]
-        self._maker = {value: i for i, cover in enumerate(covers) for value in _formatted(cover.root.outputs)}
+        self._maker = {value: i for i, cover in enumerate(covers) for value in cover.formatted_outputs}
         self._readers: dict[Value, list[int]] = {}
         for i, cover in enumerate(covers):
-            for value in _formatted(cover.operands):
+            for value in cover.formatted_operands:
                 self._readers.setdefault(value, []).append(i)
         self._rim, self._returned = rim, rim.returned(problem.graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
@@ -322,7 +317,7 @@ class Labelling:
         known = self._known_around.get(i)
         if known is None:
             cover = self.covers[i]
-            known = self._known_around[i] = _formatted((*cover.operands, *cover.root.outputs))
+            known = self._known_around[i] = [*cover.formatted_operands, *cover.formatted_outputs]
         return known
 
     def _cut(self, labels: Sequence[int], free: Sequence[int]) -> list[int]:

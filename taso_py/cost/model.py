@@ -211,14 +211,19 @@ class CostModel:
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """The latency of a cover. Results lie as they do, so that it depends on how operands are read."""
-        known = self._prices.setdefault(cover, {})
+        known = self._prices.get(cover)
+        if known is None:
+            known = self._prices[cover] = {}
         if formats[0] not in known:
             known[formats[0]] = 0.0 if _is_free(cover.root) else self.scale * self.latencies.of_cover(cover, formats[0])
         return known[formats[0]]
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         """The latency of laying a value out in a memory format; where both are the same order, nothing is moved."""
-        known, place = self._conversions.setdefault(value.node, {}), (value.output, format_)
+        (node, output), known = value, self._conversions.get(value.node)
+        if known is None:
+            known = self._conversions[node] = {}
+        place = output, format_
         if place not in known:
             known[place] = self.scale * self.latencies.of_conversion(value, format_)
         return known[place]

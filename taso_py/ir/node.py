@@ -78,7 +78,7 @@ class Node:
     @property
     def outputs(self) -> tuple[Value, ...]:
         """All outputs."""
-        return tuple(Value(self, index) for index in range(len(self.types)))
+        return tuple([Value(self, index) for index in range(len(self.types))])
 
 
 class Value(NamedTuple):

@@ -68,6 +68,15 @@ class Poly:
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def name(self) -> str | None:
+        """Its name where it is nothing but a symbol."""
+        if len(self.terms) != 1:
+            return None
+        ((monomial, factor),) = self.terms
+        first = monomial[0]
+        return first if factor == 1 and len(monomial) == 1 and isinstance(first, str) else None
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Poly) and self.terms == other.terms)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound, Format, Packs, Step
+from taso_py.backend.plan import Bound, Format, Packs, Step, is_formatted
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.types import TensorType
@@ -55,6 +56,16 @@ class Cover:
     def root(self) -> Node:
         """The node whose outputs are computed."""
         return self.nodes[-1]
+
+    @cached_property
+    def formatted_operands(self) -> Sequence[Value]:
+        """The operands that have a choice of memory format, each once."""
+        return [value for value in dict.fromkeys(self.operands) if is_formatted(value)]
+
+    @cached_property
+    def formatted_outputs(self) -> Sequence[Value]:
+        """The outputs that have one."""
+        return [value for value in self.root.outputs if is_formatted(value)]
 
     def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
         """The kernel with these static operands packed, as far as others have not packed them.

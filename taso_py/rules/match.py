@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -23,7 +24,7 @@ from taso_py.ir.types import DType, TensorType
 from taso_py.ops.scalar import Condition
 from taso_py.rules.embed import embeddings, may_begin
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, Slot, compile_pattern
+from taso_py.rules.pattern import MARK, Bindings, Counts, Pattern, Size, compile_pattern
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
@@ -105,41 +106,63 @@ class Matcher:
         return list(found.values())
 
 
-_Operand: TypeAlias = tuple[str, int, tuple[TensorType, ...], int, int]
-"""Its operator, of how many operands, the types of what that gives, which is read, and the first operand that is it."""
-_Surroundings: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[_Operand, ...], frozenset[type[Operator]]]
-"""The operator of a node, the types of what it gives, what it reads, and the operators of its readers."""
+_Readers: TypeAlias = frozenset[tuple[type[Operator], int]]
+"""The operators that read something, each with how many nodes of it do, counted up to what any rule asks for."""
+_Operand: TypeAlias = tuple[str, int, tuple[TensorType, ...], int, int, _Readers]
+"""Its operator, of how many operands, the types of what that gives, which is read, the first operand that is it, and
+what reads it."""
+_Surroundings: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[_Operand, ...], _Readers]
+"""The operator of a node, the types of what it gives, what it reads, and what reads it."""
 
 
 class _Anchors:
     """Places to begin at, in any rule, by what a node must be there; nodes with equal surroundings are told alike."""
 
     def __init__(self) -> None:
-        self._places: dict[type[Operator], list[tuple[frozenset[type[Operator]], _Search, int]]] = {}
-        """By operator; each with the operators that must be among those of the node's readers."""
+        self._places: dict[type[Operator], list[tuple[_Search, int]]] = {}
+        """By operator."""
         self._known: dict[_Surroundings, Sequence[tuple[_Search, int]]] = {}
+        self._most = 1
+        """How many readers of a kind any rule asks for."""
 
     def add(self, search: _Search, place: int) -> None:
         """Adds an operator of a rule."""
-        operators, slot = search.pattern.operators, Slot(False, place, 0)
-        readers = frozenset([type(reader.op) for reader in operators if slot in reader.operands])
-        self._places.setdefault(type(operators[place].op), []).append((readers, search, place))
+        counts = chain.from_iterable(needed.values() for needed in search.pattern.readers[place])
+        self._most = max(self._most, max(counts, default=1))
+        self._places.setdefault(type(search.pattern.operators[place].op), []).append((search, place))
 
     def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[_Search, int]]:
         """Where to begin with a node of a graph."""
         inputs = node.inputs
         operands = tuple(
-            [(n.op.text, len(n.inputs), n.types, output, inputs.index((n, output))) for n, output in inputs]
+            [
+                (n.op.text, len(n.inputs), n.types, output, inputs.index((n, output)), self._readers(n, index))
+                for n, output in inputs
+            ]
         )
-        there = node.op.text, node.types, operands, frozenset([type(user.op) for user in index.users[node]])
+        there = node.op.text, node.types, operands, self._readers(node, index)
         known = self._known.get(there)
         if known is None:
+            readers = [dict(counts) for *_, counts in (*operands, there)]
             known = self._known[there] = [
                 (search, place)
-                for readers, search, place in self._places.get(type(node.op), ())
-                if readers <= there[-1] and may_begin(search.pattern, node, place)
+                for search, place in self._places.get(type(node.op), ())
+                if may_begin(search.pattern, node, place) and _are_read(search.pattern.readers[place], readers)
             ]
         return known
+
+    def _readers(self, node: Node, index: GraphIndex) -> _Readers:
+        kinds = [type(user.op) for user in index.users[node]]
+        return frozenset([(kind, min(self._most, kinds.count(kind))) for kind in kinds])
+
+
+def _are_read(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
+    """Whether what a node reads, and then the node, has the readers that it needs."""
+    return all(
+        there.get(kind, 0) >= count
+        for wanted, there in zip(needed, readers, strict=True)
+        for kind, count in wanted.items()
+    )
 
 
 class _Search:

@@ -6,9 +6,10 @@ bound and every equation between the source and the graph holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import eq
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -19,6 +20,8 @@ from taso_py.ir.types import Axis, DType, Group, TensorType
 from taso_py.rules.substitution import Substitution, attribute_symbols
 
 Size: TypeAlias = Dim | float
+Counts: TypeAlias = Mapping[type[Operator], int]
+"""How many nodes of a kind there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class Pattern:
     outputs: tuple[Slot, ...]
     plans: tuple[tuple[Entrance, ...], ...]
     """For each operator at which matching may begin, where it goes on."""
+    readers: tuple[tuple[Counts, ...], ...]
+    """For each operator, the readers that what it reads must have, operand by operand, and then those it must have."""
     sizes: tuple[str, ...]
     """The names that a match must bind."""
 
@@ -109,14 +114,16 @@ def compile_pattern(rule: Substitution) -> Pattern:
     names = {name for node in used for _, value in node.op.attributes for name in attribute_symbols(value)}
     marked = {name: symbol(MARK + name) for name in names}
     operators = tuple(_operator(node, slots, marked) for node in nodes)
+    outputs = tuple(Slot(*slots[value.node], value.output) for value in rule.source.outputs)
     return Pattern(
         rule,
         nodes,
         variables,
         operators,
         tuple(_variable(node.types[0].substitute(marked)) for node in variables),
-        tuple(Slot(*slots[value.node], value.output) for value in rule.source.outputs),
+        outputs,
         tuple(_plan(operators, start) for start in range(len(operators))),
+        tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
         tuple(sorted(map(str, marked.values()))),
     )
 
@@ -143,16 +150,23 @@ def _is_symbolic(value: AttributeValue) -> bool:
 def _variable(type_: TensorType) -> VariableType:
     group = next((axis.name for axis in type_.shape if isinstance(axis, Group)), None)
     axes = (axis for axis in type_.shape if not isinstance(axis, Group))
-    return VariableType(type_.dtype, group, tuple(_name(axis) or axis for axis in axes))
+    return VariableType(
+        type_.dtype, group, tuple(axis if isinstance(axis, int) else axis.name or axis for axis in axes)
+    )
 
 
-def _name(size: Dim) -> str | None:
-    """The name of a size that is nothing but a symbol."""
-    if isinstance(size, int) or len(size.terms) != 1:
-        return None
-    ((monomial, factor),) = size.terms
-    first = monomial[0]
-    return first if factor == 1 and len(monomial) == 1 and isinstance(first, str) else None
+def _readers(operators: Sequence[PatternOperator], place: int, roots: Set[int]) -> tuple[Counts, ...]:
+    """What must read the operands of an operator, and the operator; nothing is said where operands may be swapped."""
+
+    def needed(is_read: Callable[[Slot], bool]) -> Counts:
+        readers = [number for number, reader in enumerate(operators) if any(map(is_read, reader.operands))]
+        # Only what is replaced is matched to nodes that are surely distinct.
+        distinct = [type(operators[number].op) for number in readers if number in roots]
+        return {kind: max(1, distinct.count(kind)) for kind in (type(operators[number].op) for number in readers)}
+
+    operator = operators[place]
+    operands = [{} if operator.swappable else needed(partial(eq, slot)) for slot in operator.operands]
+    return (*operands, needed(lambda slot: _is(slot, place)))
 
 
 def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[Entrance, ...]:
@@ -278,9 +292,8 @@ class Bindings:
     def _equate(self, wanted: Dim, actual: Dim) -> bool:
         if isinstance(wanted, int):
             return wanted == actual
-        name = _name(wanted)
-        if name is not None:
-            return self._bind_size(name, actual)
+        if wanted.name is not None:
+            return self._bind_size(wanted.name, actual)
         self.pending.append((wanted, actual))
         return True
 
@@ -303,7 +316,7 @@ class Bindings:
         if isinstance(wanted, DType):
             return isinstance(actual, DType) and self._bind_dtype(wanted, actual)
         if isinstance(wanted, Poly) and isinstance(actual, float):
-            name = _name(wanted)
+            name = wanted.name
             return name is not None and _is_same_number(self.sizes.setdefault(name, actual), actual)
         if isinstance(wanted, int | Poly) and isinstance(actual, int | Poly):
             return self._equate(wanted, actual)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.panel import Panel
 
+from taso_py.cli import main
 from taso_py.commands.common import show
 
 
@@ -32,6 +33,12 @@ def test_a_reader_that_has_gone_is_no_mistake(action: str) -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nobody_need_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no standard output where that is closed when it begins."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["rules", "stats"]) == 0
 
 
 def test_what_is_piped_is_as_wide_as_it_has_to_be(

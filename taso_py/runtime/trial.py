@@ -314,7 +314,7 @@ class Trial:
         """
         if found.stop is RaceStop.INTERRUPTED:
             self.is_interrupted = True
-            self._note("interrupted while timing: only the leader was timed afresh, in few rounds")
+            self._note("interrupted while timing: at most the leader was timed afresh, in few rounds")
         if not found.rounds:
             raise KeyboardInterrupt
 

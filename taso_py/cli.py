@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser().parse_args(arguments)
     try:
         status = parsed.run(parsed)
-        sys.stdout.flush()  # what cannot be written is noticed here rather than when the interpreter ends
+        print(end="", flush=True)  # what cannot be written is noticed here rather than when the interpreter ends
         return status
     except TasoError as error:
         print(f"taso-py: error: {error}", file=sys.stderr)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _give_up_output() -> None:
     """Drops what standard output does not take; the interpreter would try again when it ends."""
     try:
-        sys.stdout.flush()
+        print(end="", flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -34,14 +34,16 @@ def progress_bar(
         shown: whether there is a bar at all.
         leave: whether it stays when all is done.
     """
-    pause = TERMINAL_SECONDS if sys.stderr.isatty() else LOG_SECONDS
+    # There is no standard error where it was closed, and what takes its place need not know of terminals.
+    is_terminal: bool = getattr(sys.stderr, "isatty", lambda: False)()
+    pause = TERMINAL_SECONDS if is_terminal else LOG_SECONDS
     # tqdm itself writes a state after ``maxinterval`` where ``mininterval`` is less.
     return tqdm(
         steps,
         desc=desc,
         total=total,
         unit=unit,
-        disable=not shown,
+        disable=not shown or not hasattr(sys.stderr, "write"),
         leave=leave,
         mininterval=pause,
         maxinterval=max(10.0, pause),

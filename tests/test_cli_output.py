@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from rich.panel import Panel
 
+from taso_py.cli import main
 from taso_py.commands.common import show
+
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
+"""As Python writes by itself: what cannot be written it tries to write again when it ends."""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
@@ -19,7 +23,7 @@ from taso_py.commands.common import show
 def test_output_that_cannot_be_written_is_one_line(action: str) -> None:
     command = [sys.executable, "-m", "taso_py.cli", "rules", action]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
     assert done.returncode == 2
     assert re.fullmatch(r"taso-py: error: .*No space left on device\n", done.stderr)
 
@@ -29,9 +33,15 @@ def test_a_reader_that_has_gone_is_no_mistake(action: str) -> None:
     command = [sys.executable, "-m", "taso_py.cli", "rules", action]
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nobody_need_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no standard output where that is closed when it begins."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["rules", "stats"]) == 0
 
 
 def test_what_is_piped_is_as_wide_as_it_has_to_be(

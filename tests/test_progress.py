@@ -37,3 +37,31 @@ def test_a_log_gets_few_states(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_written_where_no_bar_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress_bar(range(3), desc="measure", shown=False)) == [0, 1, 2]
     assert capsys.readouterr().err == ""
+
+
+class Minimal:
+    """What programs put in the place of standard error to collect it."""
+
+    def __init__(self) -> None:
+        self.written = ""
+
+    def write(self, text: str) -> None:
+        """Collects it."""
+        self.written += text
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+
+def test_standard_error_need_not_know_of_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Minimal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert list(progress_bar(range(3), desc="measure")) == [0, 1, 2]
+    assert "measure: " in stream.written
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_there_need_be_no_standard_error(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program without a console."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert list(progress_bar(range(3), desc="measure", shown=shown)) == [0, 1, 2]

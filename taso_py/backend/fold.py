@@ -51,7 +51,8 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
         A program with the weights that its graph names, views of the given ones where folding only moves data.
     """
     graph, weights = _fold_numbers(program.graph), program.weights
-    limit = max(growth_limit * stored_bytes(weights.values()), stored_bytes(weights.values()) + FREE_BYTES)
+    stored = stored_bytes(weights.values())
+    limit = max(growth_limit * max(1, stored), stored + FREE_BYTES)  # infinitely many times nothing is no number
     computed: dict[Value, Tensor] = {}
     refused: set[Value] = set()
     while True:

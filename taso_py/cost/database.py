@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from taso_py.cost.clock import Latency
 from taso_py.cost.environment import Environment
-from taso_py.cost.usual import KEYS, SHORTEST_S, pace_among
+from taso_py.cost.usual import CEILING, KEYS, SHORTEST_S, pace_among
 from taso_py.ir.errors import TasoError
 
 log = logging.getLogger(__name__)
@@ -300,7 +300,7 @@ def _write(connection: sqlite3.Connection, environments: Mapping[str, Environmen
 def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterable[Row]) -> list[Row]:
     """Rows of an environment from elsewhere as they are at the usual pace that the environment has here, if any.
 
-    Those that come without a pace of theirs stay what they are.
+    Those that come without a pace of theirs, and ceilings, stay what they are.
     """
     own = {(row.kernel, row.signature): row for row in rows if row.environment == environment}
     here = pace_among(_read(connection, environment, KEYS))
@@ -308,7 +308,10 @@ def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterab
         return list(own.values())
     there = pace_among({key: row.latency for key, row in own.items()}) or here
     others = (row for key, row in own.items() if key not in KEYS)
-    return [replace(row, latency=there.convert(row.latency, here)) for row in others]
+    return [
+        row if row.kernel.startswith(CEILING) else replace(row, latency=there.convert(row.latency, here))
+        for row in others
+    ]
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

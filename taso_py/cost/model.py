@@ -156,7 +156,7 @@ class CostModel:
     def settle(self, graph: Graph, question: str, best_s: float) -> None:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing.
 
-        It does where latencies were disturbed, which are not kept, or where the graph has none.
+        That is not so where latencies were disturbed, since those are not kept, or where the graph cannot be priced.
         """
         if self.latencies.disturbed or not math.isfinite(best_s):
             return

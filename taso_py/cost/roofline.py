@@ -30,6 +30,7 @@ from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment, float32_in, resolve_device
 from taso_py.cost.measuring import Measuring
+from taso_py.cost.usual import CEILING
 from taso_py.ir.errors import first_line
 from taso_py.ir.types import DType
 from taso_py.ops.work import Work
@@ -154,7 +155,7 @@ def measure_roofline(
     is_apart = DType.F32 in set(convolved) and precision != environment.matmul_precision
     convolution = _products(device, environment, DType.F32, precision) if is_apart else []
     streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
-    dispatch = _Probe("ceiling:dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True)
+    dispatch = _Probe(f"{CEILING}dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True)
     probes = [*chain(*peaks.values(), convolution, *streams.values()), dispatch]
     bar = progress_bar(probes, desc="roofline", unit="ceiling", shown=progress)
     found = _found(bar, device, environment, database)
@@ -234,7 +235,7 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
 
         return product
 
-    return _Probe("ceiling:matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make)
+    return _Probe(f"{CEILING}matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make)
 
 
 def _convolution(device: torch.device, dtype: DType, precision: str, place: str) -> _Probe:
@@ -253,7 +254,7 @@ def _convolution(device: torch.device, dtype: DType, precision: str, place: str)
         return convolution
 
     flops = 2.0 * (channels * (3 * side - 2)) ** 2
-    return _Probe("ceiling:convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make)
+    return _Probe(f"{CEILING}convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make)
 
 
 def _random(shape: Sequence[int], dtype: DType, device: torch.device) -> Tensor:
@@ -265,7 +266,7 @@ def _copy(device: torch.device, size: int) -> _Probe:
         source, target = _vectors(device, size, 2)
         return lambda: target.copy_(source)
 
-    return _Probe("ceiling:copy", f"{size} bytes", _touched(size, 2), make)
+    return _Probe(f"{CEILING}copy", f"{size} bytes", _touched(size, 2), make)
 
 
 def _triad(device: torch.device, size: int) -> _Probe:
@@ -273,7 +274,7 @@ def _triad(device: torch.device, size: int) -> _Probe:
         left, right, target = _vectors(device, size, 3)
         return lambda: torch.add(left, right, alpha=3.0, out=target)
 
-    return _Probe("ceiling:triad", f"{size} bytes", _touched(size, 3), make)
+    return _Probe(f"{CEILING}triad", f"{size} bytes", _touched(size, 3), make)
 
 
 def _read(device: torch.device, size: int) -> _Probe:
@@ -283,7 +284,7 @@ def _read(device: torch.device, size: int) -> _Probe:
         (source,) = _vectors(device, size, 1)
         return lambda: source.sum()
 
-    return _Probe("ceiling:read", f"{size} bytes", _touched(size, 1), make)
+    return _Probe(f"{CEILING}read", f"{size} bytes", _touched(size, 1), make)
 
 
 def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:

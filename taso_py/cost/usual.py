@@ -1,6 +1,7 @@
 """The usual pace of a machine, and what latencies at one pace are at another.
 
-Invariant: latencies that stand beside each other in a database are all at the pace that stands there.
+Invariant: latencies that stand beside each other in a database are all at the pace that stands there, but for the
+ceilings of the roofline, which are of the machine as it was.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ SHORTEST_S = 1e-12
 """No call takes less; a pace by which one does is none."""
 KEYS: Sequence[tuple[str, str]] = (("pace:product", f"f32[{SIZE},{SIZE}]"), ("pace:call", f"f32[{ELEMENTS}]"))
 """Where the usual pace of an environment is kept among its latencies."""
+CEILING = "ceiling:"
+"""What the names of a roofline's ceilings begin with, which no pace scales."""
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,6 @@ class Decisions:
             path = self._path(key)
             write_files(path.parent, {path.name: json.dumps(asdict(decision)).encode()})
 
-    def forget(self, key: str) -> None:
-        """Forgets a decision that cannot be carried out."""
-        self._known.pop(key, None)
-        with suppress(OSError):
-            self._path(key).unlink(missing_ok=True)
-
     @staticmethod
     def _path(key: str) -> Path:
         return default_path().parent / "decisions" / f"{key}.json"

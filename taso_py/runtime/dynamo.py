@@ -194,7 +194,6 @@ class _Compiled:
                 return known, None if known.keeps_original else known.carry_out(program, source.args)
             except UNUSABLE as error:
                 _log.warning("%s is decided anew: what was decided cannot be done: %s", self._name, first_line(error))
-                _decisions.forget(key)
         optimized = optimize_source(source, self._options, rules, program=program)
         decision = Decision.of(optimized)
         if self._options.cache:

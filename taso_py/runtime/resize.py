@@ -85,13 +85,14 @@ def fitting(graph: Graph, rules: Sequence[Substitution]) -> set[str]:
 
 
 def other_sizes(sizes: tuple[Open, ...]) -> list[dict[Open, int]]:
-    """The least sizes, larger ones than the example's, and each size alone another than in the example."""
+    """The least sizes, larger ones than the example's, and each size alone another than in the example; none twice."""
     if not sizes:
         return []
     least = {size: size.least for size in sizes}
     larger = {size: _within(size, 2 * size.example + 1) for size in sizes}
     each = [{**{other: other.example for other in sizes}, size: _within(size, size.example + 3)} for size in sizes]
-    return [least, larger, *(each if len(sizes) > 1 else [])]
+    found = [least, larger, *(each if len(sizes) > 1 else [])]
+    return [one for place, one in enumerate(found) if one not in found[:place]]
 
 
 def _within(size: Open, value: int) -> int:

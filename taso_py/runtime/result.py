@@ -85,6 +85,7 @@ class Options:
         label: Any = self.numerics
         if label is not None and not isinstance(label, Numerics):
             object.__setattr__(self, "numerics", Numerics.labelled(str(label)))
+        object.__setattr__(self, "seed", int(self.seed))  # PyTorch takes no NumPy's
         if not 0 <= self.seed < 2**63:
             raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")
         if not self.race_seconds > 0:

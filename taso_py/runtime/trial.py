@@ -151,24 +151,23 @@ class Trial:
         taken: set[str] = {ORIGINAL}
         rewritten = [candidate for candidate in found.candidates if candidate.applied]
         for candidate in [found.original, *rewritten]:
-            program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
-            for runtime in runtimes:
-                if runtime in COMPILED and candidate not in (found.original, *rewritten[:COMPILED_FINALISTS]):
-                    continue
-                name = _unique(f"{_describe(candidate)}, {runtime}", taken)
-                try:
-                    finalist = self._finalist(name, candidate, program, runtime)
-                except torch.OutOfMemoryError as error:
-                    self._note(f"{name}: not built for want of memory ({first_line(error)})")
-                else:
-                    yield from () if finalist is None else (finalist,)
+            is_compiled = candidate in (found.original, *rewritten[:COMPILED_FINALISTS])
+            usable = [runtime for runtime in runtimes if is_compiled or runtime not in COMPILED]
+            try:
+                yield from self._built(candidate, usable, taken)
+            except torch.OutOfMemoryError as error:
+                self._note(f"{_describe(candidate)}: not built for want of memory ({first_line(error)})")
 
-    def _finalist(self, name: str, candidate: Candidate, program: Program, runtime: str) -> Finalist | None:
-        """A candidate built for a runtime; None where that cannot be used."""
-        plan = self.planner(program.graph, runtime)
-        module = build(program, plan)
-        runner = self._prepare(module, runtime)
-        return runner and Finalist(name, candidate, program, plan, runtime, runner, module)
+    def _built(self, candidate: Candidate, runtimes: Sequence[str], taken: set[str]) -> Iterator[Finalist]:
+        """A candidate built for those of the runtimes that can be used."""
+        program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
+        for runtime in runtimes:
+            plan = self.planner(program.graph, runtime)
+            module = build(program, plan)
+            runner = self._prepare(module, runtime)
+            if runner is not None:
+                name = _unique(f"{_describe(candidate)}, {runtime}", taken)
+                yield Finalist(name, candidate, program, plan, runtime, runner, module)
 
     def _prepare(self, module: nn.Module, runtime: str) -> Runner | None:
         args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)
@@ -315,7 +314,7 @@ class Trial:
         """
         if found.stop is RaceStop.INTERRUPTED:
             self.is_interrupted = True
-            self._note("interrupted while timing: only the leader was timed afresh, in few rounds")
+            self._note("interrupted while timing: at most the leader was timed afresh, in few rounds")
         if not found.rounds:
             raise KeyboardInterrupt
 

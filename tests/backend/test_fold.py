@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from taso_py.backend import Program, build, fold
+from taso_py.backend import UNLIMITED, Program, build, fold
 from taso_py.backend.schema import stored_bytes
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
@@ -96,6 +96,11 @@ def test_masks_of_models_without_weights_are_folded() -> None:
     before, after = folded(model)
     assert len(after.graph.nodes) < len(before.graph.nodes)
     assert torch.equal(*run(before), *run(after))
+
+
+def test_without_a_limit_models_without_weights_have_none() -> None:
+    before = import_module(Model(lambda s, x: x + torch.ones(600, 600).tril().exp()), (torch.ones(600, 600),))
+    assert ["exp" in operator_names(fold(before, limit)) for limit in (1.25, UNLIMITED)] == [True, False]
 
 
 def test_shape_readers_are_static() -> None:

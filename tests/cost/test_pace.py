@@ -145,19 +145,21 @@ def test_moments_at_which_others_hold_the_processor_are_not_the_usual_ones() -> 
 def test_latencies_from_elsewhere_are_brought_to_the_usual_pace_here() -> None:
     """A machine like this was busy when it was first used: small calls took twice as long there, products thrice."""
     here, short, long, own = Environment.current(CPU), ("relu", "f32[8]"), ("matmul", "f32[8,8]"), ("add", "f32[8]")
-    there = slower(product=3.0, call=2.0)
+    there, ceiling = slower(product=3.0, call=2.0), ("ceiling:copy", "8 bytes")
     with LatencyDatabase(":memory:") as ours, LatencyDatabase(":memory:") as theirs:
         for database, pace in ((ours, USUAL), (theirs, there)):
             usual_pace(Told(repeat(pace)), here, database)
         ours.put(here, *own, Latency(2.0, 1.0, 3.0, 9, 0))
         theirs.put(here, *short, Latency(2e-6, 1e-6, 4e-6, 9, 0))
         theirs.put(here, *long, Latency(3.0, 3.0, 3.0, 9, 0))
-        assert ours.merge(theirs.export()) == 2
-        found = ours.get_many(here, [short, long, own, *KEYS])
+        theirs.put(here, *ceiling, Latency(3.0, 3.0, 3.0, 9, 0))
+        assert ours.merge(theirs.export()) == 3
+        found = ours.get_many(here, [short, long, own, ceiling, *KEYS])
     assert pace_among(found) == USUAL
     assert found[own] == Latency(2.0, 1.0, 3.0, 9, 0)
     assert found[short] == Latency(1e-6, 0.5e-6, 2e-6, 9, 0)
     assert found[long].median_s == pytest.approx(1.0, rel=1e-4)
+    assert found[ceiling].median_s == 3.0, "it was measured at no pace"
 
 
 def test_where_no_pace_is_usual_that_of_an_import_is() -> None:

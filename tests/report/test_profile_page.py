@@ -95,6 +95,14 @@ def test_lines_of_alike_modules_are_one_bottleneck() -> None:
     assert PROFILE.bounds == {"compute": 5.0, "memory": 0.7, "overhead": 0.01}
 
 
+def test_operators_whose_lines_are_not_known_are_told_apart_by_their_types() -> None:
+    regions = [
+        region("linear", 0.1, 1.0, "", line=f"node linear_{place}", types=types) for place, types in enumerate("aab")
+    ]
+    rows = replace(PROFILE, regions=tuple(regions)).bottlenecks
+    assert [(row.count, row.place) for row in rows] == [(2, "a"), (1, "node linear_2  b")]
+
+
 def test_the_json_form_has_numbers_only_where_they_are_finite() -> None:
     document = json.loads(json.dumps(PROFILE.as_dict(), allow_nan=False))
     assert document["bottlenecks"][0]["kind"] == "linear"

@@ -198,3 +198,11 @@ def test_numbers_that_are_equal_are_put_in_as_they_are_written() -> None:
     for one, other in (("0.0", "-0.0"), ("-0.0", "0.0")):
         source, target = (graph.replace("C", a).replace("D", b) for a, b in ((one, other), (other, one)))
         assert rewrite(rule, source) == [same(target)]
+
+
+@pytest.mark.parametrize("order", [("0.0", "-0.0"), ("-0.0", "0.0")])
+def test_zeros_that_rules_put_in_keep_their_signs(order: tuple[str, str]) -> None:
+    for zero in order:
+        rule = f"rule x: float[N] source relu(x) target mul(x, constant{{value={zero}, dtype=float}})"
+        target = f"graph(x: f32[2]) {{ return mul(x, constant{{value={zero}, dtype=f32}}) }}"
+        assert rewrite(rule, "graph(x: f32[2]) { return relu(x) }") == [same(target)]

@@ -320,3 +320,19 @@ def test_where_to_begin_is_remembered_for_zero_of_one_sign() -> None:
     matcher = Matcher(read_rules(rule))
     graphs = [f"graph(x: f32[2]) {{ return div(x, constant{{value={zero}, dtype=f32}}) }}" for zero in ("0.0", "-0.0")]
     assert [len(matcher.matches(parse_graph(graph))) for graph in graphs] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("operator", "written", "zeros"),
+    [
+        ("rms_norm(x){axes=1, eps=C}", ["0.0", "-0.0"], [[1, 0], [0, 1]]),
+        ("slice(x){axis=-1, start=C, stop=D}", ["0"], [[1, 0]]),
+    ],
+)
+def test_a_name_stands_for_zero_of_one_sign_wherever_it_is(
+    operator: str, written: list[str], zeros: list[list[int]]
+) -> None:
+    rule = f"rule x: float[N,M] source sub(constant{{value=C, dtype=float}}, {operator}) target {operator}"
+    graph = f"graph(x: f32[2,3]) {{ return sub(constant{{value=Z, dtype=f32}}, {operator}) }}".replace("D", "2")
+    found = [[matches(rule, graph.replace("C", one).replace("Z", zero)) for zero in ("0.0", "-0.0")] for one in written]
+    assert [[len(some) for some in row] for row in found] == zeros

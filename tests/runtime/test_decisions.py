@@ -74,16 +74,6 @@ def test_what_cannot_be_carried_out_is_told_by_its_error(damage: dict[str, Any])
         Decision(**{**asdict(unchanged(program)), **damage}).carry_out(program, (x,))
 
 
-def test_what_is_forgotten_is_forgotten_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
-    decisions = Decisions()
-    decisions.put("key", Decision(True))
-    decisions.forget("key")
-    decisions.forget("another")
-    assert decisions.get("key") is None
-    assert list((tmp_path / "decisions").iterdir()) == []
-
-
 def test_without_a_home_decisions_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -95,5 +85,3 @@ def test_without_a_home_decisions_are_those_of_this_process(monkeypatch: pytest.
     assert decisions.get("key") is None
     decisions.put("key", Decision(True))
     assert decisions.get("key") == Decision(True)
-    decisions.forget("key")
-    assert decisions.get("key") is None

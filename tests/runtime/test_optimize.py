@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,11 @@ def test_the_default_device_may_be_one_that_computes_nothing(tmp_path: Path) -> 
     with torch.no_grad():
         for module in (found.module, load(tmp_path)):
             torch.testing.assert_close(module(X), model(X))
+
+
+def test_numbers_may_be_those_of_numpy() -> None:
+    options: dict[str, Any] = {**QUICK, "seed": np.int64(3), "budget": np.int64(20), "alpha": np.float32(1.05)}
+    assert optimize(nn.ReLU(), X, **options).report.comparison_passed
 
 
 @pytest.mark.parametrize(

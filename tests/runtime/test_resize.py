@@ -13,6 +13,7 @@ import taso_py
 from taso_py.backend import Program, build, retype
 from taso_py.cli import main
 from taso_py.frontend import import_program
+from taso_py.ir.size import Open
 from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
 from taso_py.runtime.compare import Oracle
@@ -65,6 +66,8 @@ def test_other_sizes_are_in_range(program: Program) -> None:
     assert [tuple(sizes.values()) for sizes in other_sizes(program.open)] == [(1, 1), (17, 11), (11, 5), (8, 8)]
     assert list(other_sizes((rows, count))[0]) == [rows, count]
     assert other_sizes(()) == []
+    full = (Open("a", example=8, least=1, most=8), Open("b", example=8, least=1, most=8))
+    assert [tuple(sizes.values()) for sizes in other_sizes(full)] == [(1, 1), (8, 8)]
 
 
 def test_arguments_of_other_sizes_are_such_that_the_original_takes_them(program: Program) -> None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program
-from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
@@ -264,16 +263,17 @@ def test_after_an_interrupt_the_leader_alone_is_confirmed_and_soon(monkeypatch: 
     assert any(note.startswith("interrupted while timing") for note in found.report.notes)
 
 
-def test_a_finalist_that_memory_is_too_small_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = trial.build
+@pytest.mark.parametrize("step", ["fold", "build"])
+def test_a_finalist_that_memory_is_too_small_for_is_left_out(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = getattr(trial, step)
 
-    def build(program: Program, plan: Plan = NO_PLAN) -> object:
+    def limited(program: Program, *others: object) -> object:
         if len(program.graph.nodes) < 10:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand more")
-        return real(program, plan)
+        return real(program, *others)
 
     _search(monkeypatch, _once)
-    monkeypatch.setattr(trial, "build", build)
+    monkeypatch.setattr(trial, step, limited)
     found = _clamped()
     assert not found.report.applied
     assert any("not built for want of memory (CUDA out of memory" in note for note in found.report.notes)

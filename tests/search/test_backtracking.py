@@ -122,6 +122,14 @@ def test_a_step_that_costs_is_taken_within_the_slack(alpha: float, cheapest: flo
     assert set(operators(search(graph, DETOUR, cost, Limits(alpha=alpha)).best.graph)) == {"silu", found}
 
 
+@pytest.mark.parametrize(("each", "found"), [(6.4, "sigmoid"), (6.6, "relu")])
+def test_a_detour_costs_no_more_than_a_share_of_the_graph(each: float, found: str) -> None:
+    """Its cheapest operator is all of it."""
+    cost = FakeCost({"relu": 10.0, "tanh": each, "exp": each, "sigmoid": 1.0})
+    graph = parse_graph("graph(a: f32[4]) { return relu(a) }")
+    assert set(operators(search(graph, DETOUR, cost).best.graph)) == {found}
+
+
 def test_a_step_without_gain_may_lead_to_one_with_gain() -> None:
     graph = parse_graph(
         "graph(a: f32[4], b: f32[4], c: f32[4], d: f32[4]) { return add(add(mul(a, b), c), mul(a, d)) }"

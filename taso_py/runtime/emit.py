@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.runtime.artifact import CODE, MODEL, ONNX, exported_program
+from taso_py.runtime.artifact import exported_program
 from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
+from taso_py.runtime.folder import CODE, MODEL, ONNX
 from taso_py.runtime.roundtrip import same
 
 ROUNDINGS = 4096

@@ -64,6 +64,8 @@ class OutputComparison:
     """What the candidate's error may be."""
     problem: str = ""
     """What is wrong beyond the error: another shape, element type, strides, or a value that is not finite."""
+    as_timed: bool = False
+    """Whether the candidate is what was timed and is returned; otherwise what it is saved as, loaded again."""
 
     @property
     def passed(self) -> bool:

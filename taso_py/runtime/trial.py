@@ -234,7 +234,8 @@ class Trial:
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
             # What was timed is what is returned; what is saved may be computed otherwise.
             with self._keeping(finalist.module):
-                comparisons.append(self._oracles[0].compare(finalist.runner))
+                timed = self._oracles[0].compare(finalist.runner)
+            comparisons.append(Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs)))
         return content, plan, Comparison(tuple([output for found in comparisons for output in found.outputs]))
 
     def _is_comparable(self, finalist: Finalist) -> bool:

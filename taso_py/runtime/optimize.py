@@ -170,7 +170,7 @@ def optimize_source(
         with state_kept(program, [source.callable()]):
             notes = [*check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
-                notes.append("the original is timed as PyTorch runs a saved program, its checks of arguments included")
+                notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
             if output is not None:
                 check_savable(source, program, planned=options.kernels)
             return _Job(source, options, rules, trace, notes).run(program, output, forms)

@@ -133,7 +133,7 @@ def profile_modules(
 
 
 def _original(source: Source, device: torch.device, seconds: float) -> Duration:
-    module, args, kwargs = source.callable(), source.args, source.kwargs
+    module, args, kwargs = source.unchecked(), source.args, source.kwargs
     found = measure(lambda: module(*args, **kwargs), device=device, budget_s=seconds, width=0.0)
     return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 

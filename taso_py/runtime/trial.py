@@ -146,7 +146,7 @@ class Trial:
         return self._original_wins(finalists[ORIGINAL], first)
 
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
-        original = self.source.callable()
+        original = self.source.unchecked()
         yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", original, original)
         taken: set[str] = {ORIGINAL}
         rewritten = [candidate for candidate in found.candidates if candidate.applied]
@@ -213,6 +213,8 @@ class Trial:
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {comparison.reason}")
         self._note("nothing was surely faster than the original, which is kept as it is")
+        kept = self.source.callable()
+        original = replace(original, runner=kept, module=kept)
         times = median(first.times[ORIGINAL])
         return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
 

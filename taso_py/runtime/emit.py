@@ -55,6 +55,11 @@ def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[s
     return files, notes
 
 
+def names_of(forms: Sequence[str]) -> Sequence[str]:
+    """The files that the result is in, in these forms."""
+    return [MODEL, *(_WRITERS[form][0] for form in forms if form in _WRITERS)]
+
+
 def check_forms(forms: Sequence[str]) -> None:
     """Raises `EmitError` unless all the forms exist."""
     for form in forms:

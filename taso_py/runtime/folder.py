@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,14 +108,25 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
         replace_files(directory, files)
 
 
-def check_writable(directory: Path) -> None:
+def check_writable(directory: Path, names: Sequence[str] = ()) -> None:
     """Makes sure that a result can be written, before minutes are spent on it.
 
+    Args:
+        directory: the folder.
+        names: files that it would replace; those of an earlier result it may.
+
     Raises:
-        ArtifactError: it cannot.
+        ArtifactError: it cannot, or a file of such a name is the user's own.
     """
     with _writing(directory), tempfile.TemporaryFile(dir=directory):
         pass
+    earlier = listed(directory)
+    if not earlier and (directory / PLAN).exists():
+        return  # a result that is damaged, or of an earlier version: to be made again
+    for name in names:
+        if (directory / name).exists() and name not in earlier:
+            own = f"{directory / name} is of no saved result, and would be replaced"
+            raise ArtifactError(f"{own}; move it away, or choose another --output")
 
 
 @contextmanager

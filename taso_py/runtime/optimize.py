@@ -38,7 +38,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import save
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.decisions import Winners
-from taso_py.runtime.emit import check_forms, emit
+from taso_py.runtime.emit import check_forms, emit, names_of
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.folder import PAGE, add_page, check_writable
 from taso_py.runtime.huggingface import adapt
@@ -161,7 +161,7 @@ def optimize_source(
     """
     check_forms(forms)
     if output is not None:
-        check_writable(output)
+        check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
     with torch.inference_mode(mode=False), torch.no_grad():
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))

@@ -15,9 +15,11 @@ import torch
 
 from taso_py import files
 from taso_py.runtime.artifact import load, read, save, serialize
-from taso_py.runtime.folder import ArtifactError, add_page, write_files
-from taso_py.runtime.optimize import optimize
+from taso_py.runtime.folder import ArtifactError, add_page, check_writable, write_files
+from taso_py.runtime.optimize import optimize, optimize_source
 from taso_py.runtime.replay import load_trace
+from taso_py.runtime.result import Options
+from taso_py.runtime.source import Source
 from tests.runtime.test_artifact import REPORT, X
 
 TWO = tuple(torch.nn.Linear(3, 4).eval() for _ in range(2))
@@ -121,6 +123,20 @@ def test_files_that_are_no_results_stay(tmp_path: Path) -> None:
     write_files(tmp_path, mine)
     _save(tmp_path, 0)
     assert {name: (tmp_path / name).read_bytes() for name in mine} == mine
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "model.py"])
+def test_a_model_of_the_users_own_is_not_replaced(tmp_path: Path, name: str) -> None:
+    """Its name is that of a result, as in ``optimize model.pt2 --output .``."""
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(ArtifactError, match=rf"{name} is of no saved result, .* choose another --output"):
+        optimize_source(Source("two", TWO[0], (X,)), Options(), [], tmp_path, forms=("pt2", "code"))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    (tmp_path / name).unlink()
+    _save(tmp_path, 0, {"model.py": b"code"})
+    check_writable(tmp_path, ("model.pt2", "model.py"))
+    (tmp_path / "plan.json").write_text("damaged")
+    check_writable(tmp_path, ("model.pt2", "model.py"))
 
 
 def test_what_is_the_users_to_change_or_to_delete_is_not_missed(tmp_path: Path) -> None:

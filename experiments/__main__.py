@@ -22,6 +22,7 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.page import write_page
 from experiments.running import Outcome, conduct, kept
 from experiments.table import cell, columns, is_text
+from taso_py.arguments import Parser
 from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
 
@@ -56,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m experiments", description="Run experiments; write tables, figures and a page of them."
     )
     parser.add_argument("name", choices=("list", "all", "page", *EXPERIMENTS))

@@ -6,11 +6,11 @@ Invariant: a user's mistake is one line on standard error and exit status 2. Res
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
+from taso_py.arguments import Parser
 from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
 from taso_py.ir.errors import TasoError, first_line
 
@@ -50,9 +50,9 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """What the command line understands."""
-    whole = argparse.ArgumentParser(
+    whole = Parser(
         prog="taso-py",
         description="Superoptimize PyTorch models with proved substitutions and measured latencies.",
         epilog="Start with: taso-py optimize zoo:nasrnn --output out",

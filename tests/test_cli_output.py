@@ -1,4 +1,4 @@
-"""Where the command line's output goes: full disks, readers that have gone, pipes."""
+"""What the command line prints, and where: mistakes in a line, full disks, readers that have gone, pipes."""
 
 from __future__ import annotations
 
@@ -50,3 +50,32 @@ def test_what_is_piped_is_as_wide_as_it_has_to_be(
     monkeypatch.setenv("COLUMNS", "40")
     show(Panel("all"))
     assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "taso-py: error: the following arguments are required: COMMAND; see taso-py --help"),
+        (["optimise"], r"taso-py: error: argument COMMAND: invalid choice: 'optimise' .*; see taso-py --help"),
+        (["optimize"], "taso-py optimize: error: the following arguments are required: MODEL; see .* optimize --help"),
+        (
+            ["profile", "a\nb", "--seconds", "1\n2"],
+            "taso-py profile: error: argument --seconds: .*; see .* --help",
+        ),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(f"{said}\n", printed.err)
+    assert printed.out == ""
+
+
+def test_help_on_latencies_says_what_is_imported_without_a_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["latencies", "--help"])
+    assert "without a pace of their own are taken as they are" in capsys.readouterr().out

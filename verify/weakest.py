@@ -9,7 +9,6 @@ Invariant: under every precondition that is found the rule is proved; under none
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from taso_py.arguments import Parser
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
@@ -109,7 +109,7 @@ def _described(found: Sequence[Precondition]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 0 if every rule has a precondition in one direction at least."""
-    parser = argparse.ArgumentParser(prog="python -m verify.weakest", description="What rules need to be true.")
+    parser = Parser(prog="python -m verify.weakest", description="What rules need to be true.")
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="rule files")
     parsed = parser.parse_args(arguments)
     try:

@@ -14,7 +14,8 @@ from taso_py.commands.common import command
 from taso_py.ir.errors import TasoError
 
 IMPORTS = """What is imported takes the place of what is here. A processor that is known here
-keeps its usual pace, to which its latencies from elsewhere are brought."""
+keeps its usual pace, to which its latencies from elsewhere are brought; those that
+come without a pace of their own are taken as they are."""
 
 
 def add(commands: Any) -> None:

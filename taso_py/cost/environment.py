@@ -166,14 +166,22 @@ def _settings(**switches: object) -> str:
 
 @contextmanager
 def float32_in(precision: str, device: torch.device, kernels: str = "matmul") -> Generator[None]:
-    """Lets matrix products, or convolutions (``conv``), of float32 be computed in ``ieee``, ``tf32`` or ``bf16``."""
+    """Lets matrix products, or convolutions (``conv``), of float32 be computed in ``ieee``, ``tf32`` or ``bf16``.
+
+    What was taken over from a setting for more than these kernels is taken over again afterwards.
+    """
     libraries = {"matmul": torch.backends.cuda, "conv": torch.backends.cudnn}
     settings: Any = getattr(libraries[kernels] if device.type == "cuda" else torch.backends.mkldnn, kernels)
-    before, settings.fp32_precision = settings.fp32_precision, precision
+    before = settings.fp32_precision
+    # What is read is what holds, by this setting or by a more general one; which of them, only a change tells. Where
+    # both say the same, it is taken for the general one.
+    settings.fp32_precision = "none"
+    own = "none" if settings.fp32_precision == before else before
+    settings.fp32_precision = precision
     try:
         yield
     finally:
-        settings.fp32_precision = before
+        settings.fp32_precision = own
 
 
 def _precision(library: object, kernels: str) -> str:

@@ -31,6 +31,7 @@ from taso_py.frontend.source import TORCH_FOLDER, refuse
 
 _T = TypeVar("_T")
 _OWN_FOLDER = str(Path(__file__).parent)
+_LIBRARY = Path(contextlib.__file__).parent
 
 
 def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
@@ -155,6 +156,11 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "the model handles a key-value cache, which cannot be exported; pass use_cache=False, or wrap the model with "
         "taso_py.runtime.huggingface.adapt",
     ),
+    (
+        r"maximum recursion depth",
+        "a list or dict among its attributes contains itself, or something is nested too deeply; take such attributes "
+        "out of the model, or raise sys.setrecursionlimit",
+    ),
     (r"inference tensor", "a parameter or buffer was made in inference mode; make the model outside of it"),
     (
         r"expected compiled_fn to be GraphModule",
@@ -180,9 +186,10 @@ def explain(error: Exception) -> str:
 
 
 def _user_line(error: Exception) -> str:
-    """Where in the model the error arose: the innermost frame that is neither torch's nor ours."""
+    """Where in the model the error arose: the innermost frame that is neither torch's nor Python's own nor ours."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith((TORCH_FOLDER, _OWN_FOLDER, "<"))]
+    outside = [frame for frame in outside if Path(frame.filename).parent != _LIBRARY]
     if not outside:
         return ""
     frame = outside[-1]

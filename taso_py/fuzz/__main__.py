@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from taso_py.arguments import Parser
 from taso_py.executors import add_options, open_pool
 from taso_py.fuzz.campaign import Failure, Tally, run
 from taso_py.ir.errors import TasoError
@@ -17,7 +18,7 @@ from taso_py.ir.errors import TasoError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 0 if every model passed."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m taso_py.fuzz",
         description="Random models are imported, rewritten by random rules and computed by random kernels; results are "
         "compared with PyTorch's. A failing model is made as small as possible and written as a Python file.",

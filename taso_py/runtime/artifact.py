@@ -3,7 +3,7 @@
 ``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` says which runtime it is for,
 and which kernels compute it there. Packed weights are not saved: they are packed anew when the plan is applied.
 
-Invariant: a folder is replaced file by file, each at once, so that an interrupted run leaves whole files only.
+Invariant: the program that is loaded and the plan that is applied to it are of one run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,26 +26,19 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
-from taso_py.files import replace_file
 from taso_py.frontend import import_program
 from taso_py.frontend.export import quiet, told_apart
-from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.errors import first_line
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, choose, open_size
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
+from taso_py.runtime.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_whole, put
 from taso_py.runtime.kept import kept
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 
-MODEL, PLAN, TRACE, PAGE = "model.pt2", "plan.json", "trace.rules", "report.html"
-ONNX, CODE = "model.onnx", "model.py"
-"""The same program in other forms, if they are asked for."""
-VERSION = 3
+VERSION = 4
 """Of the form of ``plan.json``."""
-
-
-class ArtifactError(TasoError):
-    """A folder that cannot be written, or that does not hold a saved result."""
 
 
 class UnsavableError(ArtifactError):
@@ -186,7 +178,7 @@ def save(
     trace: str,
     plan: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
-) -> None:
+) -> Mapping[str, Any]:
     """Writes a result without its page; what the folder has of an earlier one goes.
 
     Args:
@@ -197,54 +189,15 @@ def save(
         plan: how it is computed, if not plainly.
         others: the same program in other forms, files by name.
 
-    Raises:
-        ArtifactError: the folder cannot be written.
-    """
-    files: dict[str, bytes] = {
-        MODEL: content,
-        PLAN: as_json(
-            {"version": VERSION, "model": MODEL, "runtime": report.runtime, "device": report.device, "plan": plan}
-        ),
-        "report.json": as_json(report.as_dict()),
-        TRACE: trace.encode(),
-        **(others or {}),
-    }
-    write_files(directory, files)
-    for name in (PAGE, ONNX, CODE):
-        if name not in files:
-            (directory / name).unlink(missing_ok=True)
-
-
-def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder, which is made if need be.
+    Returns:
+        What ``plan.json`` says.
 
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            replace_file(directory / name, data)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write to {directory}: {error.strerror or error}; choose another --output"
-        ) from error
-
-
-def check_writable(directory: Path) -> None:
-    """Makes sure that a result can be written, before minutes are spent on it.
-
-    Raises:
-        ArtifactError: it cannot.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write to {directory}: {error.strerror or error}; choose another --output"
-        ) from error
+    files = {MODEL: content, REPORT: as_json(report.as_dict()), TRACE: trace.encode(), **(others or {})}
+    said = {"version": VERSION, "model": MODEL, "runtime": report.runtime, "device": report.device, "plan": plan}
+    return put(directory, files, said)
 
 
 @dataclass(frozen=True)
@@ -254,6 +207,8 @@ class Saved:
     folder: Path
     program: Path
     runtime: str
+    files: Mapping[str, str]
+    """The digests of the files in the folder."""
     plan: Any
     """As :func:`taso_py.kernels.saved.dump` gives it; None for plain ATen calls."""
 
@@ -269,6 +224,14 @@ class Saved:
             place = f"{self.folder / PLAN} has no plan for {self.program.name}"
             raise ArtifactError(f"{place}: {error!r}; optimize the model again") from error
 
+    def check(self) -> None:
+        """Makes sure, once the program was read, that it is of the same run as what was read before.
+
+        Raises:
+            ArtifactError: it is not.
+        """
+        check_whole(self.folder, self.files)
+
 
 def read(directory: str | os.PathLike[str]) -> Saved:
     """What a folder says of the result that it holds.
@@ -281,6 +244,7 @@ def read(directory: str | os.PathLike[str]) -> Saved:
         saved = json.loads((folder / PLAN).read_text())
         version, runtime, program = saved["version"], saved["runtime"], folder / str(saved["model"])
         program.open("rb").close()
+        files = dict(saved["files"]) if version == VERSION else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
     if version != VERSION:
@@ -289,7 +253,7 @@ def read(directory: str | os.PathLike[str]) -> Saved:
         raise ArtifactError(
             f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(RUNTIMES)}"
         )
-    return Saved(folder, program, runtime, saved.get("plan"))
+    return Saved(folder, program, runtime, files, saved.get("plan"))
 
 
 def load(directory: str | os.PathLike[str]) -> Runner:
@@ -310,13 +274,9 @@ def _prepared(saved: Saved) -> Runner:
             exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
+    saved.check()
     module = exported.module() if saved.plan is None else _built(exported, saved.applied)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     with kept([module]):
         return prepare(module, saved.runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
-
-
-def as_json(document: Any) -> bytes:
-    """A document as the content of a file."""
-    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()

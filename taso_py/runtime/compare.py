@@ -64,6 +64,8 @@ class OutputComparison:
     """What the candidate's error may be."""
     problem: str = ""
     """What is wrong beyond the error: another shape, element type, strides, or a value that is not finite."""
+    as_timed: bool = False
+    """Whether the candidate is what was timed and is returned; otherwise what it is saved as, loaded again."""
 
     @property
     def passed(self) -> bool:
@@ -330,7 +332,9 @@ def _deviation(result: Tensor, truth: Tensor, finite: Tensor, scale: float) -> f
 def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> list[tuple[str, Arguments]]:
     """The example inputs, and random ones of several magnitudes; integers and booleans are the example's, shuffled.
 
-    Shuffling keeps integers valid: what was an index, a token or a length remains one.
+    Shuffling keeps integers valid: what was an index, a token or a length remains one. What is infinite, or is
+    about the least number that there is, stays where it is: a mask of such numbers remains one and hides no row by
+    chance.
     """
     example = tuple(args), kwargs
     cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
@@ -346,8 +350,10 @@ def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
         return leaf
     varied = torch.empty_like(leaf)  # keeps strides
     if leaf.is_floating_point():
-        scale = float(leaf.double().std(correction=0)) or 1.0
-        values = normal(leaf.shape, generator) * (scale * magnitude)
-        return varied.copy_(values)
+        exact = leaf.double()
+        varies = exact.abs() < torch.finfo(leaf.dtype).max / 2  # and what is not a number does not
+        scale = float(exact[varies].std(correction=0)) if bool(varies.any()) else 0.0
+        values = normal(leaf.shape, generator).to(leaf.device) * ((scale or 1.0) * magnitude)
+        return varied.copy_(torch.where(varies, values, exact))
     places = order(leaf.numel(), generator).to(leaf.device)
     return varied.copy_(leaf.reshape(-1)[places].reshape(leaf.shape))

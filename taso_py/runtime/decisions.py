@@ -22,7 +22,7 @@ from taso_py.cost.environment import Environment
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump, restore
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.artifact import write_files
+from taso_py.runtime.folder import write_files
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.runtimes import Runner, prepare
 from taso_py.search.trace import Trace, read_trace, replay, write_trace

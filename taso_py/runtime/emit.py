@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.runtime.artifact import CODE, MODEL, ONNX, exported_program
+from taso_py.runtime.artifact import exported_program
 from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
+from taso_py.runtime.folder import CODE, MODEL, ONNX
 from taso_py.runtime.roundtrip import same
 
 ROUNDINGS = 4096
@@ -52,6 +53,11 @@ def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[s
             except TasoError as error:
                 notes.append(f"{name} was not written: {error}")
     return files, notes
+
+
+def names_of(forms: Sequence[str]) -> Sequence[str]:
+    """The files that the result is in, in these forms."""
+    return [MODEL, *(_WRITERS[form][0] for form in forms if form in _WRITERS)]
 
 
 def check_forms(forms: Sequence[str]) -> None:

@@ -6,14 +6,12 @@ result is for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from taso_py.backend import Program
 from taso_py.backend.plan import NO_PLAN
 from taso_py.report.difference import difference
 from taso_py.report.optimization_page import Evidence, OutputCheck
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.compare import Comparison
+from taso_py.runtime.compare import OutputComparison
 from taso_py.runtime.profile import ProfileOptions, profile_modules
 from taso_py.runtime.source import Source
 from taso_py.runtime.trial import Judgement
@@ -39,18 +37,14 @@ def gather(source: Source, program: Program, judgement: Judgement, *, progress: 
         difference=difference(program.graph, replay_steps(program.graph, trace)),
         rules=_used(trace),
         profiles=(before, after),
-        outputs=tuple(_checks(judgement.comparison)),
+        outputs=tuple(map(_check, judgement.comparison.outputs)),
         trace=write_trace(trace),
     )
 
 
-def _checks(comparison: Comparison) -> Iterator[OutputCheck]:
-    """The comparisons of a judgement: of what is saved, and then, on some of the same inputs, of what was timed."""
-    seen: set[tuple[int, str]] = set()
-    for c in comparison.outputs:
-        form = "as timed" if (c.output, c.inputs) in seen else "saved"
-        seen.add((c.output, c.inputs))
-        yield OutputCheck(form, c.output, c.inputs, c.error, c.original_error, c.allowed, c.passed)
+def _check(c: OutputComparison) -> OutputCheck:
+    form = "as timed" if c.as_timed else "saved"
+    return OutputCheck(form, c.output, c.inputs, c.error, c.original_error, c.allowed, c.passed)
 
 
 def _used(trace: Trace) -> tuple[Substitution, ...]:

@@ -35,11 +35,12 @@ from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.artifact import PAGE, check_writable, save, write_files
+from taso_py.runtime.artifact import save
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.decisions import Winners
-from taso_py.runtime.emit import check_forms, emit
+from taso_py.runtime.emit import check_forms, emit, names_of
 from taso_py.runtime.evidence import gather
+from taso_py.runtime.folder import PAGE, add_page, check_writable
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
@@ -160,7 +161,7 @@ def optimize_source(
     """
     check_forms(forms)
     if output is not None:
-        check_writable(output)
+        check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
     with torch.inference_mode(mode=False), torch.no_grad():
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
@@ -169,7 +170,7 @@ def optimize_source(
         with state_kept(program, [source.callable()]):
             notes = [*check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
-                notes.append("the original is timed as PyTorch runs a saved program, its checks of arguments included")
+                notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
             if output is not None:
                 check_savable(source, program, planned=options.kernels)
             return _Job(source, options, rules, trace, notes).run(program, output, forms)
@@ -220,10 +221,12 @@ class _Job:
         """The result, written to a folder; the page comes last, so that nothing else is lost with it."""
         others, missing = emit(judgement.content, forms)
         report = replace(optimized.report, saved=str(output), notes=(*optimized.report.notes, *missing))
-        save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, others)
+        said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, others)
         try:
             evidence = gather(self.source, program, judgement, progress=self.options.progress)
-            write_files(output, {PAGE: optimization_page(report, evidence).encode()})
+            if not add_page(output, said, optimization_page(report, evidence)):
+                replaced = f"another run has saved its result to {output} since, which is there in place of this one"
+                report = replace(report, notes=(*report.notes, replaced), saved=None)
         except KeyboardInterrupt:
             report = replace(report, notes=(*report.notes, f"interrupted before {PAGE} was made; all else is saved"))
         return replace(optimized, report=report)

@@ -24,8 +24,8 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.artifact import TRACE, check_writable, write_files
 from taso_py.runtime.calibrating import calibrate
+from taso_py.runtime.folder import TRACE, check_writable, listed, write_files
 from taso_py.runtime.planning import tiles_for
 from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.result import Options
@@ -68,10 +68,12 @@ def predict(
         output: the folder to write the trace to, if any.
 
     Raises:
-        PredictionError: too little is known of the device.
+        PredictionError: too little is known of the device, or the folder holds a saved result.
     """
     if output is not None:
         check_writable(output)
+        if listed(output):
+            raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
     with torch.no_grad(), LatencyDatabase() as database:
         there = find_environment(database, environment)
         program = import_source(source)

@@ -36,7 +36,8 @@ from taso_py.ops.work import Work, region_work, type_bytes
 from taso_py.progress import progress_bar
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
-from taso_py.runtime.artifact import Saved, as_json, check_writable, write_files
+from taso_py.runtime.artifact import Saved
+from taso_py.runtime.folder import as_json, check_writable, write_files
 from taso_py.runtime.profile_run import Part, Run, Spread, time_parts
 from taso_py.runtime.profile_trace import Observed, observe
 from taso_py.runtime.replay import import_source
@@ -91,8 +92,10 @@ def profile_source(
         check_writable(output)
     with torch.no_grad():
         program = import_source(source)
-        plan = saved.applied(program) if saved is not None else NO_PLAN
+        plan = NO_PLAN
         if saved is not None:  # what is given is not the program, but what runs it
+            saved.check()
+            plan = saved.applied(program)
             source = replace(source, module=build(program, plan))
         (profile,) = profile_modules(source, [(program, plan)], options, output)
     if output is not None:
@@ -130,7 +133,7 @@ def profile_modules(
 
 
 def _original(source: Source, device: torch.device, seconds: float) -> Duration:
-    module, args, kwargs = source.callable(), source.args, source.kwargs
+    module, args, kwargs = source.unchecked(), source.args, source.kwargs
     found = measure(lambda: module(*args, **kwargs), device=device, budget_s=seconds, width=0.0)
     return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 

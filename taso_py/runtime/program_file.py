@@ -64,7 +64,8 @@ def _read(path: str) -> ExportedProgram:
         raise SourceError(f"there is no file {path}")
     reasons: list[str] = []
     try:
-        with _quiet(reasons):
+        # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
+        with _quiet(reasons), torch.device("cpu"):
             return torch.export.load(path)
     except Exception as error:  # what torch raises depends on where in the file it fails
         reasons.append(str(error))

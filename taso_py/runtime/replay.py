@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from taso_py.frontend import Program, import_module, import_program
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
+from taso_py.runtime.folder import check_whole, listed
 from taso_py.runtime.regions import RegionError, check_regions
 from taso_py.runtime.source import Source
 from taso_py.search.trace import Trace, read_trace, replay_steps
@@ -36,10 +37,14 @@ def load_trace(path: Path) -> Trace:
     Raises:
         TasoError: it cannot be read, or holds none.
     """
+    files = listed(path.parent)
     try:
-        return read_trace(path.read_text())
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ReplayError(f"cannot read {path}: {error}") from error
+    if path.name in files:
+        check_whole(path.parent, files)
+    return read_trace(text)
 
 
 def replay_trace(path: Path, source: Source, seed: int = 0) -> int:

@@ -5,7 +5,6 @@ Invariant: exit status 0 only if every output of every model is identical to the
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from taso_py.arguments import Parser
 from taso_py.backend import build
 from taso_py.backend.contract import observe
 from taso_py.frontend import Program, import_module
@@ -160,7 +160,7 @@ def opaque_kinds(program: Program) -> Counter[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m taso_py.runtime.roundtrip", description="Put models through a graph and compare bit for bit."
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="models of the zoo; all by default")

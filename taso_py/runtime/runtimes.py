@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from io import StringIO
+from threading import Lock
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -174,6 +175,7 @@ class _Captured:
     """One call of a module, captured; others copy their inputs into its, replay it, and return copies of its outputs.
 
     The next replay overwrites what was captured; so copies are what a caller can keep, and part of what a call takes.
+    Threads may call it at once: they take turns, also on the GPU, where each may have a stream of its own.
     """
 
     def __init__(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -183,8 +185,10 @@ class _Captured:
         self._leaves = _named(static_args, static_kwargs)
         self._structure = pytree.tree_structure((static_args, static_kwargs))
         tensors = (leaf for _, leaf in self._leaves if isinstance(leaf, Tensor))
-        device = next((tensor.device for tensor in tensors), torch.device("cuda"))
-        self._graph, self._outputs = captured(lambda: module(*static_args, **static_kwargs), device)
+        self._device = next((tensor.device for tensor in tensors), torch.device("cuda"))
+        self._graph, self._outputs = captured(lambda: module(*static_args, **static_kwargs), self._device)
+        self._turn = Lock()
+        self._stream = torch.cuda.current_stream(self._device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises ArgumentError where arguments are not like those that were captured: nothing is cast or broadcast."""
@@ -196,7 +200,12 @@ class _Captured:
             ) from error
         for (name, leaf), value in zip(self._leaves, given, strict=True):
             _check_like(value, leaf, name)
-        with torch.no_grad():
+        with torch.no_grad(), self._turn:
+            stream = torch.cuda.current_stream(self._device)
+            if stream != self._stream:
+                # What the call before has asked for may still be running there, on the same memory.
+                stream.wait_stream(self._stream)
+                self._stream = stream
             for (_, leaf), value in zip(self._leaves, given, strict=True):
                 if isinstance(leaf, Tensor):
                     leaf.copy_(value)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from taso_py.backend import Program, build
 from taso_py.frontend import ImportRefusal
-from taso_py.runtime.artifact import ArtifactError, UnsavableError, deserialize, open_shapes, reimport, serialize
+from taso_py.runtime.artifact import UnsavableError, deserialize, open_shapes, reimport, serialize
+from taso_py.runtime.folder import ArtifactError
 from taso_py.runtime.source import Source
 
 UNSAVABLE = (UnsavableError, ImportRefusal)

@@ -146,7 +146,7 @@ class Trial:
         return self._original_wins(finalists[ORIGINAL], first)
 
     def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
-        original = self.source.callable()
+        original = self.source.unchecked()
         yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", original, original)
         taken: set[str] = {ORIGINAL}
         rewritten = [candidate for candidate in found.candidates if candidate.applied]
@@ -212,6 +212,8 @@ class Trial:
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {comparison.reason}")
         self._note("nothing was surely faster than the original, which is kept as it is")
+        kept = self.source.callable()
+        original = replace(original, runner=kept, module=kept)
         times = median(first.times[ORIGINAL])
         return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
 
@@ -233,7 +235,8 @@ class Trial:
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
             # What was timed is what is returned; what is saved may be computed otherwise.
             with self._keeping(finalist.module):
-                comparisons.append(self._oracles[0].compare(finalist.runner))
+                timed = self._oracles[0].compare(finalist.runner)
+            comparisons.append(Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs)))
         return content, plan, Comparison(tuple([output for found in comparisons for output in found.outputs]))
 
     def _is_comparable(self, finalist: Finalist) -> bool:

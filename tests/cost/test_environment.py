@@ -126,6 +126,21 @@ def test_products_are_computed_otherwise_for_a_while_only() -> None:
     assert Environment.current("cpu") == before
 
 
+@pytest.mark.parametrize("own", ["none", "tf32"])
+def test_a_precision_that_is_taken_over_from_a_general_setting_is_so_afterwards(own: str) -> None:
+    general: Any = torch.backends
+    products: Any = general.mkldnn.matmul
+    before = general.fp32_precision, products.fp32_precision
+    try:
+        general.fp32_precision, products.fp32_precision = "bf16", own
+        with float32_in("ieee", torch.device("cpu")):
+            assert products.fp32_precision == "ieee"
+        general.fp32_precision = "ieee"
+        assert products.fp32_precision == ("ieee" if own == "none" else own)
+    finally:
+        general.fp32_precision, products.fp32_precision = before
+
+
 def test_eager_calls_on_a_gpu_depend_on_what_launches_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")

@@ -77,6 +77,16 @@ def test_refusal_names_the_source_line() -> None:
         import_module(Selecting(), (X,))
 
 
+def test_an_attribute_that_contains_itself_is_refused() -> None:
+    model = Model(lambda s, x: x + 1)
+    notes: Any = {}
+    notes["again"] = model.notes = notes
+    advice = "contains itself, .* take such attributes out of the model"
+    with pytest.raises(ImportRefusal, match=rf"^cannot export the model: a list or dict .* {advice}") as caught:
+        import_module(model, (X,))
+    assert "contextlib" not in str(caught.value)
+
+
 def test_sparse_input_is_refused() -> None:
     with pytest.raises(ImportRefusal, match=r"layout torch\.sparse_coo are not supported"):
         import_module(Model(lambda s, x: x.to_dense()), (X.to_sparse(),))

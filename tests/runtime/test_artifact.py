@@ -11,7 +11,8 @@ import torch
 
 from taso_py.files import replace_file
 from taso_py.report.optimization import Report, Speedup
-from taso_py.runtime.artifact import ArtifactError, check_writable, load, save, serialize
+from taso_py.runtime.artifact import load, save, serialize
+from taso_py.runtime.folder import ArtifactError, check_writable
 
 REPORT = Report(
     model="m", device="cpu", runtime="eager", original_ms=2.0, optimized_ms=1.0, speedup=2.0, speedup_low=1.9,
@@ -88,8 +89,13 @@ def test_what_is_loaded_in_inference_mode_can_be_called_outside_of_it(tmp_path: 
     ("file", "content", "message"),
     [
         ("plan.json", b"{", "holds no saved result"),
-        ("plan.json", b'{"version": 3, "runtime": "warp", "model": "model.pt2"}', "unknown runtime 'warp'"),
-        ("plan.json", b'{"version": 2, "runtime": "eager", "model": "model.pt2"}', "optimize the model again"),
+        (
+            "plan.json",
+            b'{"version": 4, "runtime": "warp", "model": "model.pt2", "files": {}}',
+            "unknown runtime 'warp'",
+        ),
+        ("plan.json", b'{"version": 3, "runtime": "eager", "model": "model.pt2"}', "optimize the model again"),
+        ("plan.json", b'{"version": 4, "runtime": "eager", "model": "model.pt2"}', "holds no saved result"),
         ("model.pt2", b"PK damaged", "cannot be read"),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any
@@ -52,11 +54,13 @@ class Stream:
 
     current = "cuda:0"
 
-    def __init__(self) -> None:
+    def __init__(self, _: object = None) -> None:
         self.device = self.current
+        self.waited: list[object] = []
 
     def wait_stream(self, other: object) -> None:
-        """There is nothing to wait for."""
+        """Notes it: there is nothing to wait for."""
+        self.waited.append(other)
 
 
 @contextmanager
@@ -205,6 +209,34 @@ def test_what_a_call_returned_stays_when_the_next_is_made(captures: list[str]) -
         assert result["again"] is result["all"]
         assert result["first"].shape == (2,)
         assert result["scale"] == 1.0
+
+
+def test_threads_that_call_it_at_once_take_turns(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(graph: Graph) -> None:
+        time.sleep(0.005)
+        real(graph)
+        time.sleep(0.005)
+
+    replay, real = prepare(Difference(), "cudagraph", (), inputs()), Graph.replay
+    monkeypatch.setattr(Graph, "replay", slow)
+    given = [torch.full((2, 3), float(number)) for number in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda a: replay(a=a, b=torch.zeros(2, 3))["all"], given))
+    assert all(map(torch.equal, found, given))
+
+
+def test_a_call_on_another_stream_waits_for_the_one_before(
+    captures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Stream(), Stream()
+    current = [first]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _=None: current[0])
+    replay = prepare(Difference(), "cudagraph", (), inputs())
+    first.waited.clear()
+    for stream in (first, second, second, first):
+        current[0] = stream
+        replay(**inputs())
+    assert (first.waited, second.waited) == ([second], [first])
 
 
 def test_inputs_elsewhere_are_not_captured(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Comparison with float64: what passes, and everything that must not."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,31 @@ def test_inputs_vary_in_magnitude_and_integers_stay_valid() -> None:
     assert small.stride() == X.t().stride()
     assert sorted(shuffled.flatten().tolist()) == [0, 2, 2, 3]
     assert kwargs == {"flag": True}
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, torch.finfo(torch.float32).min])
+def test_a_mask_stays_one(hidden: float) -> None:
+    """Else nothing but the example would be compared: all that is random would be NaN."""
+    mask = torch.full((3, 3), hidden).triu(1)
+
+    def attention(x: Tensor, mask: Tensor) -> Tensor:
+        return (x @ x.t() + mask).softmax(-1) @ x
+
+    cases = input_cases((X[:3], mask), {}, seed=0)
+    for name, ((_, varied), _) in cases[1:]:
+        assert torch.equal(varied == hidden, mask == hidden)
+        assert varied.tril().unique().numel() > 6, name
+    oracle = Oracle(attention, attention, cases)
+    assert oracle.compare(attention).passed
+    assert not oracle.notes
+    wrong = oracle.compare(lambda x, mask: attention(x, mask) + (x - X[:3]) * 1e-2)
+    assert {output.inputs for output in wrong.outputs if not output.passed} == {name for name, _ in cases[1:]}
+
+
+def test_inputs_that_are_nowhere_finite_stay_what_they_are() -> None:
+    for number in (math.nan, math.inf):
+        for _, ((varied,), _) in input_cases((torch.full((2, 2), number),), {}, seed=0):
+            assert torch.equal(varied, torch.full((2, 2), number)) or varied.isnan().all()
 
 
 def test_a_module_that_writes_to_its_inputs_does_not_disturb_the_others() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from taso_py.cli import main
 from taso_py.cost.database import LatencyDatabase
+from taso_py.runtime.folder import put
 
 MODEL = """
 import torch
@@ -105,6 +106,10 @@ def test_a_device_elsewhere_is_searched_for_and_the_result_judged_here(
     report = json.loads(capsys.readouterr().out)
     assert report["stop_reason"] == "a trace was followed"
     assert any("rule" in name for name in report["timed"])
+
+    put(out, {"model.pt2": b""}, {})
+    assert main(["predict", factory, "--environment", key, "--output", str(out)]) == 2
+    assert "out holds a saved result with a trace of its own" in capsys.readouterr().err
 
 
 def test_kernels_that_were_not_measured_there_are_not_chosen(

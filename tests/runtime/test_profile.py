@@ -22,7 +22,8 @@ from taso_py.kernels.tile import CHANNELS_LAST, DENSE
 from taso_py.report.profile import Profile
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime import profile_run
-from taso_py.runtime.artifact import MODEL, PLAN, VERSION, as_json, read, reimport, serialize, write_files
+from taso_py.runtime.artifact import VERSION, read, reimport, serialize
+from taso_py.runtime.folder import MODEL, put
 from taso_py.runtime.profile import ProfileError, ProfileOptions, _Job, profile_source
 from taso_py.runtime.profile_run import Part, time_parts
 from taso_py.runtime.profile_trace import observe
@@ -122,7 +123,7 @@ def result(tmp_path: Path) -> Path:
     convolution = next(cover for cover in found if cover.name == "onednn.conv")
     plan = Plan({fused.root: fused.step(DENSE), convolution.root: convolution.step(CHANNELS_LAST)}).eager()
     said = {"version": VERSION, "model": MODEL, "runtime": "eager", "plan": dump(plan)}
-    write_files(tmp_path / "out", {MODEL: content, PLAN: as_json(said)})
+    put(tmp_path / "out", {MODEL: content}, said)
     return tmp_path / "out"
 
 

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from taso_py.runtime import program_file
 from taso_py.runtime.program_file import load_program
-from taso_py.runtime.spec import SourceError
+from taso_py.runtime.spec import InputSpec, SourceError
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -55,6 +55,17 @@ def test_a_program_saved_on_a_gpu_runs_on_the_cpu(path: str, monkeypatch: pytest
     assert {value.device for value in values if isinstance(value, Tensor)} == {CPU}
     assert not [node for node in program.graph.nodes if str(node.kwargs.get("device", CPU)) != "cpu"]
     assert torch.equal(program.module()(*args, **kwargs), torch.tensor([[4.0, 5.0, 6.0]] * 2))
+
+
+@pytest.mark.parametrize("specs", [(), (InputSpec((2, 3)),)])
+def test_the_default_device_is_not_where_a_program_is_read(path: str, specs: tuple[InputSpec, ...]) -> None:
+    torch.set_default_device("meta")
+    try:
+        program, args, kwargs = load_program(path, specs, CPU, None, 0)
+        result = program.module()(*args, **kwargs)
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(result, args[0] + torch.tensor([3.0, 4.0, 5.0]))
 
 
 class Doubled(nn.Module):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from taso_py.ir.errors import TasoError
 from taso_py.runtime import optimize, trial
-from taso_py.runtime.artifact import ArtifactError, UnsavableError, load
+from taso_py.runtime.artifact import UnsavableError, load
+from taso_py.runtime.folder import ArtifactError
 from taso_py.runtime.result import Optimized
 from taso_py.runtime.timing import Race
 from taso_py.runtime.timing import StopReason as RaceStop

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from taso_py.cost.environment import DeviceError
 from taso_py.ir.errors import TasoError
-from taso_py.runtime.source import SourceError, load_source
+from taso_py.runtime.source import Source, SourceError, load_source
 from taso_py.runtime.spec import InputSpec
 
 FACTORIES = """
@@ -311,3 +311,32 @@ def test_inputs_of_any_structure_keep_it(tmp_path: Path) -> None:
     (pair,) = source.args
     assert (pair.x.dtype, pair.y.dtype) == (torch.float64, torch.int64)
     assert source.callable()(pair).tolist() == [1.0, 2.0]
+
+
+class Counting(nn.Module):
+    """A sum with a constant, by way of a condition, that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = torch.ones(3)
+        self.calls = nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, *, up: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return torch.cond(up.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,)) + self.offset + self.calls
+
+
+def test_without_its_checks_a_saved_program_is_called_at_once() -> None:
+    sizes = {"x": {0: torch.export.Dim("batch")}, "up": None}
+    args, kwargs = (torch.zeros(2, 3),), {"up": torch.ones(1)}
+    exported = torch.export.export(Counting().eval(), args, kwargs, dynamic_shapes=sizes)
+    source = Source("counting", exported, args, kwargs)
+    module = source.unchecked()
+    assert not module._forward_pre_hooks
+    assert not module._forward_hooks
+    assert "_guards_fn" not in str(module.code)
+    for count in (1.0, 2.0):
+        assert torch.equal(module(*args, **kwargs), torch.full((2, 3), 2.0 + count))
+    assert torch.equal(module(torch.zeros(5, 3), up=-torch.ones(1)), torch.full((5, 3), 3.0))
+    eager = nn.Linear(3, 4)
+    assert Source("eager", eager, ()).unchecked() is eager

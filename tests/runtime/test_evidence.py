@@ -1,0 +1,52 @@
+"""What a report rests on: which comparison is of what is saved, which of what was timed, and what the original is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from taso_py.runtime.optimize import optimize
+from taso_py.runtime.source import Source
+from taso_py.runtime.trial import Judgement, Trial
+from taso_py.search.result import SearchResult
+from tests.runtime.test_trial import _clamped, _once, _search
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_what_is_saved_and_what_was_timed_are_told_apart(monkeypatch: pytest.MonkeyPatch, is_timed: bool) -> None:
+    """What is timed may be left out, as where a compiler draws other random numbers."""
+    judgements: list[Judgement] = []
+    hold = Trial.hold
+
+    def noted(trial: Trial, found: SearchResult, runtimes: Sequence[str]) -> Judgement:
+        judgements.append(hold(trial, found, runtimes))
+        return judgements[-1]
+
+    monkeypatch.setattr(Trial, "hold", noted)
+    monkeypatch.setattr(Trial, "_is_comparable", lambda *_: is_timed)
+    _search(monkeypatch, _once)
+    assert _clamped().report.applied
+    cases = ["example", "random x0.01", "random x1", "random x10"]
+    wanted = [(False, case) for case in cases] + [(True, case) for case in cases if is_timed]
+    assert [(output.as_timed, output.inputs) for output in judgements[0].comparison.outputs] == wanted
+
+
+def test_an_exported_program_is_timed_without_its_checks_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    unchecked = Source.unchecked
+
+    def counted(source: Source) -> nn.Module:
+        module = unchecked(source)
+        module.register_forward_hook(lambda *_: calls.append(1))
+        return module
+
+    monkeypatch.setattr(Source, "unchecked", counted)
+    program = torch.export.export(nn.ReLU(), (torch.ones(3),))
+    found = optimize(program, race_seconds=0.1, cache=False, kernels=False)
+    assert len(calls) > 10
+    assert found.keeps_original
+    with pytest.raises((AssertionError, RuntimeError), match=r"Guard failed|shape"):
+        found.module(torch.ones(4))

@@ -10,7 +10,7 @@ from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Open, open_size
 from taso_py.ir.types import DType, TensorType
-from taso_py.ops.elementwise import Relu
+from taso_py.ops.elementwise import Relu, Sub
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.index import GraphIndex
@@ -240,6 +240,28 @@ def test_matches_do_not_depend_on_what_was_matched_before() -> None:
     matcher.matches(parse_graph(products(3)))
     assert [bindings(match) for match in matcher.matches(graph)] == first
     assert all(isinstance(match.values["a"].node.op, Weight) for match in matcher.matches(graph))
+
+
+MERGE_THREE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,N], c: float[K,N]
+  source matmul(x, a), matmul(x, b), matmul(x, c)
+  target matmul(x, a), matmul(x, c), matmul(x, b)
+"""
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 3, 4), (4, 3, 2, 1)])
+def test_where_to_begin_depends_on_how_many_nodes_read_an_operand(counts: Sequence[int]) -> None:
+    matcher = Matcher(read_rules(MERGE + MERGE_THREE), keep_symmetric=True)
+    found = {count: matcher.matches(parse_graph(products(count, sizes=[4] * count))) for count in counts}
+    of_three = {count: sum(len(match.nodes) == 3 for match in matches) for count, matches in found.items()}
+    assert of_three == {1: 0, 2: 0, 3: 6, 4: 24}
+    assert {count: len(matches) - of_three[count] for count, matches in found.items()} == {1: 0, 2: 2, 3: 6, 4: 12}
+
+
+def test_inside_a_rule_readers_of_an_operand_may_be_one_node() -> None:
+    rule = "rule a: float[M], b: float[M], c: float[M] source add(sub(a, b), exp(sub(a, c))) target sub(a, c)"
+    graph = GraphIndex(parse_graph("graph(x: f32[4], y: f32[4]) { d = sub(x, y)  return add(d, exp(d)) }"))
+    found = Matcher(read_rules(rule)).around(graph, graph.by_operator[Sub])
+    assert [bindings(match) for match in found] == ["a=x, b=y, c=y, M=4"]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -40,7 +40,15 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         ImportRefusal: torch.export cannot.
     """
     given, named = told_apart(args, kwargs)
-    return _guarded(lambda: torch.export.export(module, given, named))
+    try:
+        return _guarded(lambda: torch.export.export(module, given, named))
+    except ImportRefusal as error:
+        # It takes traced parts, but not what was scripted, of which its message says nothing.
+        scripted = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+        if not scripted:
+            raise
+        what = f"part {scripted[0]} of the model" if scripted[0] else "the model"
+        raise ImportRefusal(f"{error}; {what} is TorchScript: use the module that it was made from") from error
 
 
 def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -105,6 +105,15 @@ def test_a_quantized_module_is_refused_with_advice_and_no_line_of_a_library() ->
         import_module(nn.Sequential(linear), (X,))
 
 
+@pytest.mark.filterwarnings("ignore:`?torch.jit:DeprecationWarning")
+def test_torchscript_is_refused_by_name() -> None:
+    scripted = torch.jit.script(nn.Linear(3, 2))
+    with pytest.raises(ImportRefusal, match=r"ScriptModule is .*; the model is TorchScript: use the"):
+        import_module(scripted, (X,))
+    with pytest.raises(ImportRefusal, match=r"; part 1 of the model is TorchScript: use the module that"):
+        import_module(nn.Sequential(nn.ReLU(), scripted), (X,))
+
+
 class Filling(nn.Module):
     def forward(self, x: Tensor, device: str = "cpu") -> Tensor:
         return x + torch.rand(3, device=device)

@@ -20,18 +20,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.schema import bind
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.opaque import draws
-from taso_py.frontend.source import TORCH_FOLDER, refuse
+from taso_py.frontend.source import is_outside, refuse
 
 _T = TypeVar("_T")
 _OWN_FOLDER = str(Path(__file__).parent)
-_LIBRARY = Path(contextlib.__file__).parent
 
 
 def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
@@ -41,7 +40,15 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         ImportRefusal: torch.export cannot.
     """
     given, named = told_apart(args, kwargs)
-    return _guarded(lambda: torch.export.export(module, given, named))
+    try:
+        return _guarded(lambda: torch.export.export(module, given, named))
+    except ImportRefusal as error:
+        # It takes traced parts, but not what was scripted, of which its message says nothing.
+        scripted = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+        if not scripted:
+            raise
+        what = f"part {scripted[0]} of the model" if scripted[0] else "the model"
+        raise ImportRefusal(f"{error}; {what} is TorchScript: use the module that it was made from") from error
 
 
 def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -66,7 +73,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
             the random generator.
     """
     _forget_derived_ranges(exported.graph)
-    with _idle_dropout_shares(exported.graph):
+    with _idle_dropout_shares(exported.graph), _falling_back(exported.graph):
         functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
         before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
@@ -101,13 +108,34 @@ def _forget_derived_ranges(graph: fx.Graph) -> None:
 
     A program that was loaded from a file has them, and torch's decomposition then fails on what is no symbol.
     """
-    for node in graph.nodes:
-        val = node.meta.get("val")
-        if isinstance(val, FakeTensor) and val.fake_mode.shape_env is not None:
-            ranges = val.fake_mode.shape_env.var_to_range
-            for expression in [key for key in ranges if not key.is_Symbol]:
-                del ranges[expression]
-            return
+    mode = fake_mode_of(graph)
+    if mode is not None and mode.shape_env is not None:
+        ranges = mode.shape_env.var_to_range
+        for expression in [key for key in ranges if not key.is_Symbol]:
+            del ranges[expression]
+
+
+@contextlib.contextmanager
+def _falling_back(graph: fx.Graph) -> Generator[None]:
+    """Lets operators tell of what they return by a call on zeros where PyTorch knows no other way, as in an export.
+
+    A program that was loaded from a file forbids it, and could not be taken apart where the one that was saved can.
+    """
+    mode = fake_mode_of(graph)
+    if mode is None:
+        yield
+        return
+    before, mode.allow_fallback_kernels = mode.allow_fallback_kernels, True
+    try:
+        yield
+    finally:
+        mode.allow_fallback_kernels = before
+
+
+def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
+    """The mode of a program's fake tensors, all of which have the same; None if there are no tensors."""
+    values = (node.meta.get("val") for node in graph.nodes)
+    return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
 
 
 @cache
@@ -167,6 +195,11 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "a buffer that the model writes to overlaps in memory with another tensor; clone one of them",
     ),
     (
+        r"__obj_flatten__|PackedParams",
+        "it holds packed weights or other objects of TorchScript, as quantized modules do; optimize it before it is "
+        "quantized",
+    ),
+    (
         r"[Dd]ata.dependent|[Uu]nbacked|control.?flow",
         "control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
     ),
@@ -186,10 +219,9 @@ def explain(error: Exception) -> str:
 
 
 def _user_line(error: Exception) -> str:
-    """Where in the model the error arose: the innermost frame that is neither torch's nor Python's own nor ours."""
+    """Where in the model the error arose: the innermost frame that is none of torch, Python or ours."""
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith((TORCH_FOLDER, _OWN_FOLDER, "<"))]
-    outside = [frame for frame in outside if Path(frame.filename).parent != _LIBRARY]
+    outside = [frame for frame in frames if is_outside(frame.filename) and not frame.filename.startswith(_OWN_FOLDER)]
     if not outside:
         return ""
     frame = outside[-1]

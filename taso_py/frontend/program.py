@@ -22,7 +22,7 @@ from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import write
 from taso_py.frontend.errors import ImportRefusal
-from taso_py.frontend.export import export, functionalize
+from taso_py.frontend.export import export, fake_mode_of, functionalize
 from taso_py.frontend.importer import Importer
 from taso_py.frontend.original import OriginalRun, run_original
 from taso_py.frontend.sizes import OpenSizeError, Sizes
@@ -142,7 +142,7 @@ def _conditions(exported: ExportedProgram) -> nn.Module | None:
 def _mode_and_device(graph: fx.Graph) -> tuple[FakeTensorMode, torch.device]:
     """The mode of the program's fake tensors, and the device that it computes on: that of the first that is not CPU."""
     fakes = [node.meta["val"] for node in graph.nodes if isinstance(node.meta.get("val"), FakeTensor)]
-    mode = fakes[0].fake_mode if fakes else FakeTensorMode()
+    mode = fake_mode_of(graph) or FakeTensorMode()
     devices = [fake.device for fake in fakes]
     return mode, next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 

@@ -66,21 +66,23 @@ class Sizes:
             expression = size.node.expr
             unknown = sorted(expression.free_symbols - self._ours.keys(), key=str)
             if unknown:
-                value = self._solved(expression, unknown, actual)
-                found = Open(f"{name}.{axis}", value, *_bounds(ranges.get(unknown[0])))
+                factor, rest = self._parted(expression, unknown)
+                value, left = divmod(actual - _number(rest), factor)
+                if left:
+                    raise OpenSizeError(f"dimension {axis} of input {name} is {actual}, which {expression} cannot be")
+                told = _told_by(f"{name}.{axis}", factor, rest)
+                found = Open(told, value, *_bounds(ranges.get(unknown[0])))
                 if value < found.least:
                     raise OpenSizeError(f"dimension {axis} of input {name} is open and {actual} in the example")
                 self._ours[unknown[0]], self._theirs[found] = found, unknown[0]
 
-    def _solved(self, expression: Any, unknown: Sequence[Any], actual: int) -> int:
-        """What the only unknown symbol of a linear expression is in the example."""
+    def _parted(self, expression: Any, unknown: Sequence[Any]) -> tuple[int, Dim]:
+        """What the only unknown symbol of a linear expression is multiplied by, and what is added."""
         if len(unknown) == 1:
             factor = expression.coeff(unknown[0], 1)
             rest = sympy.expand(expression - factor * unknown[0])
             if factor.is_Integer and unknown[0] not in rest.free_symbols:
-                known = at_example(self._converted(rest))
-                if isinstance(known, int) and (actual - known) % int(factor) == 0:
-                    return (actual - known) // int(factor)
+                return int(factor), self._converted(rest)
         raise OpenSizeError(f"a size of an input is {expression}, which does not tell what its parts are")
 
     def dim(self, size: Any) -> Dim:
@@ -162,6 +164,24 @@ class Sizes:
         """Lets torch decide by the example sizes without taking that for true of all others."""
         environment = self.mode.shape_env
         return nullcontext() if environment is None else environment.suppress_guards()
+
+
+def _number(size: Dim) -> int:
+    """What a size is in the example inputs."""
+    number = at_example(size)
+    assert isinstance(number, int)
+    return number
+
+
+def _told_by(place: str, factor: int, rest: Dim) -> str:
+    """How callers find a size from the dimension that is ``factor * size + rest``."""
+    if isinstance(rest, int):
+        alone = f"{place} {'-' if rest > 0 else '+'} {abs(rest)}" if rest else place
+    else:
+        alone = f"{place} - ({rest})"
+    if factor == 1:
+        return alone
+    return f"{alone} // {factor}" if rest == 0 else f"({alone}) // {factor}"
 
 
 def _bounds(bounds: Any) -> tuple[int, int | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,13 +22,20 @@ from taso_py.frontend.sizes import OpenSizeError, Sizes
 from taso_py.ir.types import TensorType
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
-TORCH_FOLDER = f"{Path(torch.__file__).parent}{os.sep}"
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
+
+
+def is_outside(file: str) -> bool:
+    """Whether code is neither PyTorch's nor Python's own; packages may be in a folder of Python's."""
+    return not file.startswith((_TORCH, "<")) and (not file.startswith(_PYTHON) or bool(_PACKAGES.search(file)))
 
 
 def source_line(node: fx.Node) -> str:
-    """``file.py:12: y = self.conv(x)``: the innermost frame outside torch; or the module's path, or the node's name."""
+    """``file.py:12: y = self.conv(x)``: the innermost frame of a model; or the module's path, or the node's name."""
     frames = [match for match in _FRAME.finditer(node.meta.get("stack_trace") or "") if match["file"][0] != "<"]
-    outside = [frame for frame in frames if not frame["file"].startswith(TORCH_FOLDER)]
+    outside = [frame for frame in frames if is_outside(frame["file"])]
     if frames:
         frame = (outside or frames)[-1]
         return f"{Path(frame['file']).name}:{frame['line']}: {frame['code'].strip()}"

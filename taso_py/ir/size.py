@@ -33,7 +33,7 @@ class Open:
     """An atom: a size of a model's inputs that callers choose."""
 
     name: str
-    """Where it is chosen: ``x.0`` is the first dimension of the input ``x``."""
+    """Where it is chosen: ``x.0`` is the first dimension of the input ``x``, ``x.0 // 2`` half of that."""
     example: int
     """What it is in the example inputs; latencies are measured there."""
     least: int
@@ -42,7 +42,8 @@ class Open:
     """What it is at most."""
 
     def __str__(self) -> str:
-        return f"{self.name}{{{self.example} in {self.range}}}"
+        name = f"({self.name})" if " " in self.name else self.name
+        return f"{name}{{{self.example} in {self.range}}}"
 
     @property
     def range(self) -> str:

@@ -22,6 +22,7 @@ from taso_py.backend import Plan, Program
 from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
+from taso_py.backend.writes import is_write
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
@@ -52,7 +53,7 @@ from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import
+from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import, may_be_random
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
@@ -63,6 +64,11 @@ AUTOCAST = (
     "model that is to run under autocast into a module that enters it in forward"
 )
 """Why autocast around it is refused."""
+IN_TRAINING = (
+    "the model is in training mode, and so is the result: it draws random numbers or writes to buffers; call eval() "
+    "before optimizing for one that predicts"
+)
+"""What is noted of dropout that drops, and of batch normalisation that takes the batch's statistics."""
 
 
 def optimize(
@@ -130,6 +136,14 @@ def _check_circumstances(device: torch.device) -> None:
         raise OptimizeError(AUTOCAST)
 
 
+def _in_training(source: Source, program: Program) -> Sequence[str]:
+    """What to tell of a model that nobody put into evaluation mode, where that may make a difference."""
+    if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
+        return ()
+    acts = any(is_write(effect) or may_be_random(effect) for effect in program.graph.effects)
+    return (IN_TRAINING,) if acts else ()
+
+
 def read_rules(options: Options, path: Path | None = None) -> Sequence[Substitution]:
     """The rules of a file or folder; by default those that a search is meant for.
 
@@ -168,7 +182,7 @@ def optimize_source(
         program = program or owned(import_source(source))
         _check_circumstances(program.device)
         with state_kept(program, [source.callable()]):
-            notes = [*check_import(source, program, options.seed)]
+            notes = [*_in_training(source, program), *check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
                 notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
             if output is not None:

@@ -243,7 +243,7 @@ class Trial:
         """Whether what was timed can be compared: not the original itself, nor where compilers draw other numbers."""
         if finalist.name == ORIGINAL:
             return False
-        return finalist.runtime == "eager" or not any(map(_may_draw, self.program.graph.effects))
+        return finalist.runtime == "eager" or not any(map(may_be_random, self.program.graph.effects))
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
         """The finalist as it is saved, program and plan, and the module loaded from that; or as it is.
@@ -364,7 +364,7 @@ def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
     return one.name != ORIGINAL and not one.candidate.applied and one.runtime == other.runtime
 
 
-def _may_draw(effect: Node) -> bool:
+def may_be_random(effect: Node) -> bool:
     """Whether an effect may draw random numbers, not only write or check something."""
     return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
 

@@ -127,8 +127,8 @@ def test_arguments_of_sizes_that_do_not_fit_are_refused() -> None:
     built = build(import_program(exported(add, [(8, 3), (3, 4)], [{0: 2 * height, 1: BATCH}, {0: BATCH}])))
     assert built(torch.ones(18, 5), torch.ones(5, 4)).shape == (18, 4)
     for shapes, message in (
-        (((7, 3), (3, 4)), r"args_0\.0 must be 6"),
-        (((20, 3), (3, 4)), r"args_0\.0 may be 2 to 9 in this module, not 10"),
+        (((7, 3), (3, 4)), r"args_0\.0 must be 6 \(2\*\(args_0\.0 // 2\)"),
+        (((20, 3), (3, 4)), r"dimension args_0\.0 // 2 may be 2 to 9 in this module, not 10"),
         (((8, 0), (0, 4)), r"args_0\.1 may be 1 or more"),
         (((8, 3), (5, 4)), r"args_1\.0 must be 3 \(args_0\.1"),
         (((8, 3), (3, 5)), r"shape \[any, 4\]"),
@@ -136,6 +136,14 @@ def test_arguments_of_sizes_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             built(*(torch.ones(shape) for shape in shapes))
+
+
+def test_a_size_is_named_by_how_callers_find_it() -> None:
+    height, width, depth = (Dim(name, min=2) for name in ("height", "width", "depth"))
+    shapes, dims = [(6, 9), (12, 7)], [{0: height, 1: 2 * width + 1}, {0: 2 * height, 1: 2 * depth - 1}]
+    program = import_program(exported(Function(lambda x, y: (x.sum(), y.sum())), shapes, dims))
+    assert [size.name for size in program.open] == ["args_0.0", "(args_0.1 - 1) // 2", "(args_1.1 + 1) // 2"]
+    assert str(program.graph.inputs[0].types[0].shape[1]) == "2*((args_0.1 - 1) // 2){4 in 2..}+1"
 
 
 def test_the_example_may_have_another_size_than_the_export() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.ao.nn.quantized import dynamic
 from torch.nn import functional
 
 from taso_py.frontend import ImportRefusal, import_module
@@ -105,6 +106,22 @@ def test_an_argument_that_cannot_be_copied_is_refused(kind: str) -> None:
     ) as caught:
         import_module(Model(lambda s, x, y: x), (X, make()))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_a_quantized_module_is_refused_with_advice_and_no_line_of_a_library() -> None:
+    linear = dynamic.Linear(3, 2)
+    with pytest.raises(ImportRefusal, match=r"cannot export the model: it holds packed weights .* quantized \(torch"):
+        import_module(nn.Sequential(linear), (X,))
+
+
+@pytest.mark.filterwarnings("ignore:`?torch.jit:DeprecationWarning")
+def test_torchscript_is_refused_by_name() -> None:
+    scripted = torch.jit.script(nn.Linear(3, 2))
+    with pytest.raises(ImportRefusal, match=r"ScriptModule is .*; the model is TorchScript: use the"):
+        import_module(scripted, (X,))
+    with pytest.raises(ImportRefusal, match=r"; part 1 of the model is TorchScript: use the module that"):
+        import_module(nn.Sequential(nn.ReLU(), scripted), (X,))
 
 
 class Filling(nn.Module):

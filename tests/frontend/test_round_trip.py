@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taso_py.backend import build
-from taso_py.frontend import import_module
+from taso_py.frontend import import_module, import_program
 from taso_py.runtime import zoo
 from taso_py.runtime.roundtrip import round_trip as zoo_round_trip
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
@@ -299,6 +300,14 @@ def test_trees_keywords_and_plain_values() -> None:
     program = round_trip(Model(forward), randn(3), flag=False, d=d)
     found = build(program)(randn(3), d=d, flag=False)
     assert torch.equal(found["b"][0]["c"], randn(3) + d["k"])
+
+
+def test_an_operator_without_a_fake_form_is_imported_from_a_file_too() -> None:
+    model = Model(lambda s, x: torch.fake_quantize_per_tensor_affine(x, 0.05, 128, 0, 255) + x)
+    file, x = io.BytesIO(), randn(3, 4)
+    torch.export.save(torch.export.export(model, (x,)), file)
+    file.seek(0)
+    assert torch.equal(build(import_program(torch.export.load(file)))(x), model(x))
 
 
 @pytest.mark.parametrize("name", ["nasrnn", "squeezenet1_1", "bert_base", "llama", "t5_eager_attention"])

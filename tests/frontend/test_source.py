@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -27,6 +28,13 @@ def test_the_innermost_frame_outside_torch_counts() -> None:
 def test_a_package_whose_name_begins_with_torch_is_not_torch() -> None:
     beside = str(Path(torch.__file__).parent.parent / "torchvision" / "resnet.py")
     assert source_line(node("mine.py", beside)) == "resnet.py:2: code 2"
+
+
+def test_the_standard_library_is_left_out_but_for_packages_in_it() -> None:
+    library = sysconfig.get_path("stdlib")
+    assert source_line(node("mine.py", f"{library}/contextlib.py")) == "mine.py:1: code 1"
+    beside = f"{library}/site-packages/timm/layers.py"
+    assert source_line(node("mine.py", beside, f"{library}/functools.py")) == "layers.py:2: code 2"
 
 
 def test_without_frames_the_module_is_named() -> None:

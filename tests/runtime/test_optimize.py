@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from taso_py.ir.errors import TasoError
 from taso_py.runtime.artifact import load
-from taso_py.runtime.optimize import optimize
+from taso_py.runtime.optimize import IN_TRAINING, optimize
 from tests.round_trips import Model
 
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
@@ -44,6 +44,17 @@ def test_autocast_around_the_job_is_refused() -> None:
         optimize(model, X, **QUICK)
     with torch.autocast("cpu", enabled=False):
         assert optimize(model, X, **QUICK).report.comparison_passed
+
+
+@pytest.mark.parametrize(
+    ("layer", "differs"),
+    [(nn.Dropout(0.5), True), (nn.BatchNorm1d(8), True), (nn.Dropout(0.0), False), (nn.Linear(8, 8), False)],
+    ids=["dropout", "batch normalisation", "idle dropout", "linear"],
+)
+def test_training_mode_is_noted_where_it_makes_a_difference(layer: nn.Module, differs: bool) -> None:
+    model = nn.Sequential(layer)
+    assert (IN_TRAINING in optimize(model, X, **QUICK).report.notes) == differs
+    assert IN_TRAINING not in optimize(model.eval(), X, **QUICK).report.notes
 
 
 def test_what_is_on_the_meta_device_is_refused() -> None:

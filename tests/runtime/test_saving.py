@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from taso_py.frontend import ImportRefusal
 from taso_py.ir.errors import TasoError
-from taso_py.runtime import optimize, trial
+from taso_py.runtime import artifact, optimize, trial
 from taso_py.runtime.artifact import UnsavableError, load
 from taso_py.runtime.folder import ArtifactError
 from taso_py.runtime.result import Optimized
@@ -77,14 +78,15 @@ def test_sizes_may_be_open_in_what_cannot_be_saved() -> None:
     assert isinstance(found.module(X[:3]), torch.return_types.max)
 
 
-def _quantized(_: Model, x: Tensor) -> Tensor:
-    return torch.fake_quantize_per_tensor_affine(x.relu(), 0.1, 0, -128, 127)
+def _not_imported(*_: object) -> None:
+    raise ImportRefusal("cannot export the model, says somebody")
 
 
 def test_what_cannot_be_imported_again_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of a result with kernels is imported to find them again."""
     monkeypatch.setattr(trial, "race", _all_lead)
-    found = _optimized(Model(_quantized), (X,), kernels=True)
+    monkeypatch.setattr(artifact, "import_program", _not_imported)
+    found = _optimized(Model(lambda _, x: x.relu()), (X,), kernels=True)
     assert any(note.startswith("cannot be saved (cannot export the model") for note in found.report.notes)
 
 
@@ -92,10 +94,12 @@ def test_what_cannot_be_imported_again_is_refused_before_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimize, "search", _not_reached)
+    monkeypatch.setattr(artifact, "import_program", _not_imported)
+    model = Model(lambda _, x: x.relu())
     with pytest.raises(ArtifactError, match=r"a saved result could not be read again: .*; leave --output out"):
-        _optimized(Model(_quantized), (X,), tmp_path, kernels=True)
+        _optimized(model, (X,), tmp_path, kernels=True)
     with pytest.raises(TasoError, match="the search was reached"):
-        _optimized(Model(_quantized), (X,), tmp_path, kernels=False)
+        _optimized(model, (X,), tmp_path, kernels=False)
 
 
 @pytest.mark.usefixtures("small_roofline")

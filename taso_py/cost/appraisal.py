@@ -112,7 +112,12 @@ def revise(
     revision = _Revision(before, graph, images, prices, frozenset(formats), rim)
     zone = revision.dissolve(revision.zone(touched))
     values = {value for node in {*touched, *zone} for value in node.outputs if is_formatted(value)}
-    return min([way.settled(values) for way in revision.filled(zone)], key=lambda appraisal: appraisal.seconds)
+    first, *others = sorted(revision.filled(zone), key=_Revision.least)  # the one that is likely to win
+    best = first.settled(values)
+    for way in others:
+        if way.least() * SURELY < best.seconds:
+            best = min(best, way.settled(values), key=lambda appraisal: appraisal.seconds)
+    return best
 
 
 class _Revision:
@@ -262,6 +267,10 @@ class _Revision:
         slots = (self._slots.get(self._homes.get(other, other)) for other in self._connected(node))
         return any(slot is not None and slot.matters for slot in slots)
 
+    def least(self) -> float:
+        """What the slots cost at least, whatever their formats."""
+        return fsum([min(slot.own) for slot in self._slots.values()])
+
     def settled(self, values: Set[Value]) -> Appraisal:
         """The appraisal once formats are chosen: of new slots, and of others as far as that pays.
 
@@ -269,13 +278,24 @@ class _Revision:
             values: those whose conversion may cost something else than before, whatever is chosen.
         """
         free = [root for root in self._filled if len(self._slots[root].pairs) > 1]
-        labellings = [self._descended(free, label) for label in ((0, 1) if free else ())]
+        labellings = self._labellings(free)
         changed = set(self._filled).union(*labellings)
         around = set[Value]().union(*map(self._around, changed))
         if labellings:
             best = min(labellings, key=lambda labels: self._seconds(changed, around, labels))
             self._slots.update((root, replace(self._slots[root], label=label)) for root, label in best.items())
         return self._result(values | around)
+
+    def _labellings(self, free: Sequence[Node]) -> list[dict[Node, int]]:
+        """Labels of slots, once from each start; from one if nothing is converted then and all are at their fastest."""
+        found: list[dict[Node, int]] = []
+        for label in (1, 0) if free else ():
+            found.append(labels := self._descended(free, label))
+            around = set[Value]().union(*map(self._around, labels))
+            least = fsum([min(self._slots[root].own) for root in labels])
+            if self._seconds(labels.keys(), around, labels) * SURELY <= least:
+                break
+        return found
 
     def _descended(self, free: Sequence[Node], start: int) -> dict[Node, int]:
         """Labels of free slots, all the same to begin with, and of those around, that no single change improves."""

@@ -43,6 +43,8 @@ RUN_S, CALL_S = 0.2, 0.01
 """Time to measure a run for, and each of its calls beside it."""
 PASSES = 5
 """How often a run and its calls are measured one after the other: the machine may change its pace meanwhile."""
+PASSES_S = 12.0
+"""How long that goes on, a multiple of what it takes: where other programs hold the cores, each pass takes minutes."""
 TURNING = 8
 """How many times fewer weights a cover reads before the same again in turns, where others read theirs in between."""
 PLAIN_NAME = "torch:"
@@ -244,8 +246,8 @@ class Latencies:
         """
         with torch.no_grad():
             calls = {key: timed_call(*where, self._device, self._ring) for key, where in covers.items()}
-            found = []
-            for _ in range(PASSES):
+            found, begun = [], time.perf_counter()
+            while not found or (len(found) < PASSES and time.perf_counter() - begun < PASSES_S):
                 together = self.of_run(run, RUN_S).median_s
                 apart = {key: self.of_run(call, CALL_S).median_s for key, call in calls.items()}
                 found.append((together, apart))

@@ -46,6 +46,8 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.1
 TURNS = 48
 """How often each call is sampled of those that are measured in turns."""
+LEAST_TURNS, TURNS_S = 12, 20.0
+"""How often it is where that takes so long, as it does where other programs hold the cores."""
 LAUNCHES = 10
 """How many products a GPU is probed by at once, or an interruption of one launch would be all that is seen."""
 LARGEST_KEPT = 31 << 20
@@ -170,14 +172,14 @@ class Measuring:
         timers = {what: clock.bind(call) for what, call in calls.items()}
         repeats = {what: repeats_for(clock, calls[what], timer) for what, timer in timers.items()}
         samples = {what: list[float]() for what in calls}
-        order, calm = random.Random(0), list[bool]()
-        for _ in range(TURNS):
+        order, calm, begun = random.Random(0), list[bool](), time.perf_counter()
+        while len(calm) < (TURNS if time.perf_counter() - begun < TURNS_S else LEAST_TURNS):
             for what in order.sample(list(calls), len(calls)):
                 if not isinstance(calls[what], Prepared):
                     timers[what](repeats[what])
                 samples[what].append(timers[what](repeats[what]) / repeats[what])
             calm.append(self.is_calm)
-        return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > TURNS
+        return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > len(calm)
 
     def _wait(self) -> None:
         """Waits a little, for as long as there is patience."""

@@ -153,7 +153,7 @@ class _Anchors:
 
     def _readers(self, node: Node, index: GraphIndex) -> _Readers:
         kinds = [type(user.op) for user in index.users[node]]
-        return frozenset([(kind, min(self._most, kinds.count(kind))) for kind in kinds])
+        return frozenset([(kind, min(self._most, kinds.count(kind))) for kind in set(kinds)])
 
 
 def _are_read(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:

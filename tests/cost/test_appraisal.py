@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from statistics import mean
 
 import pytest
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.appraisal import REACH, Appraisal, appraise, revise
+from taso_py.cost.appraisal import (
+    REACH,
+    Appraisal,
+    _Revision,
+    appraise,
+    revise,
+)
 from taso_py.cost.choice import Rim, choose, is_running
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
@@ -177,6 +183,26 @@ def test_a_revised_appraisal_is_nearly_that_of_a_fresh_look() -> None:
     assert mean(ratios) < 1.01
     assert max(ratios) < 1.5
     assert sum(ratio < 1 + 1e-9 for ratio in ratios) > 0.9 * len(ratios)
+
+
+def test_a_way_to_revise_that_is_passed_over_would_not_have_been_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle, settled = _Revision.settled, list[_Revision]()
+
+    def count(revision: _Revision, values: Set[Value]) -> Appraisal:
+        settled.append(revision)
+        return settle(revision, values)
+
+    def walked() -> tuple[list[float], int]:
+        settled.clear()
+        seconds = [appraisal.seconds for seed in range(50) for _, appraisal, _ in rewritings(seed, 14, 12)]
+        return seconds, len(settled)
+
+    monkeypatch.setattr(_Revision, "settled", count)
+    some = walked()
+    monkeypatch.setattr(_Revision, "least", lambda _: 0.0)
+    all_ = walked()
+    assert some[0] == pytest.approx(all_[0])
+    assert some[1] < all_[1]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -127,3 +127,15 @@ def test_in_turns_a_call_that_is_not_prepared_is_called_before_it_is_timed(monke
     done.clear()
     Measuring(CPU, Told(repeat(True))).in_turns({"plain": prepared.call})
     assert done == ["prepared"] * 2 * measuring.TURNS
+
+
+def test_turns_that_take_too_long_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "repeats_for", lambda *_: 1)
+    monkeypatch.setattr(measuring, "TURNS_S", 0.0)
+    done: list[str] = []
+    calls = {"a": lambda: done.append("a"), "b": lambda: done.append("b")}
+    half = measuring.LEAST_TURNS // 2
+    for calm, believed in ((half + 1, True), (half, False)):
+        here = Measuring(CPU, Told(iter([True] * calm + [False] * (measuring.LEAST_TURNS - calm))))
+        assert here.in_turns(calls)[1] is believed
+    assert done.count("a") == done.count("b") == 2 * 2 * measuring.LEAST_TURNS

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from taso_py.cost import latencies
 from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
@@ -61,6 +62,17 @@ def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_canno
     assert asked == [False, True]
     assert [cost.scale for cost in costs] == [1.5, 1.0]
     assert "not in a run: this cannot be captured" in caplog.text
+
+
+@pytest.mark.parametrize(("most_s", "passes"), [(1e9, latencies.PASSES), (0.0, 1)])
+def test_a_run_and_its_calls_are_measured_several_times_unless_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch, most_s: float, passes: int
+) -> None:
+    monkeypatch.setattr(latencies, "PASSES_S", most_s)
+    monkeypatch.setattr(latencies.Latencies, "of_run", lambda *_: Latency(1.0, 1.0, 1.0, 9, 0))
+    with LatencyDatabase(":memory:") as database:
+        found = CostModel(CPU, database).latencies.beside(lambda: None, {})
+    assert found == [(1.0, {})] * passes
 
 
 def test_where_nothing_runs_what_is_known_there_counts_and_nothing_else() -> None:

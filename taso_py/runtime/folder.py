@@ -89,7 +89,7 @@ def check_whole(directory: Path, files: Mapping[str, str]) -> None:
     Raises:
         ArtifactError: they are not.
     """
-    for name in files.keys() - {ONNX, CODE}:
+    for name in sorted(files.keys() - {ONNX, CODE}):
         if (directory / name).is_file():
             with (directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -112,10 +112,11 @@ def revise(
     revision = _Revision(before, graph, images, prices, frozenset(formats), rim)
     zone = revision.dissolve(revision.zone(touched))
     values = {value for node in {*touched, *zone} for value in node.outputs if is_formatted(value)}
-    first, *others = sorted(revision.filled(zone), key=_Revision.least)  # the one that is likely to win
+    least = {way: way.least() for way in revision.filled(zone)}
+    first, *others = sorted(least, key=least.__getitem__)  # the one that is likely to win
     best = first.settled(values)
     for way in others:
-        if way.least() * SURELY < best.seconds:
+        if least[way] * SURELY < best.seconds:
             best = min(best, way.settled(values), key=lambda appraisal: appraisal.seconds)
     return best
 

@@ -245,7 +245,6 @@ class Labelling:
         self._rim, self._returned = rim, rim.returned(problem.graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
         """What may have to be converted."""
-        self._known_around: dict[int, Sequence[Value]] = {}
 
     def plan(self, labels: Sequence[int]) -> Plan:
         """The plan under labels."""
@@ -313,12 +312,8 @@ class Labelling:
         return [other for other in (*makers, *readers) if other != i and len(self.pairs[other]) > 1]
 
     def _around(self, i: int) -> Sequence[Value]:
-        """The values of rank 4 that a cover reads and gives, remembered."""
-        known = self._known_around.get(i)
-        if known is None:
-            cover = self.covers[i]
-            known = self._known_around[i] = [*cover.formatted_operands, *cover.formatted_outputs]
-        return known
+        """The values of rank 4 that a cover reads and gives."""
+        return self.covers[i].formatted_operands + self.covers[i].formatted_outputs
 
     def _cut(self, labels: Sequence[int], free: Sequence[int]) -> list[int]:
         """The best labels, given those that are not free: a minimum cut between dense (source) and channels last."""

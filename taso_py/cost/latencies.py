@@ -24,7 +24,7 @@ from taso_py.backend.plan import Format
 from taso_py.cost.clock import Latency, TimingError
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
-from taso_py.cost.measuring import Measuring
+from taso_py.cost.measuring import Measuring, rounds
 from taso_py.cost.pace import Pacer, Reference, usual_pace
 from taso_py.cost.usual import Pace
 from taso_py.ir.errors import InvariantError, first_line
@@ -246,8 +246,8 @@ class Latencies:
         """
         with torch.no_grad():
             calls = {key: timed_call(*where, self._device, self._ring) for key, where in covers.items()}
-            found, begun = [], time.perf_counter()
-            while not found or (len(found) < PASSES and time.perf_counter() - begun < PASSES_S):
+            found = []
+            for _ in rounds(PASSES, 1, PASSES_S):
                 together = self.of_run(run, RUN_S).median_s
                 apart = {key: self.of_run(call, CALL_S).median_s for key, call in calls.items()}
                 found.append((together, apart))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -172,8 +172,8 @@ class Measuring:
         timers = {what: clock.bind(call) for what, call in calls.items()}
         repeats = {what: repeats_for(clock, calls[what], timer) for what, timer in timers.items()}
         samples = {what: list[float]() for what in calls}
-        order, calm, begun = random.Random(0), list[bool](), time.perf_counter()
-        while len(calm) < (TURNS if time.perf_counter() - begun < TURNS_S else LEAST_TURNS):
+        order, calm = random.Random(0), list[bool]()
+        for _ in rounds(TURNS, LEAST_TURNS, TURNS_S):
             for what in order.sample(list(calls), len(calls)):
                 if not isinstance(calls[what], Prepared):
                     timers[what](repeats[what])
@@ -187,6 +187,15 @@ class Measuring:
         while not self._probe.is_calm() and time.perf_counter() - start < self._patience_s:
             time.sleep(PAUSE_S)
         self._patience_s -= time.perf_counter() - start
+
+
+def rounds(most: int, least: int, seconds: float) -> Iterator[int]:
+    """Counts the rounds of a measurement: up to ``most``, but no further than ``least`` once so long a time is over."""
+    begun = time.perf_counter()
+    for number in range(most):
+        if number >= least and time.perf_counter() - begun >= seconds:
+            return
+        yield number
 
 
 def _settle_allocator() -> None:

@@ -220,10 +220,10 @@ class CostModel:
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         """The latency of laying a value out in a memory format; where both are the same order, nothing is moved."""
-        (node, output), known = value, self._conversions.get(value.node)
+        node, output = value
+        known, place = self._conversions.get(node), (output, format_)
         if known is None:
             known = self._conversions[node] = {}
-        place = output, format_
         if place not in known:
             known[place] = self.scale * self.latencies.of_conversion(value, format_)
         return known[place]

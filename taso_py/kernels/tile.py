@@ -58,14 +58,14 @@ class Cover:
         return self.nodes[-1]
 
     @cached_property
-    def formatted_operands(self) -> Sequence[Value]:
+    def formatted_operands(self) -> tuple[Value, ...]:
         """The operands that have a choice of memory format, each once."""
-        return [value for value in dict.fromkeys(self.operands) if is_formatted(value)]
+        return tuple([value for value in dict.fromkeys(self.operands) if is_formatted(value)])
 
     @cached_property
-    def formatted_outputs(self) -> Sequence[Value]:
+    def formatted_outputs(self) -> tuple[Value, ...]:
         """The outputs that have one."""
-        return [value for value in self.root.outputs if is_formatted(value)]
+        return tuple([value for value in self.root.outputs if is_formatted(value)])
 
     def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
         """The kernel with these static operands packed, as far as others have not packed them.

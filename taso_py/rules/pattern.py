@@ -6,10 +6,9 @@ bound and every equation between the source and the graph holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, partial
-from operator import eq
+from functools import cached_property
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -158,15 +157,16 @@ def _variable(type_: TensorType) -> VariableType:
 def _readers(operators: Sequence[PatternOperator], place: int, roots: Set[int]) -> tuple[Counts, ...]:
     """What must read the operands of an operator, and the operator; nothing is said where operands may be swapped."""
 
-    def needed(is_read: Callable[[Slot], bool]) -> Counts:
-        readers = [number for number, reader in enumerate(operators) if any(map(is_read, reader.operands))]
-        # Only what is replaced is matched to nodes that are surely distinct.
-        distinct = [type(operators[number].op) for number in readers if number in roots]
-        return {kind: max(1, distinct.count(kind)) for kind in (type(operators[number].op) for number in readers)}
+    def needed(slots: Set[Slot]) -> Counts:
+        """How many nodes of each kind read some slots; only those of roots are surely distinct."""
+        reading = [(n, type(reader.op)) for n, reader in enumerate(operators) if not slots.isdisjoint(reader.operands)]
+        distinct = [kind for number, kind in reading if number in roots]
+        return {kind: max(1, distinct.count(kind)) for _, kind in reading}
 
     operator = operators[place]
-    operands = [{} if operator.swappable else needed(partial(eq, slot)) for slot in operator.operands]
-    return (*operands, needed(lambda slot: _is(slot, place)))
+    operands = [{} if operator.swappable else needed({slot}) for slot in operator.operands]
+    given = {slot for reader in operators for slot in reader.operands if _is(slot, place)}
+    return (*operands, needed(given))
 
 
 def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[Entrance, ...]:

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from taso_py.cost import latencies, measuring, roofline
+from taso_py.cost import contention, latencies, measuring, roofline
 from taso_py.runtime.zoo.libraries import declare_missing_torchvision_operators
 
 torch.set_num_threads(1)
 # Tests do not wait for a quiet machine: they hold whatever latencies are.
 measuring.PATIENCE_S = 0.0
+# Nor do they see what else it does, or what they are told would depend on that.
+contention.HERE = contention.System(
+    read=lambda _: "", waits=lambda: (), load=lambda: None, spins=lambda _: {}, threads=lambda: 1
+)
 # Nor do they need to know well what a run takes longer than its calls.
 latencies.PASSES, latencies.RUN_S = 1, 0.01
 

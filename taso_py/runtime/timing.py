@@ -20,6 +20,7 @@ from statistics import median
 from typing import TypeAlias
 
 from taso_py.cost.clock import Clock, Timer, calibrate, clock_for, median_interval
+from taso_py.cost.contention import NOTHING, Contention, Watch
 from taso_py.cost.environment import Device
 from taso_py.ir.errors import TasoError
 
@@ -81,6 +82,8 @@ class Race:
     stop: StopReason
     confidence: float = CONFIDENCE
     """The probability with which intervals hold the truth: higher where they were looked at more than once."""
+    contention: Contention = NOTHING
+    """What there was of the processor's cores meanwhile."""
 
     @property
     def baseline(self) -> str:
@@ -142,9 +145,10 @@ def race(
     """
     if not contestants or rounds < 1:
         raise TasoError("a race needs at least a baseline and one round")
+    watch = Watch(device)
     course = _Course(clock or clock_for(device), contestants, random.Random(seed), on_round)
     stop = course.run(least, rounds, seconds, until_clear)
-    return Race(course.times(), stop)
+    return Race(course.times(), stop, contention=watch.contention())
 
 
 def confirm(
@@ -176,11 +180,12 @@ def confirm(
         on_round: told about progress.
     """
     pair = {"baseline": baseline, "winner": winner}
+    watch = Watch(device)
     course = _Course(clock or clock_for(device), pair, random.Random(seed), on_round)
 
     def look(share: int) -> Race:
         stop = course.run(CONFIRMING_ROUNDS, rounds * share, seconds * share, until_clear=False)
-        return Race(course.times(), stop, 1 - doubt / (1 + len(LONGER)))
+        return Race(course.times(), stop, 1 - doubt / (1 + len(LONGER)), watch.contention())
 
     found = look(1)
     for share in LONGER:

@@ -203,6 +203,12 @@ class Contention:
         return tuple(self._found())
 
     @property
+    def text(self) -> str:
+        """The reasons together."""
+        *most, last = self.reasons or ("",)
+        return f"{', '.join(most)} and {last}" if most else last
+
+    @property
     def is_quiet(self) -> bool:
         """Whether there is no reason to doubt the times."""
         return not self.reasons
@@ -220,7 +226,7 @@ class Contention:
         if self.is_quiet or free >= self.threads:
             return ADVICE
         return (
-            f"{ADVICE}, or with {free} thread{'s' if free > 1 else ''} of PyTorch (OMP_NUM_THREADS={free} in front of "
+            f"{ADVICE}, or let PyTorch use {free} thread{'s' if free > 1 else ''} (OMP_NUM_THREADS={free} in front of "
             f"the command, or torch.set_num_threads({free}))"
         )
 

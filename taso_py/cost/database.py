@@ -87,6 +87,8 @@ class LatencyDatabase:
     """
 
     path: Path | None
+    problem: str | None = None
+    """Why what is put here is kept in memory only, where it should have been in a file."""
 
     def __init__(self, path: Path | str | None = None) -> None:
         """Open a database, creating what is missing; ``":memory:"`` makes one that nobody else sees."""
@@ -196,7 +198,8 @@ class LatencyDatabase:
                 return work(self._connection)
 
     def _continue_in_memory(self, error: Exception) -> None:
-        log.warning("latencies are kept for this run only: %s cannot be used: %s", self.path or "the cache", error)
+        self.problem = f"{self.path or 'the cache'} cannot be used: {error}"
+        log.warning("latencies are kept for this run only: %s", self.problem)
         self.path = None
         self._connection = _open(IN_MEMORY)
 

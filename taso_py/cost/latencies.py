@@ -84,6 +84,8 @@ class Latencies:
         """What latencies became when they were measured in turns, over what they were; None where they were not."""
         self._final: dict[Key, float] = {}
         """Those of covers, refined. The key of a cover decides on that of its product alone, which is slow to make."""
+        self._keeps = True
+        """Whether the pace to which latencies are scaled is one to keep them by."""
         self.measured = 0
         """How many latencies were measured, not found in the database."""
         self.disturbed = 0
@@ -197,7 +199,7 @@ class Latencies:
             if self._measuring is None:
                 return None
             found = make()
-            if not self._measuring.is_calm:
+            if not (self._measuring.is_calm and self._keeps):
                 return found
             made = {key: Latency(seconds, seconds, seconds, 1, 0) for key, seconds in zip(keys, found, strict=True)}
             known = self.database.put_first(self._environment, made)
@@ -222,6 +224,7 @@ class Latencies:
             calls = {key: timed_call(*covers[key], self._device, ring) for key in before}
             with self._stopwatch():
                 found, is_calm = self._measuring.in_turns(calls)
+        is_calm = is_calm and self._keeps
         self._final.clear()
         scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
@@ -281,7 +284,8 @@ class Latencies:
             self.measuring_s += time.monotonic() - start
 
     def _usual_pace(self, pacer: Pacer) -> Pace:
-        return usual_pace(pacer, self._environment, self.database)
+        pace, self._keeps = usual_pace(pacer, self._environment, self.database)
+        return pace
 
     def _measure(
         self,
@@ -297,7 +301,8 @@ class Latencies:
             with torch.no_grad():
                 reference = beside()
                 with self._stopwatch():
-                    return self._measuring.measured(make(), BUDGET_S, reference)
+                    found, is_calm = self._measuring.measured(make(), BUDGET_S, reference)
+                    return found, is_calm and self._keeps
         except Exception as error:
             if otherwise and not isinstance(error, (*FAILURES, TimingError)):
                 raise  # an opaque operator may raise anything; what a kernel does not is a mistake here

@@ -22,6 +22,7 @@ from statistics import median
 import torch
 
 from taso_py.cost.clock import Clock, CpuClock, Latency, Timer
+from taso_py.cost.contention import Watch
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.usual import ELEMENTS, KEYS, SIZE, Pace, pace_among
@@ -59,16 +60,24 @@ class Pacer:
         return _median([self.read() for _ in range(READINGS)])
 
 
-def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> Pace:
-    """The pace at which the first latency of an environment was measured, which is about now if there is none."""
+def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> tuple[Pace, bool]:
+    """The pace at which the first latency of an environment was measured, which is about now if there is none.
+
+    Returns:
+        The pace, and whether it is kept. One that was read while cores were missing may be ten times too slow, and all
+        latencies would be scaled by it for ever: it serves this run, whose latencies are not to be kept either.
+    """
     usual = pace_among(database.get_many(environment, KEYS))
     if usual is not None:
-        return usual
+        return usual, True
+    watch = Watch()
     # Others may begin at the same time: all go by the pace that is kept first.
     pace = min(_moments(pacer), key=lambda pace: pace.product_s)
+    if watch.contention(spins=True).is_heavy:
+        return pace, False
     found = zip(KEYS, (pace.product_s, pace.call_s), strict=True)
     known = database.put_first(environment, {key: Latency(s, s, s, READINGS, 0) for key, s in found})
-    return Pace(*[known[key].median_s for key in KEYS])
+    return Pace(*[known[key].median_s for key in KEYS]), True
 
 
 def _moments(pacer: Pacer) -> Iterator[Pace]:

@@ -15,7 +15,7 @@ import enum
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -149,25 +149,52 @@ def measure_roofline(
         progress: whether to show a bar.
     """
     environment = Environment.current(resolve_device(device))
-    wanted = [dtype for dtype in PEAK_DTYPES if dtype in set(dtypes)]
-    peaks = {dtype: _products(device, environment, dtype, environment.matmul_precision) for dtype in wanted}
-    precision = environment.convolution_precision
-    is_apart = DType.F32 in set(convolved) and precision != environment.matmul_precision
-    convolution = _products(device, environment, DType.F32, precision) if is_apart else []
-    streams = {size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)}
-    dispatch = _Probe(f"{CEILING}dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True)
-    probes = [*chain(*peaks.values(), convolution, *streams.values()), dispatch]
-    bar = progress_bar(probes, desc="roofline", unit="ceiling", shown=progress)
-    found = _found(bar, device, environment, database)
+    probes = _Probes(device, environment, set(dtypes), set(convolved))
+    bar = progress_bar(probes.all, desc="roofline", unit="ceiling", shown=progress)
+    return probes.roofline(_found(bar, device, environment, database))
 
-    def rate(probe: _Probe) -> float:
-        return probe.amount / max(found[probe].median_s, 1e-12)
 
-    # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
-    rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(streams.values())), max))
-    levels = tuple(Level(size, reached) for size, reached in zip(streams, reversed(rates), strict=True))
-    rates_of = {dtype: max(map(rate, products)) for dtype, products in peaks.items()}
-    return Roofline(rates_of, levels, found[dispatch].median_s, max(map(rate, convolution), default=None))
+def known_roofline(device: torch.device, dtypes: Iterable[DType], database: LatencyDatabase) -> Roofline | None:
+    """The roofline of a device if all of it was measured before; None otherwise."""
+    environment = Environment.current(resolve_device(device))
+    probes = _Probes(device, environment, set(dtypes), set())
+    known = database.get_many(environment, [(probe.kernel, probe.signature) for probe in probes.all])
+    if len(known) < len(probes.all):
+        return None
+    return probes.roofline({probe: known[probe.kernel, probe.signature] for probe in probes.all})
+
+
+class _Probes:
+    """What has to be measured for a roofline."""
+
+    def __init__(
+        self, device: torch.device, environment: Environment, dtypes: Set[DType], convolved: Set[DType]
+    ) -> None:
+        wanted = [dtype for dtype in PEAK_DTYPES if dtype in dtypes]
+        self._peaks = {dtype: _products(device, environment, dtype, environment.matmul_precision) for dtype in wanted}
+        precision = environment.convolution_precision
+        is_apart = DType.F32 in convolved and precision != environment.matmul_precision
+        self._convolution = _products(device, environment, DType.F32, precision) if is_apart else []
+        self._streams = {
+            size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)
+        }
+        self._dispatch = _Probe(
+            f"{CEILING}dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True
+        )
+        self.all = [*chain(*self._peaks.values(), self._convolution, *self._streams.values()), self._dispatch]
+
+    def roofline(self, found: Mapping[_Probe, Latency]) -> Roofline:
+        """The roofline, of what each probe takes."""
+
+        def rate(probe: _Probe) -> float:
+            return probe.amount / max(found[probe].median_s, 1e-12)
+
+        # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
+        rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(self._streams.values())), max))
+        levels = tuple(Level(size, reached) for size, reached in zip(self._streams, reversed(rates), strict=True))
+        rates_of = {dtype: max(map(rate, products)) for dtype, products in self._peaks.items()}
+        convolution = max(map(rate, self._convolution), default=None)
+        return Roofline(rates_of, levels, found[self._dispatch].median_s, convolution)
 
 
 def _found(

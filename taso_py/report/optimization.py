@@ -6,6 +6,7 @@ lists and objects only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from rich.text import Text
 from taso_py.report.plain import plain
 from taso_py.report.profile import mebibytes
 
+VISIBLE = 0.01
+"""How far a ratio may be from that of the latencies beside it without a word."""
 TABLE_WIDTH = 80
 """Columns that the summary's table has at least."""
 
@@ -41,7 +44,8 @@ class Report:
     original_ms: float
     optimized_ms: float
     speedup: float
-    """Median of paired ratios original/optimized, in a fresh race after the winner was chosen."""
+    """Median of paired ratios original/optimized, in a fresh race after the winner was chosen; not a number, as are the
+    ends of its interval and ``rules_speedup``, where it is withheld."""
     speedup_low: float
     speedup_high: float
     rules_speedup: Speedup
@@ -74,6 +78,16 @@ class Report:
     a compiler has them, or the original is kept."""
     kernels: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each tile beside the plain operators computes something in the result."""
+    withheld: str | None = None
+    """Why no ratio is told, where what was timed cannot be or was too disturbed."""
+    peak_bytes: tuple[int, int] | None = None
+    """The most memory in use during a call beyond weights and inputs, of original and result; None where that does not
+    show."""
+    contention: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What other programs left of the processor's cores while the result was timed; see
+    `taso_py.cost.contention.Contention`."""
+    phases: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds that each phase took, by name, in order; of a saved result, all before it was saved."""
     notes: tuple[str, ...] = ()
     """What the reader should know: no gain, a candidate refused, a runtime that was not available."""
     saved: str | None = None
@@ -83,45 +97,104 @@ class Report:
         """The report as JSON-able data; a number that is not finite becomes null."""
         return {name: plain(value) for name, value in asdict(self).items()}
 
+    @property
+    def ratio_text(self) -> str:
+        """The speed-up for people."""
+        return "withheld" if self.withheld else f"{self.speedup:.3f}x"
+
+    @property
+    def interval_text(self) -> str:
+        """Its interval for people."""
+        return "see note" if self.withheld else f"{self.speedup_low:.3f} to {self.speedup_high:.3f}"
+
+    @property
+    def throughput(self) -> tuple[float, float]:
+        """Calls a second, one after the other, of original and result."""
+        return 1e3 / self.original_ms, 1e3 / self.optimized_ms
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The summary that the command line prints."""
-        yield Text.assemble(
-            ("model    ", "dim"), self.model, ("  on ", "dim"), self.device, ("  in ", "dim"), self.runtime
-        )
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column()
-        for header in ("original", "optimized", "ratio"):
-            table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("95% interval", justify="right")
-        table.add_row(
-            "latency", *(f"{ms:.3f} ms" for ms in (self.original_ms, self.optimized_ms)),
-            f"{self.speedup:.3f}x", f"{self.speedup_low:.3f} to {self.speedup_high:.3f}",
-        )  # fmt: skip
-        rules = self.rules_speedup
-        table.add_row("by rules alone", "", "", f"{rules.median:.3f}x", f"{rules.low:.3f} to {rules.high:.3f}")
-        estimated = [f"{ms:.3f} ms" for ms in self.estimated_ms]
-        pace = "at the usual pace" if self.device == "cpu" else "as measured"
-        table.add_row("estimate of that", *estimated, self._estimated_ratio, pace)
-        table.add_row("operators", *map(str, self.operators))
-        table.add_row("weights", *map(mebibytes, self.weight_bytes))
-        if self.memory_bytes is not None:
-            held = (self.weight_bytes[0], self.memory_bytes)
-            table.add_row("in memory", *map(mebibytes, held), "", "as kernels packed them")
-        table.add_row("error", f"{self.original_error:.1e}", f"{self.error:.1e}", "", "relative, against float64")
+        where = f"{self.environment.get('device_name', self.device)}"
+        threads = self.environment.get("threads")
+        if threads:
+            where += f", {threads} thread{'s' if threads > 1 else ''}"
+        for name, text in (("model", self.model), ("device", where), ("result", self._result_text)):
+            yield Text.assemble((f"{name:<9}", "dim"), text)
         # Numbers stay whole where the terminal is narrower; it breaks the lines then.
-        yield from console.render(table, options.update(max_width=max(options.max_width, TABLE_WIDTH)))
+        yield from console.render(self._table(), options.update(max_width=max(options.max_width, TABLE_WIDTH)))
         yield Text.assemble(("rules    ", "dim"), self._rules_text())
         if self.kernels:
             listed = ", ".join(f"{name} x{count}" for name, count in self.kernels.items())
             yield Text.assemble(("kernels  ", "dim"), listed)
-        stopped = (
-            f"{self.expansions} expansions, {self.candidates} graphs, {self.search_seconds:.1f} s: {self.stop_reason}"
-        )
-        yield Text.assemble(("search   ", "dim"), stopped)
-        for note in self.notes:
+        yield Text.assemble(("search   ", "dim"), self._search_text)
+        if self.phases:
+            slowest = sorted(self.phases.items(), key=lambda phase: -phase[1])[:3]
+            listed = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in slowest)
+            yield Text.assemble(("took     ", "dim"), f"{sum(self.phases.values()):.1f} s, most of it {listed}")
+        for note in self.all_notes:
             yield Text.assemble(("note     ", "dim"), note)
         if self.saved:
             yield Text.assemble(("saved    ", "dim"), self.saved)
+
+    def _table(self) -> Table:
+        """The numbers of original and result side by side."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column()
+        for header in ("original", "result", "speed-up"):
+            table.add_column(header, justify="right", no_wrap=True)
+        table.add_column("", style="dim")
+        before, after = self.original_ms, self.optimized_ms
+        sure = "" if self.withheld or not self.rounds else f"{self.interval_text} (95% sure)"
+        table.add_row("latency", f"{before:.3f} ms", f"{after:.3f} ms", self.ratio_text, sure)
+        table.add_row("throughput", *(f"{rate:.4g}/s" for rate in self.throughput), "", "calls, one after the other")
+        if self.applied and not self.withheld:
+            rules = self.rules_speedup
+            said = "due to rewriting; the rest to kernels and memory formats"
+            table.add_row("of which rules", "", "", f"{rules.median:.3f}x", said)
+        table.add_row(
+            "predicted", *(f"{ms:.3f} ms" for ms in self.estimated_ms), self._estimated_ratio,
+            "from latencies of single kernels",
+        )  # fmt: skip
+        table.add_row("operators", *map(str, self.operators))
+        table.add_row("weights", *map(mebibytes, self.weight_bytes), "", "as saved")
+        if self.memory_bytes is not None:
+            held = (self.weight_bytes[0], self.memory_bytes)
+            table.add_row("  in memory", *map(mebibytes, held), "", "as kernels packed them")
+        if self.peak_bytes is not None:
+            table.add_row("peak memory", *map(mebibytes, self.peak_bytes), "", "of a call, beside weights and inputs")
+        errors = f"{self.original_error:.1e}", f"{self.error:.1e}"
+        table.add_row("error", *errors, "", "relative, against float64")
+        return table
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and what has to be said of the numbers as they are printed."""
+        said = () if self.withheld is None else (f"the speed-up is withheld: {self.withheld}",)
+        return (*said, *self._ratio_note(), *self.notes)
+
+    def _ratio_note(self) -> tuple[str, ...]:
+        """Why the ratio is another than that of the two medians above it, where the reader would see that."""
+        medians = self.original_ms / self.optimized_ms if self.optimized_ms else math.nan
+        if not abs(medians / self.speedup - 1) > VISIBLE:  # nor where any is not a number
+            return ()
+        return (
+            f"{self.speedup:.3f}x is the median of {self.rounds} ratios, each of two times that were taken one right "
+            f"after the other; the two latencies are medians over all rounds, between which the machine changed its "
+            f"speed, and their ratio is {medians:.3f}",
+        )
+
+    @property
+    def _result_text(self) -> str:
+        """What the result is, in words."""
+        if not self.rounds:
+            return "the original, unchanged: nothing was surely faster"
+        how = {"eager": "runs in eager mode", "cudagraph": "runs as a CUDA graph"}
+        return how.get(self.runtime, f"is compiled by {self.runtime}")
+
+    @property
+    def _search_text(self) -> str:
+        seconds = f"{self.candidates} graphs in {self.search_seconds:.1f} s"
+        return f"{seconds}, ended because {self.stop_reason}"
 
     @property
     def _estimated_ratio(self) -> str:

@@ -19,6 +19,8 @@ from taso_py.report.plain import plain
 
 TOP = 10
 """How many bottlenecks the summary names."""
+SMALL = 2**20 // 10
+"""Fewer bytes than this are no tenth of a mebibyte."""
 NAME_WIDTH = 18
 """Of the column of operators in a terminal; a longer name has a line of its own."""
 
@@ -263,7 +265,7 @@ class Profile:
 
 def mebibytes(size: float) -> str:
     """Bytes for people."""
-    return f"{size / 2**20:.1f} MiB"
+    return f"{size / 2**10:.1f} KiB" if 0 < size < SMALL else f"{size / 2**20:.1f} MiB"
 
 
 def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[Text]:

@@ -7,32 +7,26 @@ float64; where nothing is surely faster, the original graph comes back and the r
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from taso_py.backend import Plan, Program
-from taso_py.backend.build import PACKED_BYTES
+from taso_py.backend import Program
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
 from taso_py.backend.writes import is_write
+from taso_py.cost.contention import Watch
 from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.environment import Environment
-from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
-from taso_py.ir.graph import Graph
-from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
-from taso_py.progress import progress_bar
-from taso_py.report.optimization import Report, Speedup
+from taso_py.progress import Phases
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -46,14 +40,15 @@ from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
+from taso_py.runtime.reporting import Found, bounds_of, disturbances, peaks_of, report_of, unkept
 from taso_py.runtime.resize import describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
-from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
+from taso_py.runtime.runtimes import CAPTURED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import, may_be_random
+from taso_py.runtime.trial import ORIGINAL, Judgement, Trial, check_import, may_be_random
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
@@ -174,20 +169,32 @@ def optimize_source(
         trace: what to do to the graph, if no search is to find that out.
     """
     check_forms(forms)
+    phases, watch = Phases(shown=options.progress), Watch()
     if output is not None:
         check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
     with torch.inference_mode(mode=False), torch.no_grad():
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
-        program = program or owned(import_source(source))
+        with phases.phase("import", "the model, as a graph of operators"):
+            program = program or owned(import_source(source))
         _check_circumstances(program.device)
         with state_kept(program, [source.callable()]):
-            notes = [*_in_training(source, program), *check_import(source, program, options.seed)]
+            with phases.phase("check", "that the graph computes what the model does"):
+                notes = [*_in_training(source, program), *check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
                 notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
             if output is not None:
                 check_savable(source, program, planned=options.kernels)
-            return _Job(source, options, rules, trace, notes).run(program, output, forms)
+            if phases.shown and program.device.type == "cpu":
+                _warn(phases, watch)
+            return _Job(source, options, rules, trace, notes, phases).run(program, output, forms)
+
+
+def _warn(phases: Phases, watch: Watch) -> None:
+    """Says before anything is timed that it will be disturbed; afterwards the report says what was."""
+    now = watch.contention(spins=True)
+    if not now.is_quiet:
+        phases.say(f"note: {now.text}; timing takes longer then, and shows less; {now.advice}")
 
 
 @dataclass
@@ -200,30 +207,55 @@ class _Job:
     trace: Trace | None
     notes: Sequence[str]
     """What there is to tell before it begins."""
+    phases: Phases
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
-        runtimes = self._runtimes(program.device)
+        runtimes, phases = self._runtimes(program.device), self.phases
         with LatencyDatabase() as database:
             tiles = tiles_for(runtimes, self.options.numerics) if self.options.kernels else PLAIN
             cost = self._cost(program, tiles, database, captured=CAPTURED.issuperset(runtimes))
             planner = Planner(cost)
             winners = Winners(program, self.options, self.rules) if self._remembers else None
+            watch = Watch(program.device)
             found = self._search(program, cost, winners and winners.last())
-            with progress_bar(desc="time", total=100, shown=self.options.progress) as bar:
-
-                def on_round(done: int, total: int) -> None:
-                    bar.total = total
-                    bar.update(done - bar.n)
-
-                trial = Trial(
-                    *(self.source, program, planner, self.options.race_seconds, self.options.seed, on_round),
-                    reload=self.options.reload or output is not None,
-                    saves=output is not None,
-                )
-                judgement = trial.hold(found, runtimes)
-        notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
-        report, winner = self._report(program, found, judgement, notes), judgement.winner
+            measuring = watch.contention()
+            trial = Trial(
+                self.source,
+                program,
+                planner,
+                self.options.race_seconds,
+                self.options.seed,
+                phases,
+                reload=self.options.reload or output is not None,
+                saves=output is not None,
+            )
+            judgement = trial.hold(found, runtimes)
+            limits = bounds_of(self.source, program, judgement, cost)
+        with phases.phase("memory", "the most that a call takes"):
+            peaks = peaks_of(self.source, program, judgement.winner)
+        notes = [
+            *self.notes,
+            *describe(program, self.rules),
+            *trial.notes,
+            *disturbances(cost.latencies, measuring),
+            *unkept(database),
+        ]
+        report = report_of(
+            Found(
+                source=self.source,
+                program=program,
+                result=found,
+                judgement=judgement,
+                bounds=limits,
+                measuring=measuring,
+                peaks=peaks,
+                notes=notes,
+                phases=phases.seconds,
+                seed=self.options.seed,
+            )
+        )
+        winner = judgement.winner
         optimized = Optimized(winner.runner, report, winner.candidate.trace, winner.plan, winner.name == ORIGINAL)
         if winners is not None:
             winners.remember(optimized)
@@ -233,11 +265,18 @@ class _Job:
         self, optimized: Optimized, program: Program, judgement: Judgement, output: Path, forms: Sequence[str]
     ) -> Optimized:
         """The result, written to a folder; the page comes last, so that nothing else is lost with it."""
-        others, missing = emit(judgement.content, forms)
-        report = replace(optimized.report, saved=str(output), notes=(*optimized.report.notes, *missing))
+        with self.phases.phase("emit", "the result in other forms") if len(forms) > 1 else nullcontext():
+            others, missing = emit(judgement.content, forms)
+        report = replace(
+            optimized.report,
+            saved=str(output),
+            notes=(*optimized.report.notes, *missing),
+            phases=dict(self.phases.seconds),
+        )
         said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, others)
         try:
-            evidence = gather(self.source, program, judgement, progress=self.options.progress)
+            with self.phases.phase("page", f"{PAGE}, with a profile of both"):
+                evidence = gather(self.source, program, judgement, progress=self.options.progress)
             if not add_page(output, said, optimization_page(report, evidence)):
                 replaced = f"another run has saved its result to {output} since, which is there in place of this one"
                 report = replace(report, notes=(*report.notes, replaced), saved=None)
@@ -273,71 +312,12 @@ class _Job:
 
     def _search(self, program: Program, cost: CostModel, last: Trace | None) -> SearchResult:
         """What a search finds and what won last, or what the trace leads to that was given."""
-        cost.warm(program.graph)
-        calibrate(cost)
+        with self.phases.phase("measure", "its operators, one by one, on this machine"):
+            cost.warm(program.graph)
+            calibrate(cost)
         options, limits = self.options, self.options.limits()
-        if self.trace is not None:
-            return follow(program.graph, self.trace, self.rules, cost, limits)
-        found = search(*(program.graph, self.rules, cost, options.search, limits), progress=options.progress)
-        return found if last is None else add_followed(found, last, self.rules, cost, limits)
-
-    def _report(self, program: Program, found: SearchResult, judgement: Judgement, notes: Sequence[str]) -> Report:
-        winner, speedup, rules = judgement.winner, judgement.speedup, judgement.rules_speedup
-        before, after = judgement.seconds
-        return Report(
-            model=self.source.name,
-            device=str(program.device),
-            runtime=winner.runtime,
-            original_ms=before * 1e3,
-            optimized_ms=after * 1e3,
-            speedup=speedup.median,
-            speedup_low=speedup.low,
-            speedup_high=speedup.high,
-            rules_speedup=Speedup(rules.median, rules.low, rules.high),
-            applied=winner.candidate.applied,
-            kernels=_kernels(winner.plan),
-            error=judgement.comparison.error,
-            original_error=judgement.comparison.original_error,
-            comparison_passed=judgement.comparison.passed,
-            stop_reason=found.stop_reason.value,
-            search_seconds=found.seconds,
-            expansions=found.expansions,
-            candidates=found.built,
-            estimated_ms=(found.original.seconds * 1e3, winner.candidate.seconds * 1e3),
-            operators=(_running(program.graph), _running(winner.program.graph)),
-            weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
-            memory_bytes=_memory_bytes(winner),
-            rounds=speedup.rounds,
-            timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
-            environment=Environment.current(program.device).as_dict(),
-            seed=self.options.seed,
-            notes=(*found.notes, *notes),
-        )
-
-
-def _memory_bytes(winner: Finalist) -> int | None:
-    """What the weights of a module take that is called as it was built."""
-    if winner.name == ORIGINAL or winner.runtime in COMPILED or not isinstance(winner.module, fx.GraphModule):
-        return None
-    state = (*winner.module.parameters(), *winner.module.buffers())
-    return stored_bytes(state) + winner.module.meta[PACKED_BYTES]
-
-
-def _disturbances(latencies: Latencies) -> list[str]:
-    """What to say about latencies that were measured while others kept the machine busy."""
-    if not latencies.disturbed:
-        return []
-    return [
-        f"other programs kept the machine busy while {latencies.disturbed} of {latencies.measured} latencies were "
-        "measured; those are not kept: run this again on a quiet machine"
-    ]
-
-
-def _running(graph: Graph) -> int:
-    """How many operators run each time: those that do not depend on weights and constants only."""
-    return sum(not node.is_static and not isinstance(node.op, Input) for node in graph.nodes)
-
-
-def _kernels(plan: Plan) -> dict[str, int]:
-    """How often each tile but the plain operators computes something."""
-    return dict(sorted(Counter(step.kernel.name for step in plan.steps.values() if step.kernel is not None).items()))
+        with self.phases.phase("search", "for faster graphs"):
+            if self.trace is not None:
+                return follow(program.graph, self.trace, self.rules, cost, limits)
+            found = search(program.graph, self.rules, cost, options.search, limits, progress=options.progress)
+            return found if last is None else add_followed(found, last, self.rules, cost, limits)

@@ -33,7 +33,7 @@ from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import Work, region_work, type_bytes
-from taso_py.progress import progress_bar
+from taso_py.progress import progress_bar, share_bar
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime.artifact import Saved
@@ -122,12 +122,8 @@ def profile_modules(
     with torch.no_grad():
         modules = [build(program, plan) for program, plan in computed]
         original = _original(source, device, options.seconds / 3)
-        with progress_bar(desc="run", total=100, shown=options.progress) as bar:
-
-            def on_round(share: float) -> None:
-                bar.update(round(100 * share) - bar.n)
-
-            runs = time_parts(modules, args, kwargs, device, options.seconds, on_round)
+        with share_bar("run", shown=options.progress) as on_share:
+            runs = time_parts(modules, args, kwargs, device, options.seconds, on_share)
         jobs = [_Job(source, options, *what, module) for what, module in zip(computed, modules, strict=True)]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
 

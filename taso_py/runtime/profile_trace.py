@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,29 @@ def observe(
     results = profiler.profiler.kineto_results if profiler.profiler else None
     events = results.events() if results else []
     return Observed(_live(events, len(names), device), _busy(events) if device.type == "cuda" else None)
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
+    """The most memory in use during a call beyond what was in use before; None where that cannot be seen.
+
+    Args:
+        run: the call; it is made twice.
+        device: whose memory.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    try:
+        with torch.no_grad():
+            run()
+            with profile(activities=activities, profile_memory=True) as profiler:
+                kept = run()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+        del kept
+    except RuntimeError:  # another profiler is active
+        return None
+    results = profiler.profiler.kineto_results if profiler.profiler else None
+    return max(_live(results.events() if results else [], 1, device), default=0)
 
 
 def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:

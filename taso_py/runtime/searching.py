@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from typing import Protocol
 
 from taso_py.ir.graph import Graph
-from taso_py.progress import progress_bar
+from taso_py.progress import share_bar
 from taso_py.rules.substitution import Substitution
 from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.cost import Cost
@@ -127,11 +127,9 @@ def _merged(old: Sequence[Candidate], again: SearchResult, cost: Cost, results: 
 def _searched(
     graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, progress: bool
 ) -> SearchResult:
-    with progress_bar(desc="search", total=limits.budget, shown=progress) as bar:
+    with share_bar("search", shown=progress) as on_share:
 
         def report(found: Progress) -> None:
-            best = found.best_seconds / found.original_seconds
-            bar.set_postfix_str(f"best {best:.3f} of the original", refresh=False)
-            bar.update(found.built - bar.n)
+            on_share(max(found.built / limits.budget, found.seconds / limits.seconds))
 
         return SEARCHES[strategy](graph, rules, cost, limits, report)

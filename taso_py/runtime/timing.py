@@ -24,8 +24,8 @@ from taso_py.cost.contention import NOTHING, Contention, Watch
 from taso_py.cost.environment import Device
 from taso_py.ir.errors import TasoError
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Told after each round how many there were and how many there may be."""
+Progress: TypeAlias = Callable[[float], None]
+"""Told after each round which share of a race is over, by its rounds or by its time."""
 
 ROUNDS = 100
 SECONDS = 30.0
@@ -209,7 +209,7 @@ class _Course:
         order: random.Random,
         on_round: Progress | None,
     ) -> None:
-        self._clock, self._on_round = clock, on_round or (lambda _done, _rounds: None)
+        self._clock, self._on_round = clock, on_round or (lambda _share: None)
         self._timers: dict[str, Timer] = {name: clock.bind(fn) for name, fn in contestants.items()}
         self._repeats: dict[str, int] = {}
         self._order = order
@@ -224,11 +224,13 @@ class _Course:
     def run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> StopReason:
         """Warm up if that is not done, and run so many rounds more; the arguments are those of `race`."""
         try:
-            return self._run(least, rounds, self._clock.now() + seconds, until_clear)
+            return self._run(least, rounds, seconds, until_clear)
         except KeyboardInterrupt:
             return StopReason.INTERRUPTED
 
-    def _run(self, least: int, rounds: int, deadline: float, until_clear: bool) -> StopReason:
+    def _run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> StopReason:
+        begun = self._clock.now()
+        deadline = begun + seconds
         for name, timer in self._timers.items():
             if name not in self._repeats:
                 self._repeats[name] = calibrate(self._clock, timer, deadline=deadline, sample_s=SAMPLE_S)
@@ -236,7 +238,8 @@ class _Course:
             if done >= least and self._clock.now() >= deadline:
                 return StopReason.TIME
             self._run_round(is_warm=max(self._repeats.values()) > 1)
-            self._on_round(done + 1, rounds)
+            time_share = (self._clock.now() - begun) / seconds if seconds > 0 else 1.0
+            self._on_round(max((done + 1) / rounds, min(time_share, (done + 1) / least)))
             if until_clear and self._drop_slower():
                 return StopReason.CLEAR
         return StopReason.ROUNDS

@@ -26,6 +26,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.kernels.saved import dump
 from taso_py.ops.opaque import Opaque
+from taso_py.progress import Phases
 from taso_py.runtime.artifact import deserialize, reimport
 from taso_py.runtime.compare import (
     EXAMPLE,
@@ -43,7 +44,7 @@ from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.saving import UNSAVABLE, file_of
 from taso_py.runtime.source import Source
-from taso_py.runtime.timing import CONFIDENCE, Progress, Race, Ratio, confirm, race
+from taso_py.runtime.timing import CONFIDENCE, Race, Ratio, confirm, race
 from taso_py.runtime.timing import StopReason as RaceStop
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
@@ -94,6 +95,8 @@ class Judgement:
     """Medians of original and winner in the confirming race."""
     first: Race
     """The race of all."""
+    final: Race
+    """The race of original and winner that confirms it; the first race where the original is kept."""
 
 
 @dataclass
@@ -107,7 +110,7 @@ class Trial:
     seconds: float
     """Of the race of all; confirming races take half of it each, or up to twice as long where they are in doubt."""
     seed: int
-    on_round: Progress | None = None
+    phases: Phases = field(default_factory=Phases)
     reload: bool = True
     """Whether results are compared in the form that they are saved in, loaded again; otherwise as they are."""
     saves: bool = False
@@ -124,14 +127,16 @@ class Trial:
             KeyboardInterrupt: it came before it was known what the original takes, or before the first round of a
                 confirming race.
         """
-        finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
-        with self._keeping(*(finalist.module for finalist in finalists.values())):
+        with self.phases.phase("build", "modules to time, of the best graphs"):
+            finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
+        everything = [finalist.module for finalist in finalists.values()]
+        with self._keeping(*everything), self.phases.timed("race", "these against the original") as on_share:
             first = race(
                 {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
                 device=self.program.device,
                 seconds=self.seconds,
                 seed=self.seed,
-                on_round=self.on_round,
+                on_round=on_share,
             )
         self._heed(first)
         raced = [name for name in finalists if first.times[name]]
@@ -182,7 +187,8 @@ class Trial:
         self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race, doubt: float
     ) -> Judgement | None:
         """The finalist as winner, or None, with a note, if it is not acceptable."""
-        content, plan, comparison = self._compare(finalist)
+        with self.phases.phase("compare", "its results with the original's, in float64"):
+            content, plan, comparison = self._compare(finalist)
         reason = comparison.reason if not comparison.passed else self._wrong_step(finalist.candidate)
         if reason is not None:
             self._note(f"refused {finalist.name}: {reason}")
@@ -197,7 +203,7 @@ class Trial:
             self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
-        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first)
+        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first, final)
 
     def _wrong_step(self, candidate: Candidate) -> str | None:
         """What is wrong with the steps that led to a candidate, if anything."""
@@ -208,14 +214,15 @@ class Trial:
         return None if wrong is None else str(wrong)
 
     def _original_wins(self, original: Finalist, first: Race) -> Judgement:
-        content, plan, comparison = self._compare(original)
+        with self.phases.phase("compare", "the original with its graph"):
+            content, plan, comparison = self._compare(original)
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {comparison.reason}")
         self._note("nothing was surely faster than the original, which is kept as it is")
         kept = self.source.callable()
         original = replace(original, runner=kept, module=kept)
         times = median(first.times[ORIGINAL])
-        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
+        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first, first)
 
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
@@ -296,7 +303,8 @@ class Trial:
         return cases
 
     def _confirm(self, baseline: Finalist, winner: Finalist, doubt: float) -> Race:
-        with self._keeping(baseline.module, winner.module):
+        modules = baseline.module, winner.module
+        with self._keeping(*modules), self.phases.timed("confirm", "the fastest, timed afresh") as on_share:
             found = confirm(
                 self.source.call_of(baseline.runner),
                 self.source.call_of(winner.runner),
@@ -304,7 +312,7 @@ class Trial:
                 seconds=0.0 if self.is_interrupted else self.seconds / 2,
                 seed=self.seed + 1,
                 doubt=doubt,
-                on_round=self.on_round,
+                on_round=on_share,
             )
         self._heed(found)
         return found

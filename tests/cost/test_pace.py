@@ -9,7 +9,9 @@ from itertools import chain, repeat
 import pytest
 import torch
 
+from taso_py.cost import contention
 from taso_py.cost.clock import Latency, Timer, measure
+from taso_py.cost.contention import Spin
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.pace import (
@@ -114,10 +116,10 @@ def test_the_first_pace_of_an_environment_stays_its_usual_one() -> None:
     with LatencyDatabase(":memory:") as database:
         pacer = Told(paces)
         first = usual_pace(pacer, here, database)
-        assert first == slower(1.5, 1.0)
+        assert first == (slower(1.5, 1.0), True)
         assert usual_pace(pacer, here, database) == first
         assert {(row.kernel, row.signature) for row in database.rows()} == set(KEYS)
-        assert usual_pace(pacer, replace(here, threads=here.threads + 1), database) == slower(3.0, 1.0)
+        assert usual_pace(pacer, replace(here, threads=here.threads + 1), database) == (slower(3.0, 1.0), True)
 
 
 def test_who_begins_at_the_same_time_goes_by_the_pace_that_is_kept_first() -> None:
@@ -132,14 +134,26 @@ def test_who_begins_at_the_same_time_goes_by_the_pace_that_is_kept_first() -> No
                 usual_pace(Told(repeat(USUAL)), here, database)
                 return super().lasting()
 
-        assert usual_pace(Meanwhile(repeat(slower(3.0, 2.0))), here, database) == USUAL
-        assert usual_pace(Told(repeat(slower(3.0, 2.0))), here, database) == USUAL
+        assert usual_pace(Meanwhile(repeat(slower(3.0, 2.0))), here, database) == (USUAL, True)
+        assert usual_pace(Told(repeat(slower(3.0, 2.0))), here, database) == (USUAL, True)
 
 
 def test_moments_at_which_others_hold_the_processor_are_not_the_usual_ones() -> None:
     paces = chain(repeat(slower(80.0, 9.0), READINGS * (MOMENTS - 1)), repeat(USUAL, READINGS))
     with LatencyDatabase(":memory:") as database:
-        assert usual_pace(Told(paces), Environment.current(CPU), database) == USUAL
+        assert usual_pace(Told(paces), Environment.current(CPU), database) == (USUAL, True)
+
+
+def test_a_pace_that_is_read_while_a_core_is_missing_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {0: Spin(0.006, 0.006), 1: Spin(0.060, 0.006)}
+    busy = replace(contention.HERE, threads=lambda: 2, spins=lambda _: held, sleep=lambda _: None)
+    here = Environment.current(CPU)
+    with LatencyDatabase(":memory:") as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(contention, "HERE", busy)
+            assert usual_pace(Told(repeat(slower(3.0, 1.0))), here, database) == (slower(3.0, 1.0), False)
+        assert database.rows() == []
+        assert usual_pace(Told(repeat(USUAL)), here, database) == (USUAL, True)
 
 
 def test_latencies_from_elsewhere_are_brought_to_the_usual_pace_here() -> None:

@@ -65,7 +65,7 @@ def test_the_page_says_what_is_known() -> None:
 @pytest.mark.parametrize("memory_bytes", [3 * 2**20, None])
 def test_what_weights_take_in_memory_is_said_where_it_is_known(memory_bytes: int | None) -> None:
     report = replace(REPORT, memory_bytes=memory_bytes)
-    line = next((line for line in _printed(report) if line.startswith("in memory")), None)
+    line = next((line for line in _printed(report) if line.startswith("  in memory")), None)
     is_known = memory_bytes is not None
     assert (line is not None and line.split()[2:6] == ["1.0", "MiB", "3.0", "MiB"]) == is_known
     assert ("in memory 3.0 MiB" in text_of(optimization_page(report, EVIDENCE))) == is_known
@@ -75,7 +75,18 @@ def test_numbers_of_the_summary_stay_whole_in_a_narrow_terminal() -> None:
     def row(name: str, width: int) -> str:
         return next(line for line in _printed(REPORT, width) if line.startswith(name))
 
-    assert row("latency", 40).split()[1:] == ["2.000", "ms", "1.000", "ms", "2.000x", "1.900", "to", "2.100"]
+    assert row("latency", 40).split()[1:] == [
+        "2.000",
+        "ms",
+        "1.000",
+        "ms",
+        "2.000x",
+        "1.900",
+        "to",
+        "2.100",
+        "(95%",
+        "sure)",
+    ]
     assert [row(name, 40) for name in ("weights", "error")] == [row(name, 80) for name in ("weights", "error")]
 
 
@@ -106,7 +117,41 @@ def test_what_has_no_known_error_is_still_a_page() -> None:
     assert problems(optimization_page(lost, EVIDENCE)) == []
 
 
-@pytest.mark.parametrize(("device", "pace"), [("cpu", "at the usual pace"), ("cuda:0", "as measured")])
-def test_only_latencies_of_a_cpu_are_at_the_usual_pace(device: str, pace: str) -> None:
-    (line,) = (line for line in _printed(replace(REPORT, device=device)) if line.startswith("estimate"))
-    assert line.endswith(pace)
+def test_the_summary_has_throughput_memory_and_time() -> None:
+    report = replace(
+        REPORT, peak_bytes=(3 * 2**20, 2**20), phases={"measure": 3.0, "race": 20.0, "import": 1.0, "build": 0.5}
+    )
+    lines = {line.split()[0]: line for line in _printed(report)}
+    assert lines["throughput"].split()[1:3] == ["500/s", "1000/s"]
+    assert lines["peak"].split()[2:6] == ["3.0", "MiB", "1.0", "MiB"]
+    assert lines["took"].split(maxsplit=1)[1].strip() == "24.5 s, most of it race 20.0 s, measure 3.0 s, import 1.0 s"
+
+
+def test_the_printed_ratio_is_that_of_what_is_printed_or_it_is_said_why() -> None:
+    assert not any("median of" in line for line in _printed(REPORT))
+    drifted = replace(REPORT, original_ms=7.945, optimized_ms=3.015, speedup=1.708)
+    said = " ".join(_printed(drifted, 2000))
+    assert "1.708x is the median of" in said
+    assert "their ratio is 2.635" in said
+
+
+def test_a_withheld_ratio_is_printed_nowhere() -> None:
+    nan = float("nan")
+    withheld = replace(
+        REPORT,
+        **dict.fromkeys(("speedup", "speedup_low", "speedup_high"), nan),
+        rules_speedup=Speedup(nan, nan, nan),
+        withheld="the machine was busy",
+    )
+    printed = "\n".join(_printed(withheld, 2000))
+    assert "withheld" in printed
+    assert "the speed-up is withheld: the machine was busy" in printed
+    page = text_of(optimization_page(withheld, EVIDENCE))
+    assert "the machine was busy" in page
+    for text in (printed, page):
+        assert "nan" not in text.lower()
+    assert [line.split()[0] for line in printed.splitlines() if "2.000x" in line] == ["predicted"]
+    assert "2.00x" not in page
+    document = withheld.as_dict()
+    assert [document[name] for name in ("speedup", "speedup_low", "speedup_high")] == [None] * 3
+    assert document["withheld"] == "the machine was busy"

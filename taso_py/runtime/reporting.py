@@ -1,0 +1,184 @@
+"""The report of an optimization, made of what its stages found.
+
+Invariant: a ratio is told only where what is known of the operators and of the machine allows it; why not, otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from torch import fx, nn
+
+from taso_py.backend import Plan, Program
+from taso_py.backend.build import PACKED_BYTES
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.contention import Contention
+from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
+from taso_py.cost.latencies import Latencies
+from taso_py.cost.model import CostModel
+from taso_py.cost.roofline import known_roofline
+from taso_py.ir.graph import Graph
+from taso_py.ir.operator import Input
+from taso_py.ir.types import DType
+from taso_py.report.optimization import Report, Speedup
+from taso_py.runtime.kept import state_kept
+from taso_py.runtime.plausible import Bounds, bounds, estimate_note, why_withheld
+from taso_py.runtime.profile_trace import peak_bytes
+from taso_py.runtime.runtimes import CAPTURED, COMPILED
+from taso_py.runtime.source import Source
+from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement
+from taso_py.search.result import SearchResult
+
+UNTOLD = Speedup(math.nan, math.nan, math.nan)
+"""A ratio that is withheld; null in JSON."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the stages of an optimization found."""
+
+    source: Source
+    program: Program
+    result: SearchResult
+    judgement: Judgement
+    bounds: Bounds
+    measuring: Contention
+    """What there was of the machine while latencies were measured."""
+    peaks: tuple[int, int] | None
+    """The most memory that original and result use beyond weights and inputs; None where that does not show."""
+    notes: Sequence[str]
+    phases: Mapping[str, float]
+    seed: int
+
+
+def bounds_of(source: Source, program: Program, judgement: Judgement, cost: CostModel) -> Bounds:
+    """Between what the times of the original and of the winner can be."""
+    winner = judgement.winner
+    result_s: float | None = winner.candidate.seconds
+    if winner.runtime in COMPILED:
+        result_s = None
+    elif winner.runtime in CAPTURED and not cost.captured:
+        result_s = 0.0  # was priced with launches, which it does not have
+    roofline = known_roofline(program.device, {DType.F32}, cost.latencies.database)
+    return bounds(program.graph, winner.program.graph, source.module, cost, result_s, roofline)
+
+
+def peaks_of(source: Source, program: Program, winner: Finalist) -> tuple[int, int] | None:
+    """The most memory that the original and the winner take beside weights and inputs; None for captured graphs."""
+    if winner.runtime in CAPTURED:
+        return None
+    original = source.callable()
+    modules = [original, winner.module]
+    runs = [source.call_of(runner) for runner in (original, winner.runner)]
+    with state_kept(program, modules):
+        before, after = (peak_bytes(run, program.device) for run in runs)
+    return None if before is None or after is None else (before, before if winner.name == ORIGINAL else after)
+
+
+def report_of(found: Found) -> Report:
+    """The report."""
+    program, judgement, winner = found.program, found.judgement, found.judgement.winner
+    speedup, rules = judgement.speedup, judgement.rules_speedup
+    before, after = judgement.seconds
+    withheld = None
+    if winner.name != ORIGINAL:
+        times, race = judgement.final.times, judgement.final
+        withheld = why_withheld(
+            times[race.baseline], times["winner"], speedup.median, found.bounds, contention=race.contention
+        )
+    told = Speedup(speedup.median, speedup.low, speedup.high) if withheld is None else UNTOLD
+    return Report(
+        model=found.source.name,
+        device=str(program.device),
+        runtime=winner.runtime,
+        original_ms=before * 1e3,
+        optimized_ms=after * 1e3,
+        speedup=told.median,
+        speedup_low=told.low,
+        speedup_high=told.high,
+        withheld=withheld,
+        rules_speedup=Speedup(rules.median, rules.low, rules.high) if withheld is None else UNTOLD,
+        applied=winner.candidate.applied,
+        kernels=_kernels(winner.plan),
+        error=judgement.comparison.error,
+        original_error=judgement.comparison.original_error,
+        comparison_passed=judgement.comparison.passed,
+        stop_reason=found.result.stop_reason.value,
+        search_seconds=found.result.seconds,
+        expansions=found.result.expansions,
+        candidates=found.result.built,
+        estimated_ms=(found.result.original.seconds * 1e3, winner.candidate.seconds * 1e3),
+        operators=(_running(program.graph), _running(winner.program.graph)),
+        weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
+        memory_bytes=_memory_bytes(winner),
+        peak_bytes=found.peaks,
+        rounds=speedup.rounds,
+        timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
+        environment=Environment.current(program.device).as_dict(),
+        contention=judgement.final.contention.as_dict(),
+        phases=dict(found.phases),
+        seed=found.seed,
+        notes=(*found.result.notes, *found.notes, *_doubts(found, is_told=withheld is None)),
+    )
+
+
+def _doubts(found: Found, *, is_told: bool) -> Iterator[str]:
+    """What to say of numbers that need not be what they are on a quiet machine."""
+    judgement, winner = found.judgement, found.judgement.winner
+    contention = judgement.final.contention
+    if is_told and not contention.is_quiet:
+        yield (
+            f"{contention.text} while models were timed: on a quiet machine latencies are lower, and the speed-up may "
+            "be another"
+        )
+    if winner.runtime not in (*COMPILED, *CAPTURED):
+        calls = _running(winner.program.graph)
+        if winner.name == ORIGINAL and isinstance(found.source.module, nn.Module):
+            calls += sum(1 for _ in found.source.module.modules())
+        off = estimate_note(winner.candidate.seconds, judgement.seconds[1], calls)
+        if off is not None:
+            yield off
+    busy = next((one for one in (contention, found.measuring) if not one.is_quiet), None)
+    if busy is not None:
+        yield f"for numbers that can be trusted, {busy.advice}"
+
+
+def disturbances(latencies: Latencies, measuring: Contention) -> list[str]:
+    """What to say about latencies that were measured while others kept the machine busy."""
+    if not latencies.disturbed:
+        return []
+    reasons = measuring.text or "other programs kept the machine busy"
+    return [
+        f"{reasons} while {latencies.disturbed} of {latencies.measured} latencies were measured; those are not kept, "
+        "and the search may have chosen by wrong ones"
+    ]
+
+
+def unkept(database: LatencyDatabase) -> list[str]:
+    """What to say where latencies cannot be kept."""
+    if database.problem is None:
+        return []
+    return [f"latencies are kept for this run only: {database.problem}; TASO_PY_CACHE names a folder for them"]
+
+
+def _memory_bytes(winner: Finalist) -> int | None:
+    """What the weights of a module take that is called as it was built."""
+    if winner.name == ORIGINAL or winner.runtime in COMPILED or not isinstance(winner.module, fx.GraphModule):
+        return None
+    state = (*winner.module.parameters(), *winner.module.buffers())
+    return stored_bytes(state) + winner.module.meta[PACKED_BYTES]
+
+
+def _running(graph: Graph) -> int:
+    """How many operators run each time: those that do not depend on weights and constants only."""
+    return sum(not node.is_static and not isinstance(node.op, Input) for node in graph.nodes)
+
+
+def _kernels(plan: Plan) -> dict[str, int]:
+    """How often each tile but the plain operators computes something."""
+    return dict(sorted(Counter(step.kernel.name for step in plan.steps.values() if step.kernel is not None).items()))

@@ -6,9 +6,12 @@ Invariant: a user's mistake is one line on standard error and exit status 2. Res
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from taso_py.arguments import Parser
 from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
@@ -50,6 +53,20 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Version(argparse.Action):
+    """Looks versions up when they are asked for, and not at every start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.exit(0, f"taso-py {_version('taso-py')}, PyTorch {_version('torch')}\n")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
 def parser() -> Parser:
     """What the command line understands."""
     whole = Parser(
@@ -57,6 +74,7 @@ def parser() -> Parser:
         description="Superoptimize PyTorch models with proved substitutions and measured latencies.",
         epilog="Start with: taso-py optimize zoo:nasrnn --output out",
     )
+    whole.add_argument("--version", action=_Version, nargs=0, help="print the versions of taso-py and PyTorch")
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add(commands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from rich.panel import Panel
 
 from taso_py.cli import main
 from taso_py.commands.common import show
+from taso_py.runtime import emit
 
 BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 """As Python writes by itself: what cannot be written it tries to write again when it ends."""
@@ -79,3 +81,31 @@ def test_help_on_latencies_says_what_is_imported_without_a_pace(capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["latencies", "--help"])
     assert "without a pace of their own are taken as they are" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"taso-py \S+, PyTorch \d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", [["optimize"], ["profile"], ["predict", "--environment", "any"]])
+def test_the_zoo_is_listed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command[0], "zoo:?", *command[1:]]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "zoo:nasrnn" in printed.out.splitlines()
+    assert main([command[0], "zoo:?", *command[1:], "--json"]) == 0
+    assert "nasrnn" in json.loads(capsys.readouterr().out)
+
+
+def test_what_is_missing_to_emit_is_said_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(emit, "find_spec", lambda name: None if name == "onnxscript" else name)
+    command = ["optimize", str(tmp_path / "absent.py:model"), "--output", str(tmp_path / "out")]
+    assert main([*command, "--emit", "pt2,onnx"]) == 2
+    assert "to emit onnx takes onnxscript, not installed here: pip install 'taso-py[onnx]'" in capsys.readouterr().err
+    assert main([*command, "--emit", "pt2,code"]) == 2
+    assert "there is no file" in capsys.readouterr().err

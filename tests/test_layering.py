@@ -26,7 +26,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
     "taso_py/runtime": (
-        "arguments files ir ops rules search kernels cost backend frontend report progress",
+        "arguments documents files ir ops rules search kernels cost backend frontend report progress",
         "torch numpy onnxruntime rich",
     ),
     "taso_py/fuzz": (
@@ -43,6 +43,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "verify numpy rich tqdm",
     ),
     "taso_py/arguments.py": ("", ""),
+    "taso_py/documents.py": ("", ""),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),
     "taso_py/progress.py": ("", "tqdm"),

@@ -28,6 +28,8 @@ MODEL_HELP = """MODEL is one of
 SPEC is a shape, 1x3x224x224, optionally with an element type, 1x128:int64."""
 
 
+ZOO = "zoo:?"
+"""The MODEL that asks for a list."""
 FILE_WIDTH = 80
 """Columns that a result has at least where it is not written to a terminal, whatever that of the shell has."""
 LATENCIES_KEPT = "latencies measured on a calm machine are kept"
@@ -65,12 +67,25 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
     Raises:
         TasoError: the model cannot be loaded, or whatever ``make`` raises.
     """
+    if parsed.model == ZOO:
+        return _list_zoo(as_json=parsed.json)
     with redirect_stdout(sys.stderr), model_of(parsed) as source:  # what a model prints is no result
         made = make(source)
     if parsed.json:
         print_json(made.as_dict())
     else:
         show(made)
+    return 0
+
+
+def _list_zoo(*, as_json: bool) -> int:
+    """Prints what models of the zoo there are."""
+    from taso_py.runtime import zoo
+
+    if as_json:
+        print_json(list(zoo.names()))
+    else:
+        print("\n".join(f"zoo:{name}" for name in zoo.names()))
     return 0
 
 

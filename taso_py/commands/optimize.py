@@ -54,6 +54,7 @@ def add(commands: Any) -> None:
 
 
 def _optimize(parsed: argparse.Namespace) -> int:
+    from taso_py.runtime.emit import check_forms
     from taso_py.runtime.optimize import optimize_source, read_rules
     from taso_py.runtime.replay import load_trace
     from taso_py.runtime.result import OptimizeError, Options
@@ -61,6 +62,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
     forms = tuple(parsed.emit.split(","))
     if parsed.output is None and forms != ("pt2",):
         raise OptimizeError("--emit says what to write; --output DIR says where")
+    check_forms(forms)
     options = Options(runtime=parsed.runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
     rules = read_rules(options, parsed.rules)
     trace = None if parsed.trace is None else load_trace(parsed.trace)

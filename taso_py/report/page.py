@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from taso_py.report.chart import short
-from taso_py.report.profile import mebibytes
+from taso_py.report.profile import mebibytes, share_of_roof
 
 
 @cache
@@ -49,4 +49,4 @@ def milliseconds(time: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.1%}" if abs(share) < 0.0995 else f"{share:.0%}"
+    return f"{share:.1%}" if abs(share) < 0.0995 else share_of_roof(share)

@@ -45,14 +45,20 @@ class Prediction:
         before, after = self.predicted_ms
         yield Text.assemble(("model      ", "dim"), self.model, ("  for ", "dim"), str(self.environment["device_name"]))
         yield Text.assemble(
-            ("predicted  ", "dim"), f"{before:.3f} ms -> {after:.3f} ms", ("  nothing was timed", "dim")
+            ("predicted  ", "dim"),
+            f"{before:.3f} ms -> {after:.3f} ms",
+            ("  by latencies of single kernels; no model was timed", "dim"),
         )
         rules = ", ".join(f"{rule} x{count}" for rule, count in Counter(self.applied).most_common(5))
         yield Text.assemble(("rules      ", "dim"), f"{len(self.applied)} applied", f": {rules}" if rules else "")
         yield Text.assemble(
             ("search     ", "dim"),
-            f"{self.candidates} graphs in {self.search_seconds:.1f} s; {self.stop_reason}; "
-            f"{self.unknown} latencies unknown there, and not used",
+            f"{self.candidates} graphs in {self.search_seconds:.1f} s, ended because {self.stop_reason}",
         )
+        if self.unknown:
+            several = "kernels were" if self.unknown > 1 else "kernel was"
+            said = f"{self.unknown} {several} never measured on that device, and not used"
+            yield Text.assemble(("note       ", "dim"), said)
         if self.saved:
-            yield Text.assemble(("on it      ", "dim"), f"taso-py optimize MODEL --trace {self.saved}")
+            said = f"on that device: taso-py optimize MODEL --trace {self.saved}"
+            yield Text.assemble(("next       ", "dim"), said)

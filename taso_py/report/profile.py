@@ -19,6 +19,8 @@ from taso_py.report.plain import plain
 
 TOP = 10
 """How many bottlenecks the summary names."""
+BEYOND = 1.1
+"""Which share of the roofline an operator cannot really achieve; the ceilings are measured too."""
 SMALL = 2**20 // 10
 """Fewer bytes than this are no tenth of a mebibyte."""
 NAME_WIDTH = 18
@@ -210,10 +212,12 @@ class Profile:
     def as_dict(self) -> dict[str, Any]:
         """The profile as JSON-able data."""
         document = {name: plain(value) for name, value in asdict(self).items()}
-        document["kinds"] = [plain({**asdict(one), "achieved": one.achieved}) for one in self.kinds]
-        document["bottlenecks"] = [plain({**asdict(one), "achieved": one.achieved}) for one in self.bottlenecks[:TOP]]
+        document["kinds"] = [plain({**asdict(one), "achieved": _told(one.achieved)}) for one in self.kinds]
+        document["bottlenecks"] = [
+            plain({**asdict(one), "achieved": _told(one.achieved)}) for one in self.bottlenecks[:TOP]
+        ]
         for region, entry in zip(self.regions, document["regions"], strict=True):
-            entry["achieved"] = plain(region.achieved)
+            entry["achieved"] = plain(_told(region.achieved))
         return {
             **document,
             "bounds": plain(dict(self.bounds)),
@@ -259,8 +263,18 @@ class Profile:
             *idle,
             ("memory", memory),
             ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory; "
-             f"it allows {self.ceiling_ms:.3f} ms, {self.ceiling_ms / self.total_ms:.0%} of the run"),
+             f"it allows {self.ceiling_ms:.3f} ms, {share_of_roof(self.ceiling_ms / self.total_ms)} of the run"),
         )  # fmt: skip
+
+
+def share_of_roof(achieved: float) -> str:
+    """A share of a whole for people, of a run that the roofline asks for above all; more than the whole cannot be."""
+    return f"{achieved:.0%}" if achieved <= BEYOND else "?"
+
+
+def _told(achieved: float) -> float | None:
+    """The same for JSON."""
+    return achieved if achieved <= BEYOND else None
 
 
 def mebibytes(size: float) -> str:
@@ -281,7 +295,7 @@ def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[T
             f"{'' if is_long else row.kind:<{NAME_WIDTH}}"
             f"{row.ms:>9.3f}{row.share:>6.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
             f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} "
-            f"{row.bound:<8}{row.achieved:>8.0%}"
+            f"{row.bound:<8}{share_of_roof(row.achieved):>8}"
         )
         if with_place:
             yield Text("  " + row.place, "dim")

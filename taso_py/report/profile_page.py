@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taso_py.report.chart import OTHER, Scale, colours, decades, short
 from taso_py.report.page import render
-from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, mebibytes
+from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, mebibytes, share_of_roof
 
 BOUND_COLOURS: Mapping[str, str] = {"compute": "#2b3442", "memory": "#74889d", "overhead": "#c3ccd6"}
 BESIDES = ("inputs, outputs", "#e6d5a8")
@@ -138,7 +138,8 @@ def title(region: Region) -> str:
     place = " ".join(part for part in (region.line, region.module) if part)
     return (
         f"{region.kind}  {region.types}\n{place}\n{region.time.text}, {region.bound}-bound, "
-        f"{region.achieved:.0%} of the roof\n{short(region.flops or 0)}FLOP, {mebibytes(region.moved_bytes)} moved, "
+        f"{share_of_roof(region.achieved)} of the roof\n"
+        f"{short(region.flops or 0)}FLOP, {mebibytes(region.moved_bytes)} moved, "
         f"{mebibytes(region.live_bytes)} in use"
     )
 

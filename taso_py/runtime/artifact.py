@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -196,7 +197,14 @@ def save(
         ArtifactError: the folder cannot be written.
     """
     files = {MODEL: content, REPORT: as_json(report.as_dict()), TRACE: trace.encode(), **(others or {})}
-    said = {"version": VERSION, "model": MODEL, "runtime": report.runtime, "device": report.device, "plan": plan}
+    said = {
+        "version": VERSION,
+        "model": MODEL,
+        "runtime": report.runtime,
+        "device": report.device,
+        "threads": report.environment.get("threads"),
+        "plan": plan,
+    }
     return put(directory, files, said)
 
 
@@ -209,6 +217,8 @@ class Saved:
     runtime: str
     files: Mapping[str, str]
     """The digests of the files in the folder."""
+    threads: int | None
+    """With how many threads it was measured; None on a GPU, or where that is not known."""
     plan: Any
     """As :func:`taso_py.kernels.saved.dump` gives it; None for plain ATen calls."""
 
@@ -253,16 +263,23 @@ def read(directory: str | os.PathLike[str]) -> Saved:
         raise ArtifactError(
             f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(RUNTIMES)}"
         )
-    return Saved(folder, program, runtime, files, saved.get("plan"))
+    return Saved(folder, program, runtime, files, saved.get("threads") or None, saved.get("plan"))
 
 
 def load(directory: str | os.PathLike[str]) -> Runner:
-    """Loads a saved result, ready to run as it was measured.
+    """Loads a saved result, ready to run as it was measured; a warning says where PyTorch has other threads than then.
 
     Raises:
         ArtifactError: the folder does not hold one, or a file of it is damaged.
     """
     saved = read(directory)
+    threads = torch.get_num_threads()
+    if saved.threads not in (None, threads):
+        warnings.warn(
+            f"{saved.folder} was measured with {saved.threads} threads of PyTorch, and here there are {threads}: its "
+            "kernels need not be the fastest; call torch.set_num_threads, or optimize the model again",
+            stacklevel=2,
+        )
     # What is made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
         return _prepared(saved)

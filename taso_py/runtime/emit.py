@@ -10,6 +10,7 @@ import re
 import runpy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, roundin
 from taso_py.runtime.folder import CODE, MODEL, ONNX
 from taso_py.runtime.roundtrip import same
 
+NEEDED = ("onnx", "onnxscript")
+"""The packages without which PyTorch's exporter writes no ONNX."""
 ROUNDINGS = 4096
 """How many roundings a result of ONNX Runtime, whose kernels are its own, may differ by, within limits."""
 
@@ -61,10 +64,13 @@ def names_of(forms: Sequence[str]) -> Sequence[str]:
 
 
 def check_forms(forms: Sequence[str]) -> None:
-    """Raises `EmitError` unless all the forms exist."""
+    """Raises `EmitError` unless all the forms exist, and what it takes to write them is installed."""
     for form in forms:
         if form not in FORMS:
             raise EmitError(f"there is no form {form!r} to emit; there are {', '.join(FORMS)}")
+    missing = [name for name in NEEDED if "onnx" in forms and find_spec(name) is None]
+    if missing:
+        raise EmitError(f"to emit onnx takes {' and '.join(missing)}, not installed here: pip install 'taso-py[onnx]'")
 
 
 def to_onnx(content: bytes) -> bytes:

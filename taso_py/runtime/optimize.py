@@ -180,7 +180,7 @@ def optimize_source(
         _check_circumstances(program.device)
         with state_kept(program, [source.callable()]):
             with phases.phase("check", "that the graph computes what the model does"):
-                notes = [*_in_training(source, program), *check_import(source, program, options.seed)]
+                notes = [*source.notes, *_in_training(source, program), *check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
                 notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
             if output is not None:

@@ -47,11 +47,10 @@ def find_environment(database: LatencyDatabase, key: str) -> Environment:
     known = database.environments()
     found = [name for name in known if name.startswith(key)]
     if len(found) != 1:
-        problem = "several environments have keys" if found else "no environment has a key"
-        names = ", ".join(f"{name} ({known[name]['device_name']})" for name in found or known) or "none"
-        raise PredictionError(
-            f"{problem} that begins with {key!r}; there are: {names}; see 'taso-py latencies devices'"
-        )
+        problem = f"{key!r} fits several devices" if found else f"nothing was measured on a device {key!r}"
+        names = ", ".join(f"{name} ({known[name]['device_name']})" for name in found or known)
+        advice = f"name one of {names}" if names else "bring latencies here with 'taso-py latencies import FILE'"
+        raise PredictionError(f"{problem}; {advice}; 'taso-py latencies devices' lists what is known")
     return Environment.from_dict(known[found[0]])
 
 
@@ -108,8 +107,10 @@ def _priced(
     calibrate(cost)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]
     if unknown or cost.graph_cost(graph) == math.inf:
+        first = f"{len(unknown)} of its operators, the first of them {unknown[0]}," if unknown else "a conversion in it"
         raise PredictionError(
-            f"{len(unknown)} latencies of the model itself were never measured on {there.device_name}, the first of "
-            f"{unknown[0] if unknown else 'a conversion'}; optimize it there once and export the latencies"
+            f"how long the model takes on {there.device_name} cannot be told: {first} {'were' if unknown else 'was'} "
+            "never measured there; optimize it there once, and bring the latencies here with 'taso-py latencies "
+            "export' and 'import'"
         )
     return graph, cost

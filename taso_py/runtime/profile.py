@@ -20,6 +20,7 @@ from taso_py.backend.plan import NO_PLAN, Format, Plan
 from taso_py.backend.program import Origin
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.clock import measure
+from taso_py.cost.contention import Contention, Watch
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
@@ -34,7 +35,7 @@ from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import Work, region_work, type_bytes
 from taso_py.progress import progress_bar, share_bar
-from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.report.profile import BEYOND, Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime.artifact import Saved
 from taso_py.runtime.folder import as_json, check_writable, write_files
@@ -45,8 +46,6 @@ from taso_py.runtime.source import Source
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
 """What the output folder gets; the last is a trace for chrome://tracing or Perfetto."""
-BEYOND = 1.1
-"""Which share of the roofline an operator cannot really achieve."""
 SPREAD = 1.2
 """How far apart quartiles are on a machine that does something else."""
 
@@ -121,10 +120,15 @@ def profile_modules(
     args, kwargs, device = source.args, source.kwargs, computed[0][0].device
     with torch.no_grad():
         modules = [build(program, plan) for program, plan in computed]
+        watch = Watch(device)
         original = _original(source, device, options.seconds / 3)
         with share_bar("run", shown=options.progress) as on_share:
             runs = time_parts(modules, args, kwargs, device, options.seconds, on_share)
-        jobs = [_Job(source, options, *what, module) for what, module in zip(computed, modules, strict=True)]
+        contention = watch.contention()
+        jobs = [
+            _Job(source, options, program, plan, module, contention)
+            for (program, plan), module in zip(computed, modules, strict=True)
+        ]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
 
 
@@ -143,6 +147,8 @@ class _Job:
     program: Program
     plan: Plan
     module: fx.GraphModule
+    contention: Contention
+    """What other programs left of the cores while it was timed."""
 
     def run(self, run: Run, original: Duration, output: Path | None) -> Profile:
         """The profile that a run of the module gives."""
@@ -190,7 +196,7 @@ class _Job:
             input_bytes=stored_bytes(self.program.example_inputs),
             environment=Environment.current(self.program.device).as_dict(),
             seed=self.options.seed,
-            notes=tuple(_notes(regions, run, self.program.device, seen)),
+            notes=(*self.source.notes, *_notes(regions, run, self.program.device, seen, self.contention)),
         )
 
     def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[Region]:
@@ -267,16 +273,20 @@ class _Job:
         return known[-1] if known else Origin("")
 
 
-def _notes(regions: Sequence[Region], run: Run, device: torch.device, seen: Observed) -> Iterator[str]:
+def _notes(
+    regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention
+) -> Iterator[str]:
     """What makes the figures doubtful, and which are missing."""
     if device.type == "cuda" and seen.busy_s is None:
         yield "the GPU's driver gave no events of kernels (CUPTI), so that how long it was busy is not known"
     if any(region.achieved > BEYOND and region.bound != Bound.OVERHEAD.value for region in regions):
         yield (
-            "some operators are faster than the roofline, which was measured on a busier machine; when it is at rest, "
-            "forget it with 'taso-py latencies clear'"
+            "operators marked '?' are faster than the roofline, which was measured on a busier machine; when it is at "
+            "rest, forget it with 'taso-py latencies clear'"
         )
-    if run.whole.high > SPREAD * run.whole.low:
+    if not contention.is_quiet:
+        yield f"{contention.text} while this was timed; {contention.advice}"
+    elif run.whole.high > SPREAD * run.whole.low:
         yield "the quartiles of the latency are far apart: the machine is busy with something else"
 
 

@@ -14,12 +14,14 @@ import importlib.util
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +37,14 @@ from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
 from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
 
+PUT_INTO_EVALUATION = (
+    "the model came in training mode and was put into evaluation mode, as for prediction: dropout and batch statistics "
+    "are off; call eval() in the factory to say so yourself"
+)
+"""What is noted of a factory that leaves its model in training mode."""
+OURS = str(Path(__file__).parents[1]) + os.sep
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Where code lies that is not the user's."""
 __all__ = ["Source", "SourceError", "importing_beside", "load_source", "usable"]
 
 
@@ -53,6 +63,9 @@ class Source:
 
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     """Keyword example inputs."""
+
+    notes: tuple[str, ...] = ()
+    """What was done to it that the user may not expect, a line each."""
 
     def callable(self) -> nn.Module:
         """A module that runs the source on inputs like its own: the module itself, or one made from the program."""
@@ -113,10 +126,11 @@ def load_source(
             examples = tuple(spec.random(dtype or torch.float32, generator) for spec in specs)
     args, kwargs = _split(text, examples)
     _check_call(text, module, args, kwargs)
+    notes = (PUT_INTO_EVALUATION,) if module.training else ()
     with _blame(text, f"moving the model to {target}"):
         module = adapt(module.eval().to(device=target, dtype=dtype))
         cast = None if specs else dtype
-        return Source(text, module, _place(args, target, cast), _place(kwargs, target, cast))
+        return Source(text, module, _place(args, target, cast), _place(kwargs, target, cast), notes)
 
 
 def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
@@ -202,7 +216,17 @@ def _blame(text: str, action: str) -> Generator[None]:
         raise
     except (Exception, SystemExit) as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0]
-        raise SourceError(f"{text}: {action} raised {type(error).__name__}: {reason}") from error
+        raise SourceError(f"{text}: {action} raised {type(error).__name__}: {reason}{_place_of(error)}") from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's own code an error was raised, or where in that of a library if there is nothing of it."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text says where
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith((OURS, "<"))]
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    last = (own or frames)[-1:]
+    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
 
 
 def _split(text: str, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -21,6 +21,7 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import may_draw, overload_named
+from taso_py.documents import page
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -349,7 +350,11 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
     most = [max(IMPORT_SLACK * output.allowed, IMPORT_ERROR) for output in found.outputs]
     within = Comparison(tuple(replace(o, allowed=limit) for o, limit in zip(found.outputs, most, strict=True)))
     if not within.passed:
-        raise TrialError(f"the model gives something else than its export: {within.reason}; docs/limits.md says when")
+        raise TrialError(
+            f"the model gives something else than its export: {within.reason}; torch.nn.TransformerEncoder with a "
+            "padding mask does, unless torch.backends.mha.set_fastpath_enabled(False) is called before; "
+            f"{page('limits.md')} says more"
+        )
     if not found.passed:
         with without_fused_attention():
             found = _compared_with_export(source, program, seed)

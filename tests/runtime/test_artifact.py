@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pa
         check_writable(tmp_path / "file" / "out")
     with pytest.raises(ArtifactError, match="holds no saved result"):
         load(tmp_path / "absent")
+
+
+def test_another_number_of_threads_than_a_result_was_measured_with_is_said(tmp_path: Path) -> None:
+    def saved_with(threads: int) -> Path:
+        report = replace(REPORT, environment={"threads": threads})
+        folder = tmp_path / str(threads)
+        save(folder, serialize(MODULE, (X,), {}), report, "the trace")
+        return folder
+
+    here = torch.get_num_threads()
+    with pytest.warns(UserWarning, match=rf"measured with {here + 1} threads of PyTorch, and here there are {here}"):
+        assert torch.equal(load(saved_with(here + 1))(X), MODULE(X))
+    for threads in (here, 0):  # as warnings are errors, nothing is said; a GPU has none
+        assert torch.equal(load(saved_with(threads))(X), MODULE(X))

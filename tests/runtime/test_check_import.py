@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,8 +26,12 @@ def test_what_is_imported_wrongly_is_refused() -> None:
     source = Source("encoder", model, (x,), {"src_key_padding_mask": padding})
     with torch.no_grad():
         program = import_source(source)
-    with pytest.raises(TrialError, match="gives something else than its export: output 0 on example inputs is off by"):
+    with pytest.raises(TrialError) as refused:
         check_import(source, program, 0)
+    said = str(refused.value)
+    assert "gives something else than its export: output 0 on example inputs is off by" in said
+    assert "torch.backends.mha.set_fastpath_enabled(False)" in said, "what to do"
+    assert Path(said.removesuffix(" says more").split("; ")[-1]).is_file(), "where to read on"
     with without_fused_attention():
         check_import(source, program, 0)
 

@@ -126,8 +126,8 @@ def test_too_little_is_known(factory: str, tmp_path: Path, capsys: pytest.Captur
     _import(tmp_path, GPU, without="torch:tanh")
     key = _key(capsys)
     assert main(["predict", factory, "--environment", key]) == 2
-    assert "1 latencies of the model itself were never measured on A GPU elsewhere" in capsys.readouterr().err
+    assert "how long the model takes on A GPU elsewhere cannot be told: 1 of its operators" in capsys.readouterr().err
     assert main(["predict", factory, "--environment", "xyz"]) == 2
-    assert f"there are: {key} (A GPU elsewhere)" in capsys.readouterr().err
+    assert f"a device 'xyz'; name one of {key} (A GPU elsewhere)" in capsys.readouterr().err
     assert "  A GPU elsewhere, launched by a processor there, torch " in (line := _listed(capsys))
     assert "threads" not in line

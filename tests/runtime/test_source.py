@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from taso_py.cost.environment import DeviceError
 from taso_py.ir.errors import TasoError
-from taso_py.runtime.source import Source, SourceError, load_source
+from taso_py.runtime.source import PUT_INTO_EVALUATION, Source, SourceError, load_source
 from taso_py.runtime.spec import InputSpec
 
 FACTORIES = """
@@ -340,3 +340,27 @@ def test_without_its_checks_a_saved_program_is_called_at_once() -> None:
     assert torch.equal(module(torch.zeros(5, 3), up=-torch.ones(1)), torch.full((5, 3), 3.0))
     eager = nn.Linear(3, 4)
     assert Source("eager", eager, ()).unchecked() is eager
+
+
+def test_where_users_code_raises_is_said(models: str, tmp_path: Path) -> None:
+    lines = Path(models).read_text().splitlines()
+    where = next(number for number, line in enumerate(lines, 1) if "boom" in line)
+    assert error_of(f"{models}:raises").endswith(f"raised ValueError: boom ({models}, line {where})")
+    # In a library: the line of the user's that called it. The call itself has none.
+    path = tmp_path / "inside.py"
+    path.write_text("import torch\n\ndef make():\n    return torch.ones(2) @ torch.ones(3)\n")
+    assert error_of(f"{path}:make").endswith(f"({path}, line 4)")
+    assert "line" not in error_of(f"{models}:needs")
+
+
+def test_a_model_in_training_mode_is_put_into_evaluation_mode_and_that_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "modes.py"
+    path.write_text(
+        "import torch\n\ndef training():\n    return torch.nn.Dropout(), (torch.ones(2),)\n"
+        "\ndef evaluated():\n    return torch.nn.Dropout().eval(), (torch.ones(2),)\n"
+    )
+    noted, silent = load_source(f"{path}:training"), load_source(f"{path}:evaluated")
+    assert isinstance(noted.module, nn.Module)
+    assert not noted.module.training
+    assert noted.notes == (PUT_INTO_EVALUATION,)
+    assert silent.notes == ()

@@ -57,7 +57,8 @@ class _Version(argparse.Action):
     """Looks versions up when they are asked for, and not at every start."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser.exit(0, f"taso-py {_version('taso-py')}, PyTorch {_version('torch')}\n")
+        print(f"taso-py {_version('taso-py')}, PyTorch {_version('torch')}")
+        parser.exit()
 
 
 def _version(package: str) -> str:

@@ -20,6 +20,8 @@ from taso_py.report.profile import mebibytes
 
 VISIBLE = 0.01
 """How far a ratio may be from that of the latencies beside it without a word."""
+SHORT_MS = 0.1
+"""Shorter latencies are written in microseconds."""
 TABLE_WIDTH = 80
 """Columns that the summary's table has at least."""
 
@@ -145,14 +147,14 @@ class Report:
         table.add_column("", style="dim")
         before, after = self.original_ms, self.optimized_ms
         sure = "" if self.withheld or not self.rounds else f"{self.interval_text} (95% sure)"
-        table.add_row("latency", f"{before:.3f} ms", f"{after:.3f} ms", self.ratio_text, sure)
-        table.add_row("throughput", *(f"{rate:.4g}/s" for rate in self.throughput), "", "calls, one after the other")
+        table.add_row("latency", _time(before), _time(after), self.ratio_text, sure)
+        table.add_row("throughput", *map(_rate, self.throughput), "", "calls, one after the other")
         if self.applied and not self.withheld:
             rules = self.rules_speedup
             said = "due to rewriting; the rest to kernels and memory formats"
             table.add_row("of which rules", "", "", f"{rules.median:.3f}x", said)
         table.add_row(
-            "predicted", *(f"{ms:.3f} ms" for ms in self.estimated_ms), self._estimated_ratio,
+            "predicted", *map(_time, self.estimated_ms), self._estimated_ratio,
             "from latencies of single kernels",
         )  # fmt: skip
         table.add_row("operators", *map(str, self.operators))
@@ -209,3 +211,13 @@ class Report:
             counts[rule] = counts.get(rule, 0) + 1
         listed = ", ".join(f"{rule} x{count}" if count > 1 else rule for rule, count in counts.items())
         return f"{len(self.applied)} applied: {listed}  (taso-py rules show ID)"
+
+
+def _time(ms: float) -> str:
+    """A latency for people, with at least three digits that mean something."""
+    return f"{ms:.3f} ms" if ms >= SHORT_MS else f"{ms * 1e3:.2f} us"
+
+
+def _rate(rate: float) -> str:
+    """Calls a second for people."""
+    return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"

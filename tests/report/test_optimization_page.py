@@ -122,9 +122,14 @@ def test_the_summary_has_throughput_memory_and_time() -> None:
         REPORT, peak_bytes=(3 * 2**20, 2**20), phases={"measure": 3.0, "race": 20.0, "import": 1.0, "build": 0.5}
     )
     lines = {line.split()[0]: line for line in _printed(report)}
-    assert lines["throughput"].split()[1:3] == ["500/s", "1000/s"]
+    assert lines["throughput"].split()[1:3] == ["500/s", "1,000/s"]
     assert lines["peak"].split()[2:6] == ["3.0", "MiB", "1.0", "MiB"]
     assert lines["took"].split(maxsplit=1)[1].strip() == "24.5 s, most of it race 20.0 s, measure 3.0 s, import 1.0 s"
+
+
+def test_short_latencies_keep_their_digits() -> None:
+    (line,) = (line for line in _printed(replace(REPORT, original_ms=0.0354, optimized_ms=0.0177)) if "latency" in line)
+    assert line.split()[1:5] == ["35.40", "us", "17.70", "us"]
 
 
 def test_the_printed_ratio_is_that_of_what_is_printed_or_it_is_said_why() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from typing import Any
@@ -161,3 +162,18 @@ def test_colours_and_numbers() -> None:
     names = [f"kind {number}" for number in range(len(PALETTE) + 2)]
     assert [*colours(names).values()] == [*PALETTE, OTHER, OTHER]
     assert [short(value) for value in (0.5, 1500.0, 2.5e9, 3e12)] == ["0.5 ", "1.5 k", "2.5 G", "3 T"]
+
+
+def test_more_of_the_roof_than_all_of_it_is_not_told() -> None:
+    """The roofline was measured, on a machine that may have been busy."""
+    possible, impossible = (region("linear", 0.1, 1.0, "layers.0", ceiling_ms=share) for share in (1.05, 4.1))
+    for made, told in ((possible, "105%"), (impossible, "?")):
+        profile = replace(PROFILE, regions=(made,))
+        console = Console(width=120, file=io.StringIO(), record=True)
+        console.print(profile)
+        printed = console.export_text()
+        assert [line.split()[-1] for line in printed.splitlines() if line.startswith("linear")] == [told, told]
+        assert "410%" not in printed
+        assert "410%" not in text_of(profile_page(profile))
+        (entry,) = profile.as_dict()["regions"]
+        assert (entry["achieved"] is None) == (told == "?")

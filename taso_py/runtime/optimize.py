@@ -233,7 +233,7 @@ class _Job:
             judgement = trial.hold(found, runtimes)
             limits = bounds_of(self.source, program, judgement, cost)
         with phases.phase("memory", "the most that a call takes"):
-            peaks = peaks_of(self.source, program, judgement.winner)
+            peaks = peaks_of(self.source, program, judgement.winner, judgement.seconds)
         notes = [
             *self.notes,
             *describe(program, self.rules),

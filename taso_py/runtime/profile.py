@@ -20,7 +20,7 @@ from taso_py.backend.plan import NO_PLAN, Format, Plan
 from taso_py.backend.program import Origin
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.clock import measure
-from taso_py.cost.contention import Contention, Watch
+from taso_py.cost.contention import NOTHING, Contention, Watch
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
@@ -274,7 +274,7 @@ class _Job:
 
 
 def _notes(
-    regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention
+    regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
 ) -> Iterator[str]:
     """What makes the figures doubtful, and which are missing."""
     if device.type == "cuda" and seen.busy_s is None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from taso_py.runtime.profile_run import copy_of
 MEMORY = "[memory]"
 """The name of events in which memory is taken or given back."""
 _PREFIX = "part "
+LOG_LEVEL = "KINETO_LOG_LEVEL"
+"""What the profiler's library is told how much to say by."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,10 @@ def observe(
         device: where it runs.
         trace: a file to write the Chrome trace to, if any.
     """
-    # The profiler's library announces itself on standard error, where only progress and mistakes belong.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     recorded = _recorded(module, names)
     recorded(*args, **kwargs)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+    with _silence(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
         recorded(*args, **kwargs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -69,27 +71,37 @@ def observe(
     return Observed(_live(events, len(names), device), _busy(events) if device.type == "cuda" else None)
 
 
+@contextmanager
+def _silence() -> Generator[None]:
+    """Keeps the profiler's library from announcing itself on standard error, where progress and mistakes belong."""
+    before = os.environ.get(LOG_LEVEL)
+    os.environ.setdefault(LOG_LEVEL, "99")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(LOG_LEVEL, None)
+
+
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
     """The most memory in use during a call beyond what was in use before; None where that cannot be seen.
 
     Args:
-        run: the call; it is made twice.
+        run: the call, which was made before.
         device: whose memory.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     try:
-        with torch.no_grad():
-            run()
-            with profile(activities=activities, profile_memory=True) as profiler:
-                kept = run()
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
+        with _silence(), torch.no_grad(), profile(activities=activities, profile_memory=True) as profiler:
+            kept = run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
         del kept
     except RuntimeError:  # another profiler is active
         return None
     results = profiler.profiler.kineto_results if profiler.profiler else None
-    return max(_live(results.events() if results else [], 1, device), default=0)
+    live = accumulate(change for _, change in _changes(results.events() if results else [], device))
+    return max(live, default=0)
 
 
 def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
@@ -106,13 +118,11 @@ def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
 
 def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int, ...]:
     """The most bytes in use in each part: what a part leaves, later ones find."""
-    kind = DeviceType.CPU if device.type == "cpu" else DeviceType.CUDA
     # On a GPU each range is there once more, from the first of its kernels to the last: they run behind the processor.
     begun = (event for event in events if event.name().startswith(_PREFIX) and event.device_type() == DeviceType.CPU)
     starts = sorted(event.start_ns() for event in begun)
-    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == MEMORY and e.device_type() == kind]
     most, live, part = [0] * count, 0, -1
-    for when, change in sorted(changes, key=lambda pair: pair[0]):
+    for when, change in _changes(events, device):
         now = bisect_right(starts, when) - 1
         for passed in range(max(part, 0), min(now, count - 1) + 1):
             most[passed] = max(most[passed], live)
@@ -122,6 +132,13 @@ def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int,
     for rest in range(max(part, 0), count):
         most[rest] = max(most[rest], live)
     return tuple(most)
+
+
+def _changes(events: Sequence[Any], device: torch.device) -> list[tuple[int, int]]:
+    """When memory of a device is taken or given back, and how many bytes, in order."""
+    kind = DeviceType.CPU if device.type == "cpu" else DeviceType.CUDA
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == MEMORY and e.device_type() == kind]
+    return sorted(changes, key=lambda pair: pair[0])
 
 
 def _busy(events: Sequence[Any]) -> float | None:

@@ -34,6 +34,8 @@ from taso_py.runtime.source import Source
 from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement
 from taso_py.search.result import SearchResult
 
+LONG_S = 5.0
+"""A model that takes longer is not called once more to see how much memory it takes."""
 UNTOLD = Speedup(math.nan, math.nan, math.nan)
 """A ratio that is withheld; null in JSON."""
 
@@ -68,9 +70,14 @@ def bounds_of(source: Source, program: Program, judgement: Judgement, cost: Cost
     return bounds(program.graph, winner.program.graph, source.module, cost, result_s, roofline)
 
 
-def peaks_of(source: Source, program: Program, winner: Finalist) -> tuple[int, int] | None:
-    """The most memory that the original and the winner take beside weights and inputs; None for captured graphs."""
-    if winner.runtime in CAPTURED:
+def peaks_of(
+    source: Source, program: Program, winner: Finalist, seconds: tuple[float, float]
+) -> tuple[int, int] | None:
+    """The most memory that the original and the winner take beside weights and inputs.
+
+    None for captured graphs, whose memory is theirs for good, and where another call each would take long.
+    """
+    if winner.runtime in CAPTURED or max(seconds) > LONG_S:
         return None
     original = source.callable()
     modules = [original, winner.module]

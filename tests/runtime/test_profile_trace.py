@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,7 +14,7 @@ from torch._C._autograd import DeviceType
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime.profile import _notes
 from taso_py.runtime.profile_run import Run, Spread
-from taso_py.runtime.profile_trace import _PREFIX, Observed, _busy, _live
+from taso_py.runtime.profile_trace import _PREFIX, Observed, _busy, _live, peak_bytes
 from tests.report.pages import text_of
 from tests.report.test_profile_page import PROFILE
 
@@ -98,3 +99,19 @@ def test_where_the_driver_tells_of_no_kernels_a_note_says_so(device: str, busy_s
     for text in (captured.get(), json.dumps(profile.as_dict()), text_of(profile_page(profile))):
         assert ("the GPU's driver gave no events" in text) == said
     assert ("busy for" in captured.get()) == (busy_s is not None)
+
+
+def test_the_peak_is_the_most_that_is_in_use_at_once() -> None:
+    x = torch.ones(1000, dtype=torch.float32)
+
+    def run() -> torch.Tensor:
+        y = x + 1.0
+        y = y * 2.0  # both are there for a moment
+        return y.sum()
+
+    before = dict(os.environ)
+    peak = peak_bytes(run, torch.device("cpu"))
+    assert peak is not None
+    assert 8000 <= peak < 9000
+    assert dict(os.environ) == before
+    assert peak_bytes(lambda: None, torch.device("cpu")) == 0

@@ -47,7 +47,7 @@ class Prediction:
         yield Text.assemble(
             ("predicted  ", "dim"),
             f"{before:.3f} ms -> {after:.3f} ms",
-            ("  by latencies of single kernels; no model was timed", "dim"),
+            ("  from latencies of single kernels; nothing was timed", "dim"),
         )
         rules = ", ".join(f"{rule} x{count}" for rule, count in Counter(self.applied).most_common(5))
         yield Text.assemble(("rules      ", "dim"), f"{len(self.applied)} applied", f": {rules}" if rules else "")

@@ -201,7 +201,10 @@ class Trial:
             unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
             rules = self._confirm(unchanged, finalist, doubt).ratio("winner")
         if not total.faster or not (rules.faster or rules is EVEN):
-            self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
+            self._note(
+                f"{finalist.name}: not surely faster when timed afresh ({_interval(total)} over the original, "
+                f"{_interval(rules)} over the unchanged graph)"
+            )
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
         return Judgement(finalist, content, plan, comparison, total, rules, seconds, first, final)

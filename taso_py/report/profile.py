@@ -166,7 +166,17 @@ class Profile:
     @cached_property
     def total_ms(self) -> float:
         """The sum of all parts of the run."""
-        return self.input.ms + sum(region.time.ms for region in self.regions) + self.output.ms
+        return self.input.ms + self.operators_ms + self.output.ms
+
+    @cached_property
+    def operators_ms(self) -> float:
+        """The sum of all operators' times."""
+        return sum(region.time.ms for region in self.regions)
+
+    @property
+    def achieved(self) -> float:
+        """As for a region, of all operators one after the other."""
+        return self.ceiling_ms / self.operators_ms if self.operators_ms > 0 else 1.0
 
     @cached_property
     def kinds(self) -> tuple[Summed, ...]:
@@ -262,8 +272,8 @@ class Profile:
 
 
 def mebibytes(size: float) -> str:
-    """Bytes for people."""
-    return f"{size / 2**20:.1f} MiB"
+    """Bytes for people, few of them as kibibytes."""
+    return f"{size / 2**20:.1f} MiB" if not 0 < size < 2**20 / 10 else f"{size / 2**10:.1f} KiB"
 
 
 def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[Text]:

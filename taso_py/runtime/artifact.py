@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,9 @@ from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.runtime.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_whole, put
 from taso_py.runtime.kept import kept
+from taso_py.runtime.resize import OpenInputs
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
+from taso_py.runtime.warmup import Sizes, warm
 
 VERSION = 4
 """Of the form of ``plan.json``."""
@@ -256,25 +258,39 @@ def read(directory: str | os.PathLike[str]) -> Saved:
     return Saved(folder, program, runtime, files, saved.get("plan"))
 
 
-def load(directory: str | os.PathLike[str]) -> Runner:
+def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Runner:
     """Loads a saved result, ready to run as it was measured.
+
+    Args:
+        directory: the folder.
+        warmup: open sizes to call it at once, since the first call at a size takes longer than others: numbers where
+            one size is open, dicts by the names in the report where several are.
 
     Raises:
         ArtifactError: the folder does not hold one, or a file of it is damaged.
+        WarmupError: the result does not have these sizes.
     """
-    saved = read(directory)
+    saved, sizes = read(directory), list(warmup)
     # What is made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        return _prepared(saved)
+        exported = _loaded(saved)
+        runner = _prepared(saved, exported)
+        if sizes:
+            warm(runner, OpenInputs.of(import_program(*_with_inputs(exported))), sizes)
+        return runner
 
 
-def _prepared(saved: Saved) -> Runner:
+def _loaded(saved: Saved) -> ExportedProgram:
     try:
         with torch.device("cpu"):  # as where it was read back for the first time
             exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     saved.check()
+    return exported
+
+
+def _prepared(saved: Saved, exported: ExportedProgram) -> Runner:
     module = exported.module() if saved.plan is None else _built(exported, saved.applied)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module

@@ -46,7 +46,7 @@ from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
-from taso_py.runtime.resize import describe
+from taso_py.runtime.resize import OpenInputs, describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
 from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.saving import check_savable
@@ -224,7 +224,14 @@ class _Job:
                 judgement = trial.hold(found, runtimes)
         notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
         report, winner = self._report(program, found, judgement, notes), judgement.winner
-        optimized = Optimized(winner.runner, report, winner.candidate.trace, winner.plan, winner.name == ORIGINAL)
+        optimized = Optimized(
+            module=winner.runner,
+            report=report,
+            trace=winner.candidate.trace,
+            plan=winner.plan,
+            keeps_original=winner.name == ORIGINAL,
+            inputs=OpenInputs.of(program),
+        )
         if winners is not None:
             winners.remember(optimized)
         return optimized if output is None else self._saved(optimized, program, judgement, output, forms)

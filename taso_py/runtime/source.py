@@ -34,6 +34,7 @@ from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
 from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
+from taso_py.runtime.zoo.libraries import declare_if_misfit
 
 __all__ = ["Source", "SourceError", "importing_beside", "load_source", "usable"]
 
@@ -136,6 +137,7 @@ def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
     if not colon or not place or not name:
         raise SourceError(f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2 or zoo:NAME")
     is_file = _is_file(place)
+    declare_if_misfit()
     with importing_beside(text):
         with _blame(text, f"importing {place}"):
             home = _import_file(text, Path(place)) if is_file else importlib.import_module(place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,15 @@ from torch.export import Dim
 
 import taso_py
 from taso_py.backend import build
+from taso_py.backend.plan import NO_PLAN
 from taso_py.frontend import import_program
+from taso_py.runtime import artifact
+from taso_py.runtime.artifact import save, serialize
 from taso_py.runtime.resize import OpenInputs
+from taso_py.runtime.result import Optimized
 from taso_py.runtime.warmup import Sizes, WarmupError, warm
+from taso_py.search.trace import Trace
+from tests.runtime.test_artifact import REPORT
 from tests.runtime.test_resize import exported
 
 PAIR = "x.0 (1..100), index.0 (1..)"
@@ -85,26 +90,26 @@ def test_state_is_as_before() -> None:
         warm(lambda x: module(x), inputs, [1])
 
 
-def test_results_and_saved_results_are_warmed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
-    program = torch.export.export(model, (torch.randn(4, 8),), dynamic_shapes=({0: Dim("rows", max=64)},))
-    folder, limits = tmp_path / "out", {"time_limit": 0.1, "race_seconds": 0.1}
-    optimized = taso_py.optimize(program, reload=False, **limits)
-    seen: list[int] = []
-    call = nn.Module.__call__
+def test_a_result_is_warmed_up_by_its_method(pair: OpenInputs) -> None:
+    recording = Recording()
+    trace = Trace("0", (), ())
+    Optimized(recording, REPORT, trace, NO_PLAN, keeps_original=False, inputs=pair).warmup([{"x.0": 3}])
+    assert recording.shapes == [[(3, 8), (5,)]]
 
-    def noted(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        seen.extend(len(arg) for arg in args if isinstance(arg, Tensor))
-        return call(module, *args, **kwargs)
 
-    monkeypatch.setattr(nn.Module, "__call__", noted)
-    optimized.warmup([1, 33])
-    assert {1, 33} <= set(seen)
-    monkeypatch.undo()
-    static = taso_py.optimize(model, (torch.randn(4, 8),), output=folder, **limits)
+def test_saved_results_are_warmed_up_as_they_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+    x, folder, static = torch.randn(4, 3), tmp_path / "out", tmp_path / "static"
+    save(folder, serialize(model, (x,), {}, {"input": {0: Dim("rows", max=64)}}), REPORT, "the trace")
+    save(static, serialize(model, (x,), {}), REPORT, "the trace")
+    called: list[object] = []
+    monkeypatch.setattr(
+        artifact, "warm", lambda runner, inputs, sizes: called.extend(sizes) or warm(runner, inputs, sizes)
+    )
+    loaded = taso_py.load(folder, warmup=[1, 33])
+    assert called == [1, 33]
+    torch.testing.assert_close(loaded(x), model(x))
+    with pytest.raises(WarmupError, match=r"input\.0 may be"):
+        taso_py.load(folder, warmup=[65])
     with pytest.raises(WarmupError, match="no open sizes"):
-        static.warmup([1])
-    with pytest.raises(WarmupError, match="no open sizes"):
-        taso_py.load(folder, warmup=[1])
-    assert callable(taso_py.load(folder))
+        taso_py.load(static, warmup=[1])

@@ -55,11 +55,12 @@ def _chosen(known: tuple[Open, ...], sizes: Sizes) -> dict[Open, int]:
     """A value for each open size."""
     if not known:
         raise WarmupError("this result has no open sizes, so that there is nothing to warm up; export it with some")
+    first, *more = known
     names = ", ".join(f"{size.name} ({size.range})" for size in known)
     if isinstance(sizes, int):
-        if len(known) > 1:
+        if more:
             raise WarmupError(f"{sizes} may be any of {names}; give a dict by name")
-        sizes = {known[0].name: sizes}
+        sizes = {first.name: sizes}
     unknown = sizes.keys() - {size.name for size in known}
     if unknown:
         raise WarmupError(f"there is no open size {min(unknown)}; there are {names}")

@@ -43,8 +43,8 @@ def misfit() -> str | None:
         return None
     plain = vision.partition("+")[0]
     return (
-        f"torchvision {vision} is for CUDA and torch {torch.__version__} for the CPU: the command taso-py works around it, "
-        "but Python programs that import torchvision, timm or transformers fail; run: "
+        f"torchvision {vision} is for CUDA and torch {torch.__version__} for the CPU: the command taso-py works around "
+        "it, but Python programs that import torchvision, timm or transformers fail; run: "
         f"{sys.executable} -m pip install --no-deps --force-reinstall --index-url {CPU_WHEELS} torchvision=={plain}"
     )
 

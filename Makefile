@@ -22,6 +22,7 @@ venv: $(STAMP) ## set up .venv with the pinned versions
 
 demo: $(STAMP) ## optimize a small recurrent network and write build/demo/report.html
 	$(BIN)/taso-py optimize zoo:nasrnn --output build/demo
+	@$(BIN)/python -m taso_py.runtime.zoo
 
 lint: $(STAMP) ## ruff check, ruff format --check, pyright
 	$(BIN)/ruff check
@@ -39,13 +40,15 @@ clean: ## remove what builds and tools left behind, the environment included
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch comes first: once it is there, nothing that depends on it brings a second, larger build. torchvision has to come
-# from the same index, since its compiled operators are for one build of torch.
+# torch comes first: once it is there, nothing that depends on it brings a second, larger build. torchvision comes along,
+# from the same place where that has it: its compiled operators are for one build of torch. The last line says what to
+# install where the two do not fit.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || { echo "no interpreter '$(PYTHON)'; run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("taso-py needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV); the first time takes some minutes"
-	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) torchvision) torch
+	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch torchvision
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dask,dev,docs,experiments,generate,onnx,zoo]'
+	@$(BIN)/python -m taso_py.runtime.zoo
 	@touch $@

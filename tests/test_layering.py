@@ -24,7 +24,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/cost": ("ir ops kernels backend progress", "torch networkx numpy"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
-    "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
+    "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
     "taso_py/runtime": (
         "arguments documents files ir ops rules search kernels cost backend frontend report progress",
         "torch numpy onnxruntime rich",

@@ -1,6 +1,7 @@
 """Geometry of the charts on the pages: scales, ticks, colours; templates draw what is placed here.
 
-Invariant: places are in the pixels of a chart's own box, rounded, so that the same data give the same page.
+Invariant: places are rounded, so that the same data give the same page; colours are names that the style of the pages
+gives a value for light and one for dark.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-PALETTE = ("#3b6fb6", "#d9822b", "#4a9a5b", "#b04a5a", "#7e63a8", "#8a6d4b", "#c56aa8", "#2a9d9d", "#a8a12f")
+PALETTE = tuple(f"var(--hue-{place})" for place in range(9))
 """Colours that stay apart for most readers and on paper."""
-OTHER = "#9aa3ad"
+OTHER = "var(--hue-rest)"
 """The colour of what is too rare for one of its own."""
 
 

@@ -22,13 +22,17 @@ from taso_py.ir.types import TensorType
 
 LETTER, LINE = 6.1, 14.0
 """Width of a letter and height of a line, in pixels."""
-WIDEST = 34
+WIDEST = 40
 """Letters in a line of a box at most."""
+TAIL = 23
+"""Letters of the end of a name that is too long; the end says more than the beginning."""
 GAP_X, GAP_Y = 16.0, 30.0
 PASSAGE = 8.0
 """Width of the place that an edge takes in a layer that it passes."""
 SWEEPS = 6
 ALIKE = 3
+NAMED = 3
+"""Weights that a box names, a line each, where their names do not fit one line."""
 
 _Key: TypeAlias = "Node | tuple[int, int]"
 """A box, or the passage of an edge: the edge's number and the layer."""
@@ -105,25 +109,46 @@ def _label(members: Sequence[Node]) -> tuple[str, ...]:
     if isinstance(node.op, Input):
         return _short(node.op.key), _type(node.types[0])
     target: object = getattr(node.op, "target", None)
-    named = dict.fromkeys(
-        value.node.op.key if isinstance(value.node.op, Weight) else str(value.node.op.value)
-        for member in members
-        for value in member.inputs
-        if isinstance(value.node.op, Weight | Constant)
-    )
+    named = list(dict.fromkeys(name for member in members for name in _operands(member)))
     attributes = {member.op.attributes_text for member in members if target is None}
     lines = [
         f"{target or node.op.name}" + (f" × {len(members)}" if len(members) > 1 else ""),
         attributes.pop() if len(attributes) == 1 else "",
         *map(_type, node.types[:1]),
-        ", ".join(named),
+        *_listed(named),
         "at build time" if node.is_static else "",
     ]
     return tuple(_short(line) for line in lines if line)
 
 
+def _operands(node: Node) -> list[str]:
+    """The weights and numbers that a node reads, which have no boxes of their own."""
+    return [
+        value.node.op.key if isinstance(value.node.op, Weight) else str(value.node.op.value)
+        for value in node.inputs
+        if isinstance(value.node.op, Weight | Constant)
+    ]
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    """Names in a line if they fit; else the first in a line each."""
+    if len(", ".join(names)) <= WIDEST:
+        return [", ".join(names)]
+    more = len(names) - NAMED
+    return [*map(elided, names[:NAMED]), *([f"and {more} more"] if more > 0 else [])]
+
+
+def elided(text: str) -> str:
+    """A name that fits a line; of a longer one the middle is left out, since its ends tell it from others."""
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - TAIL - 1]}…{text[-TAIL:]}"
+
+
 def _title(members: Sequence[Node]) -> str:
-    return "\n".join(f"{node.op.text}: {', '.join(type_.text for type_ in node.types)}" for node in members)
+    return "\n".join(
+        f"{node.op.text}: {', '.join(type_.text for type_ in node.types)}"
+        + "".join(f"\n    {name}" for name in _operands(node))
+        for node in members
+    )
 
 
 def _type(type_: TensorType) -> str:
@@ -131,9 +156,7 @@ def _type(type_: TensorType) -> str:
 
 
 def _short(text: str) -> str:
-    return textwrap.shorten(text, WIDEST, placeholder="…") if " " in text[:WIDEST] else (
-        text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
-    )  # fmt: skip
+    return textwrap.shorten(text, WIDEST, placeholder="…") if " " in text[:WIDEST] else elided(text)
 
 
 def _layers(nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]) -> tuple[list[list[_Key]], list[list[_Key]]]:

@@ -12,13 +12,13 @@ from itertools import islice
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Weight
-from taso_py.report.chart import Scale, colours
+from taso_py.report.chart import colours
 from taso_py.report.difference import Difference, Region
 from taso_py.report.drawing import Drawing, draw
 from taso_py.report.optimization import Report
-from taso_py.report.page import render
+from taso_py.report.page import milliseconds, render
 from taso_py.report.profile import Profile, Summed
-from taso_py.report.profile_page import BESIDES, WIDTH, bars, legend, roof_chart
+from taso_py.report.profile_page import BESIDES, Bar, agree, bars, lane_scale, legend, roof_chart
 from taso_py.rules.substitution import Substitution
 
 WHOLE = 24
@@ -97,15 +97,38 @@ class KindRow:
     @property
     def ms(self) -> float:
         """The longer of the two times."""
-        return max(side.ms if side else 0.0 for side in (self.before, self.after))
+        return max(self._times)
+
+    @property
+    def difference_ms(self) -> float:
+        """What it takes longer after than before."""
+        before, after = self._times
+        return after - before
+
+    @property
+    def _times(self) -> tuple[float, float]:
+        before, after = (side.ms if side else 0.0 for side in (self.before, self.after))
+        return before, after
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A run, drawn from left to right."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    total_ms: float
+    """Of its parts."""
+    whole_ms: float
+    """The latency end to end."""
 
 
 def optimization_page(report: Report, evidence: Evidence) -> str:
     """The page of an optimization."""
     rows = _kinds(*evidence.profiles)
     kinds = colours([row.kind for row in rows])
-    longest = max(profile.total_ms for profile in evidence.profiles)
-    x = Scale(0.0, max(longest, 1e-9), 60.0, WIDTH - 10)
+    whole = (report.original_ms, report.optimized_ms)
+    x = lane_scale(max(*whole, *(profile.total_ms for profile in evidence.profiles)))
     return render(
         "optimization.html",
         report=report,
@@ -113,16 +136,40 @@ def optimization_page(report: Report, evidence: Evidence) -> str:
         changes=changes(evidence.difference),
         rules=[_applied(rule, report.applied.count(rule.id)) for rule in evidence.rules],
         rows=rows,
+        longest_ms=max((row.ms for row in rows), default=0.0) or 1.0,
+        slowest_ms=max(report.timed.values(), default=0.0) or 1.0,
         colours=kinds,
         legend=legend(kinds),
         around=BESIDES,
         x=x,
         lanes=[
-            (name, list(bars(profile, x, kinds)))
-            for name, profile in zip(("before", "after"), evidence.profiles, strict=True)
+            Lane(name, tuple(bars(profile, x, kinds)), profile.total_ms, whole_ms)
+            for name, profile, whole_ms in zip(("before", "after"), evidence.profiles, whole, strict=True)
         ],
+        agreement=agreement(report, evidence.profiles),
         roofs=[roof_chart(profile.regions, profile.ceilings, kinds) for profile in evidence.profiles],
     )
+
+
+def agreement(report: Report, profiles: tuple[Profile, Profile]) -> str:
+    """What the runs that are drawn add up to beside the latencies end to end and, where the two differ, why."""
+    drawn = [profile.total_ms for profile in profiles]
+    whole = [report.original_ms, report.optimized_ms]
+    ratio = drawn[0] / drawn[1] if drawn[1] else 1.0
+    text = (
+        f"The operators that are drawn add up to {milliseconds(drawn[0])} before and {milliseconds(drawn[1])} after, "
+        f"{ratio:.2f}x. End to end, the original takes {milliseconds(whole[0])} and the result "
+        f"{milliseconds(whole[1])}; the speed-up is {'withheld' if report.withheld else f'{report.speedup:.2f}x'}."
+    )
+    if all(map(agree, drawn, whole)) and agree(ratio, report.speedup):
+        return text
+    reasons = [
+        "the original is timed as it was given, with its own Python, which is not drawn",
+        "other programs on the machine may have slowed either down",
+    ]
+    if report.runtime != "eager":
+        reasons.insert(0, f"the result runs in {report.runtime}, where operators have no times of their own")
+    return f"{text} The two differ, and the latter counts: {'; '.join(reasons)}."
 
 
 def changes(difference: Difference) -> list[Change]:

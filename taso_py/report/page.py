@@ -7,10 +7,12 @@ from a model is escaped.
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from taso_py.report.chart import short
 from taso_py.report.profile import mebibytes, share_of_roof
@@ -27,7 +29,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters.update(percent=_percent, ms=milliseconds, mebibytes=mebibytes, short=short)
+    found.filters.update(percent=_percent, ms=milliseconds, mebibytes=mebibytes, short=short, breakable=_breakable)
     return found
 
 
@@ -50,3 +52,8 @@ def milliseconds(time: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{share:.1%}" if abs(share) < 0.0995 else share_of_roof(share)
+
+
+def _breakable(text: str) -> Markup:
+    """A name that a narrow column breaks between its parts, not within them."""
+    return Markup(re.sub(r"([._+/:,])(?=\w)", r"\1<wbr>", str(escape(text))))

@@ -170,7 +170,17 @@ class Profile:
     @cached_property
     def total_ms(self) -> float:
         """The sum of all parts of the run."""
-        return self.input.ms + sum(region.time.ms for region in self.regions) + self.output.ms
+        return self.input.ms + self.operators_ms + self.output.ms
+
+    @cached_property
+    def operators_ms(self) -> float:
+        """The sum of all operators' times."""
+        return sum(region.time.ms for region in self.regions)
+
+    @property
+    def achieved(self) -> float:
+        """As for a region, of all operators one after the other."""
+        return self.ceiling_ms / self.operators_ms if self.operators_ms > 0 else 1.0
 
     @cached_property
     def kinds(self) -> tuple[Summed, ...]:

@@ -10,27 +10,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from taso_py.report.chart import OTHER, Scale, colours, decades, short
-from taso_py.report.page import render
+from taso_py.report.page import milliseconds, render
 from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, mebibytes, share_of_roof
 
-BOUND_COLOURS: Mapping[str, str] = {"compute": "#2b3442", "memory": "#74889d", "overhead": "#c3ccd6"}
-BESIDES = ("inputs, outputs", "#e6d5a8")
+BOUND_COLOURS: Mapping[str, str] = {name: f"var(--{name})" for name in ("compute", "memory", "overhead")}
+BESIDES = ("inputs, outputs", "var(--around)")
 """The name and the colour of what is no operator."""
-LETTERING = 14.0
-"""Pixels that lines with names are apart at least."""
-WIDTH = 1040.0
-"""Pixels from the left to the right of a chart, margins included."""
+LETTERING = 24.0
+"""Units of the roofline that lines with names are apart at least: letters are of that height on a narrow screen."""
+TOLERANCE = 1.15
+"""How many times one of two times may exceed the other while they agree."""
+ROOF_SIZE = (760.0, 430.0)
+"""Width and height of the roofline, in units of its own."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle of the timeline."""
+    """A stretch of a lane; places are percentages of the lane."""
 
     x: float
     width: float
     colour: str
-    bound_colour: str
-    """Empty for what is no operator."""
     title: str
 
 
@@ -40,9 +40,11 @@ class Timeline:
 
     x: Scale
     bars: tuple[Bar, ...]
-    memory: Scale
+    """Coloured by kind."""
+    bounds: tuple[Bar, ...]
+    """Coloured by what they are bound by."""
     curve: str
-    """The memory in use as points of a polygon."""
+    """The memory in use as points of a polygon in a box of 100 by 100."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class RoofChart:
     y: Scale
     roofs: tuple[Roof, ...]
     dots: tuple[Dot, ...]
+    width: float
+    height: float
 
     @property
     def slope(self) -> float:
@@ -93,8 +97,26 @@ def profile_page(profile: Profile) -> str:
         around=BESIDES,
         bound_colours=BOUND_COLOURS,
         timeline=timeline(profile, kinds),
+        agreement=agreement(profile),
         roof=roof_chart(profile.regions, profile.ceilings, kinds),
     )
+
+
+def agreement(profile: Profile) -> str:
+    """What the timeline adds up to beside the latency that heads the page and, where the two differ, why."""
+    drawn, whole = profile.total_ms, profile.whole.ms
+    text = f"What is drawn adds up to {milliseconds(drawn)}; the median of whole runs is {milliseconds(whole)}."
+    if agree(drawn, whole):
+        return text
+    return (
+        f"{text} The two differ because the runs did: an interruption prolongs most whole runs but few runs of each "
+        "operator. Profile again when the machine is at rest."
+    )
+
+
+def agree(one_ms: float, other_ms: float) -> bool:
+    """Whether two times are near enough that a reader need not be told why they differ."""
+    return one_ms <= other_ms * TOLERANCE and other_ms <= one_ms * TOLERANCE
 
 
 def legend(kinds: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -105,15 +127,24 @@ def legend(kinds: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def timeline(profile: Profile, kinds: Mapping[str, str]) -> Timeline:
     """The regions of a run, one after the other."""
-    x = Scale(0.0, max(profile.total_ms, 1e-9), 60.0, WIDTH - 10)
-    memory = Scale(0.0, max(profile.peak_bytes, 1), 190.0, 110.0)
-    drawn = tuple(bars(profile, x, kinds))
+    x = lane_scale(profile.total_ms)
+    memory = Scale(0.0, max(profile.peak_bytes, 1), 100.0, 0.0)
     curve = [(x.start, memory.start)]
     for region in profile.regions:
         level = memory(region.live_bytes)
         curve += [(x(region.start_ms), level), (x(region.start_ms + region.time.ms), level)]
     curve.append((curve[-1][0], memory.start))
-    return Timeline(x, drawn, memory, " ".join(f"{place},{level}" for place, level in curve))
+    return Timeline(
+        x,
+        tuple(bars(profile, x, kinds)),
+        tuple(_bar(x, region, BOUND_COLOURS[region.bound]) for region in profile.regions),
+        " ".join(f"{place},{level}" for place, level in curve),
+    )
+
+
+def lane_scale(longest_ms: float) -> Scale:
+    """The axis of lanes that show times: percentages of their width."""
+    return Scale(0.0, max(longest_ms, 1e-9), 0.0, 100.0)
 
 
 def bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
@@ -122,15 +153,18 @@ def bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
         ("input preparation", 0.0, profile.input),
         ("output", profile.total_ms - profile.output.ms, profile.output),
     ):
-        yield Bar(x(start), _width(x, start, time), BESIDES[1], "", f"{name}\n{time.text}")
+        yield Bar(x(start), _width(x, start, time), BESIDES[1], f"{name}\n{time.text}")
     for region in profile.regions:
-        width = _width(x, region.start_ms, region.time)
-        yield Bar(x(region.start_ms), width, kinds[region.kind], BOUND_COLOURS[region.bound], title(region))
+        yield _bar(x, region, kinds[region.kind])
+
+
+def _bar(x: Scale, region: Region, colour: str) -> Bar:
+    return Bar(x(region.start_ms), _width(x, region.start_ms, region.time), colour, title(region))
 
 
 def _width(x: Scale, start_ms: float, time: Duration) -> float:
     """The width of a bar, which is seen however short the time is."""
-    return max(round(x(start_ms + time.ms) - x(start_ms), 2), 0.25)
+    return max(round(x(start_ms + time.ms) - x(start_ms), 2), 0.03)
 
 
 def title(region: Region) -> str:
@@ -150,8 +184,9 @@ def roof_chart(regions: tuple[Region, ...], ceilings: Ceilings, kinds: Mapping[s
     peak = max(ceilings.peaks.values(), default=0.0)
     fastest = max(rate for _, rate in ceilings.levels)
     ridge = peak / ceilings.levels[-1][1] if peak else 1.0
-    x = Scale(*decades([*(region.intensity for region in computing), ridge, ridge / 100]), 60.0, WIDTH - 130, True)
-    y = Scale(*decades([*(region.rate for region in computing), peak or fastest]), 330.0, 15.0, True)
+    width, height = ROOF_SIZE
+    x = Scale(*decades([*(region.intensity for region in computing), ridge, ridge / 100]), 84.0, width - 20, True)
+    y = Scale(*decades([*(region.rate for region in computing), peak or fastest]), height - 60, 45.0, True)
     longest = max((region.time.ms for region in computing), default=1.0)
     dots = tuple(
         Dot(
@@ -160,7 +195,7 @@ def roof_chart(regions: tuple[Region, ...], ceilings: Ceilings, kinds: Mapping[s
         )
         for region in sorted(computing, key=lambda region: -region.time.ms)
     )  # fmt: skip
-    return RoofChart(x, y, tuple(_roofs(ceilings, x, y)), dots)
+    return RoofChart(x, y, tuple(_roofs(ceilings, x, y)), dots, width, height)
 
 
 def _roofs(ceilings: Ceilings, x: Scale, y: Scale) -> Iterator[Roof]:

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,9 @@ from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.runtime.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_whole, put
 from taso_py.runtime.kept import kept
+from taso_py.runtime.resize import OpenInputs
 from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
+from taso_py.runtime.warmup import Sizes, warm
 
 VERSION = 4
 """Of the form of ``plan.json``."""
@@ -266,14 +268,19 @@ def read(directory: str | os.PathLike[str]) -> Saved:
     return Saved(folder, program, runtime, files, saved.get("threads") or None, saved.get("plan"))
 
 
-def load(directory: str | os.PathLike[str]) -> Runner:
+def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Runner:
     """Loads a saved result, ready to run as it was measured; a warning says where PyTorch has other threads than then.
+
+    Args:
+        directory: the folder.
+        warmup: open sizes to call it at once, since the first call at a size takes longer than others: numbers where
+            one size is open, dicts by the names in the report where several are.
 
     Raises:
         ArtifactError: the folder does not hold one, or a file of it is damaged.
+        WarmupError: the result does not have these sizes.
     """
-    saved = read(directory)
-    threads = torch.get_num_threads()
+    saved, sizes, threads = read(directory), list(warmup), torch.get_num_threads()
     if saved.threads not in (None, threads):
         warnings.warn(
             f"{saved.folder} was measured with {saved.threads} threads of PyTorch, and here there are {threads}: its "
@@ -282,16 +289,24 @@ def load(directory: str | os.PathLike[str]) -> Runner:
         )
     # What is made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        return _prepared(saved)
+        exported = _loaded(saved)
+        runner = _prepared(saved, exported)
+        if sizes:
+            warm(runner, OpenInputs.of(import_program(*_with_inputs(exported))), sizes)
+        return runner
 
 
-def _prepared(saved: Saved) -> Runner:
+def _loaded(saved: Saved) -> ExportedProgram:
     try:
         with torch.device("cpu"):  # as where it was read back for the first time
             exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     saved.check()
+    return exported
+
+
+def _prepared(saved: Saved, exported: ExportedProgram) -> Runner:
     module = exported.module() if saved.plan is None else _built(exported, saved.applied)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module

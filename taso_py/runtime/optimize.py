@@ -41,7 +41,7 @@ from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.reporting import Found, bounds_of, disturbances, peaks_of, report_of, unkept
-from taso_py.runtime.resize import describe
+from taso_py.runtime.resize import OpenInputs, describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
 from taso_py.runtime.runtimes import CAPTURED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.saving import check_savable
@@ -256,7 +256,14 @@ class _Job:
             )
         )
         winner = judgement.winner
-        optimized = Optimized(winner.runner, report, winner.candidate.trace, winner.plan, winner.name == ORIGINAL)
+        optimized = Optimized(
+            module=winner.runner,
+            report=report,
+            trace=winner.candidate.trace,
+            plan=winner.plan,
+            keeps_original=winner.name == ORIGINAL,
+            inputs=OpenInputs.of(program),
+        )
         if winners is not None:
             winners.remember(optimized)
         return optimized if output is None else self._saved(optimized, program, judgement, output, forms)

@@ -6,7 +6,8 @@ Invariant: the inputs are such that the original takes them: their sizes are in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,8 +15,11 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
 from taso_py.backend.chance import integers
+from taso_py.backend.program import Signature
+from taso_py.backend.writes import is_write
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, choose
 from taso_py.ir.types import TensorType
@@ -101,17 +105,37 @@ def _within(size: Open, value: int) -> int:
 
 def resized(program: Program, sizes: Mapping[Open, int], seed: int) -> Arguments:
     """Arguments of the sizes given, their content drawn from that of the example inputs."""
-    generator = torch.Generator().manual_seed(seed)
-    examples = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
-    made = {
-        node.op.key: _drawn(_shape(node.types[0], sizes), example, generator)
-        for node, example in examples.items()
-        if isinstance(node.op, Input)
-    }
-    signature = program.signature
-    leaves = [made[leaf] if isinstance(leaf, str) else leaf.value for leaf in signature.inputs]
-    args, kwargs = pytree.tree_unflatten(leaves, signature.in_spec)
-    return tuple(args), dict(kwargs)
+    return OpenInputs.of(program).at(sizes, seed)
+
+
+@dataclass(frozen=True)
+class OpenInputs:
+    """The arguments of a program at any of its sizes; holds none of its weights."""
+
+    open: tuple[Open, ...]
+    nodes: tuple[Node, ...]
+    examples: tuple[Tensor, ...]
+    signature: Signature
+    has_state: bool
+    """Whether a call writes to buffers."""
+
+    @classmethod
+    def of(cls, program: Program) -> Self:
+        """Those of a program."""
+        nodes, has_state = tuple(program.graph.inputs), any(map(is_write, program.graph.effects))
+        return cls(program.open, nodes, program.example_inputs, program.signature, has_state)
+
+    def at(self, sizes: Mapping[Open, int], seed: int) -> Arguments:
+        """Arguments of the sizes given, their content drawn from that of the examples."""
+        generator = torch.Generator().manual_seed(seed)
+        made = {
+            node.op.key: _drawn(_shape(node.types[0], sizes), example, generator)
+            for node, example in zip(self.nodes, self.examples, strict=True)
+            if isinstance(node.op, Input)
+        }
+        leaves = [made[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.signature.inputs]
+        args, kwargs = pytree.tree_unflatten(leaves, self.signature.in_spec)
+        return tuple(args), dict(kwargs)
 
 
 def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:

@@ -5,7 +5,7 @@ Invariant: options that make no sense cannot be made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -15,8 +15,10 @@ from taso_py.backend import Plan
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
+from taso_py.runtime.resize import OpenInputs
 from taso_py.runtime.runtimes import CHOICES, Runner
 from taso_py.runtime.searching import SEARCHES
+from taso_py.runtime.warmup import Sizes, warm
 from taso_py.search.result import Limits
 from taso_py.search.trace import Trace
 
@@ -122,3 +124,15 @@ class Optimized:
     """The kernels that compute it."""
     keeps_original: bool
     """Whether nothing was surely faster than the original, which is the module then."""
+    inputs: OpenInputs
+    """What the module is called with, at any of its sizes."""
+
+    def warmup(self, sizes: Iterable[Sizes]) -> None:
+        """Calls the module once at each of some open sizes, since the first call at a size takes longer than others.
+
+        ``optimized.warmup([1, 16, 200])`` where one size is open; with several, dicts by the names in the report.
+
+        Raises:
+            TasoError: the module does not have these sizes.
+        """
+        warm(self.module, self.inputs, sizes)

@@ -36,6 +36,7 @@ from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.program_file import load_program
 from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
+from taso_py.runtime.zoo.libraries import declare_if_misfit
 
 PUT_INTO_EVALUATION = (
     "the model came in training mode and was put into evaluation mode, as for prediction: dropout and batch statistics "
@@ -150,6 +151,7 @@ def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
     if not colon or not place or not name:
         raise SourceError(f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2 or zoo:NAME")
     is_file = _is_file(place)
+    declare_if_misfit()
     with importing_beside(text):
         with _blame(text, f"importing {place}"):
             home = _import_file(text, Path(place)) if is_file else importlib.import_module(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 WITHIN = ("#", "data:image/png;base64,")
 """How addresses begin that do not lead out of a page."""
 
@@ -60,5 +60,5 @@ def problems(page: str) -> list[str]:
 def text_of(page: str) -> str:
     """The text that a reader sees, and tooltips."""
     reader = _Reader()
-    reader.feed(page)
+    reader.feed(page.replace("<wbr>", ""))  # where a word may be broken, it is still one
     return " ".join(" ".join(reader.text).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from taso_py.ops.table import parse_graph
 from taso_py.report.difference import difference
 from taso_py.report.optimization import Report, Speedup
-from taso_py.report.optimization_page import Evidence, OutputCheck, optimization_page
+from taso_py.report.optimization_page import Evidence, OutputCheck, agreement, optimization_page
 from taso_py.report.page import milliseconds
 from taso_py.runtime.compare import OutputComparison
 from taso_py.runtime.evidence import _check
@@ -160,3 +161,46 @@ def test_a_withheld_ratio_is_printed_nowhere() -> None:
     document = withheld.as_dict()
     assert [document[name] for name in ("speedup", "speedup_low", "speedup_high")] == [None] * 3
     assert document["withheld"] == "the machine was busy"
+
+
+def test_a_chart_that_tells_another_story_than_the_headline_says_so() -> None:
+    """Times and ratio have to be near; else the reader is told which of them counts, and why they may differ."""
+    before, after = PROFILE.total_ms, AFTER.total_ms
+    agreeing = replace(REPORT, original_ms=before, optimized_ms=after, speedup=before / after)
+    assert "differ" not in agreement(agreeing, (PROFILE, AFTER))
+    for other in (replace(agreeing, speedup=3.0), replace(agreeing, original_ms=2 * before)):
+        said = agreement(other, (PROFILE, AFTER))
+        assert "The two differ, and the latter counts: the original is timed as" in said
+        assert "the result runs in" not in said
+        assert "the result runs in inductor" in agreement(replace(other, runtime="inductor"), (PROFILE, AFTER))
+        assert said in text_of(optimization_page(other, EVIDENCE))
+
+
+def test_lanes_show_what_they_add_up_to_and_the_latency_end_to_end() -> None:
+    text = text_of(optimization_page(replace(REPORT, original_ms=20.0), EVIDENCE))
+    assert f"before {milliseconds(PROFILE.total_ms)} end to end 20.0 ms" in text
+
+
+def _judged(page: str) -> list[str]:
+    """The differences that are called good or bad."""
+    return re.findall(r'<td class="(?:good|bad)">([^<]*)</td>', page)
+
+
+def test_operators_that_came_by_fusing_are_no_regression() -> None:
+    """Their time has moved there from other rows; good or bad is only the sum, and where a result was timed."""
+    page = optimization_page(REPORT, EVIDENCE)
+    change = AFTER.operators_ms - PROFILE.operators_ms
+    assert "+0.400" in page  # of linear+relu
+    assert _judged(page) == [f"{change:+.3f}"]
+    assert _judged(optimization_page(replace(REPORT, rounds=0), EVIDENCE)) == []
+
+
+def test_nothing_is_wider_than_a_narrow_screen() -> None:
+    """Tables of many columns are moved sideways in a box of their own, and what is drawn to scale has no letters."""
+    page = optimization_page(REPORT, EVIDENCE)
+    for table in re.finditer(r'(<div class="scroll">\s*)?<table(?: class="(\w+)")?>(.*?)</table>', page, re.DOTALL):
+        columns = max(len(re.findall(r"<t[hd]", row)) for row in table[3].split("<tr>"))
+        assert table[1] or (table[2] == "fit" and columns <= 2), table[0][:200]
+    lanes = re.findall(r'<div class="lanes">(.*?)</figure>', page, re.DOTALL)
+    assert lanes
+    assert not any("<text" in lane for lane in lanes)

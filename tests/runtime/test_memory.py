@@ -15,7 +15,7 @@ from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import covers
-from taso_py.runtime import optimize
+from taso_py.runtime import reporting
 from taso_py.runtime.trial import ORIGINAL
 
 
@@ -30,7 +30,7 @@ def _finalist(name: str, runtime: str, *, packs: bool) -> Any:
     [("packed", "eager", 4 * 64), (ORIGINAL, "eager", None), ("compiled", "inductor", None)],
 )
 def test_what_weights_take_as_kernels_have_packed_them(name: str, runtime: str, known: int | None) -> None:
-    assert optimize._memory_bytes(_finalist(name, runtime, packs=True)) == known
+    assert reporting._memory_bytes(_finalist(name, runtime, packs=True)) == known
 
 
 @pytest.mark.parametrize("tile", ["mkl.linear", "onednn.linear"])
@@ -42,8 +42,8 @@ def test_a_weight_that_is_packed_is_counted_for_its_size(tile: str) -> None:
         pytest.skip(f"there is no {tile} here")
     module = build(program, Plan({node: Step(known[0])}).eager())
     finalist: Any = SimpleNamespace(name="packed", runtime="eager", module=module)
-    assert optimize._memory_bytes(finalist) == 4 * 64
+    assert reporting._memory_bytes(finalist) == 4 * 64
 
 
 def test_weights_that_no_kernel_packs_are_counted_once() -> None:
-    assert optimize._memory_bytes(_finalist("plain", "eager", packs=False)) == 4 * (64 + 8)
+    assert reporting._memory_bytes(_finalist("plain", "eager", packs=False)) == 4 * (64 + 8)

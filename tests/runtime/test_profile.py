@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from taso_py.backend import build
 from taso_py.backend.plan import NO_PLAN, Plan
+from taso_py.cost.contention import NOTHING
 from taso_py.cost.environment import float32_in
 from taso_py.cost.model import CostModel
 from taso_py.frontend import import_module
@@ -158,7 +159,7 @@ def test_a_call_that_computes_several_nodes_is_one_region() -> None:
     module = build(program)
     linear, relu = [node for node in module.graph.nodes if "digest" in node.meta][:2]
     linear.meta["digest"] = relu.meta["digest"]
-    job = _Job(source, ProfileOptions(), program, NO_PLAN, module)
+    job = _Job(source, ProfileOptions(), program, NO_PLAN, module, NOTHING)
     parts = time_parts([module], (X,), {}, torch.device("cpu"), 0.01)[0].parts
     assert parts[0] == Part(relu.meta["digest"], ("aten.linear.default", "aten.relu.default"))
     assert [node.op.name for node in job._nodes(parts[0])] == ["linear", "relu"]

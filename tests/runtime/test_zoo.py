@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -163,6 +165,44 @@ def test_adapter_keeps_keyword_inputs_and_turns_the_cache_off() -> None:
 def test_adapter_leaves_other_modules_alone() -> None:
     module = nn.Linear(2, 2)
     assert adapt(module) is module
+
+
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None) -> None:
+    """A torchvision of a version, which nobody may import, beside a torch for a version of CUDA."""
+    (folder / "torchvision").mkdir()
+    (folder / "torchvision" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / "torchvision" / "version.py").write_text(f"__version__ = '{version}'\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "fits"),
+    [("0.28.0+cu130", None, False), ("0.28.0+cpu", None, True), ("0.28.0", None, True), ("0.28.0+cu130", "13.0", True)],
+)
+def test_packages_that_do_not_fit_are_told_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, fits: bool
+) -> None:
+    installed(tmp_path, monkeypatch, version, cuda)
+    line = libraries.misfit()
+    assert (line is None) == fits
+    if line is not None:
+        assert "\n" not in line
+        assert line.endswith("--index-url https://download.pytorch.org/whl/cpu torchvision==0.28.0")
+
+
+def test_a_factory_imports_torchvision_whatever_torch_it_is_for(tmp_path: Path) -> None:
+    """In a process of its own, as a user would."""
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("needs torchvision")
+    (tmp_path / "mine.py").write_text(
+        "import torch, torchvision\ndef model():\n    return torch.nn.Linear(2, 2), (torch.ones(1, 2),)\n"
+    )
+    model = str(tmp_path / "mine.py:model")
+    code = f"from taso_py.runtime.source import load_source; print(load_source({model!r}).args)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(tensor([[1., 1.]]),)", done.stderr
 
 
 def test_torchvision_failure_of_another_kind_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

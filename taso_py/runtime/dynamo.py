@@ -43,7 +43,7 @@ from taso_py.runtime.decisions import UNUSABLE, Decision, Decisions, decision_ke
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
-from taso_py.runtime.runtimes import Runner
+from taso_py.engines.engine import Runner
 from taso_py.runtime.source import Source, usable
 
 RUNTIMES = ("eager", "inductor")

@@ -27,6 +27,8 @@ from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
+from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.table import AROUND_KERNELS, engines_to_try
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
@@ -48,12 +50,11 @@ from taso_py.runtime.planning import Planner, formats_for, tiles_for
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.resize import describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
-from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import, may_be_random
+from taso_py.runtime.trial import ORIGINAL, Finalist, Found, Judgement, Trial, check_import, may_be_random
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates

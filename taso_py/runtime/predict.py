@@ -26,6 +26,7 @@ from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.folder import TRACE, check_writable, listed, write_files
+from taso_py.engines.table import ENGINES
 from taso_py.runtime.planning import tiles_for
 from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.result import Options
@@ -103,7 +104,7 @@ def _priced(
     device = torch.device(there.device, 0) if there.device == "cuda" else torch.device(there.device)
     graph = graph_on(program.graph, device)
     weight_bytes = stored_bytes(program.weights.values())
-    tiles = tiles_for(("eager",), options.numerics)
+    tiles = tiles_for([ENGINES["eager"]], options.numerics)
     cost = CostModel(device, database, weight_bytes=weight_bytes, tiles=tiles, environment=there)
     calibrate(cost)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]

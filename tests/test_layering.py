@@ -23,6 +23,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/kernels": ("ir ops backend", "torch numpy"),
     "taso_py/cost": ("ir ops kernels backend progress", "torch networkx numpy"),
     "taso_py/backend": ("ir ops", "torch"),
+    "taso_py/backend/onnx": ("ir ops backend", "torch onnx_ir"),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/report": ("ir ops rules", "jinja2 networkx rich"),
     "taso_py/runtime": (

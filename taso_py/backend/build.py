@@ -75,7 +75,7 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
 
     Args:
         program: whose signature, conditions on sizes and contract the result has; its graph has no effects.
-        computes: called with the graph's inputs in order, returns the graph's outputs in order, in storage of their own.
+        computes: called with the graph's inputs in order, returns its outputs in order, in storage of their own.
 
     Raises:
         InvariantError: the graph has effects, of which the module would know nothing.

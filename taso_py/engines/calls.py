@@ -1,7 +1,7 @@
 """Calls of covers in an engine that takes whole graphs, made up for measuring.
 
-A model holds a cover several times, on operands of their own, so that one run is long beside what it takes to begin one,
-and so that weights come from as far away as in a model that is as large.
+A model holds a cover several times, on operands of their own, so that one run is long beside what it takes to begin
+one, and so that weights come from as far away as in a model that is as large.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taso_py.backend.chance import uniform
 from taso_py.backend.onnx import onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency
-from taso_py.engines.session import SessionEngine
+from taso_py.engines.session import SessionEngine, bytes_of
 from taso_py.engines.tiles import reads
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
@@ -26,8 +26,9 @@ from taso_py.ir.types import TensorType
 from taso_py.kernels.layout import is_weight
 from taso_py.ops.contraction import Conv2d
 
-COPIES, LEAST_COPIES = 16, 3
-"""How often a model holds a cover: at most, and at least where that takes little memory."""
+COPIES, LEAST_COPIES = 8, 3
+"""How often a model holds a cover without weights, and at least one with weights."""
+MOST_COPIES = 64
 MOST_BYTES = 1 << 26
 """Of the operands and results of all copies together."""
 PROFILED_RUNS = 5
@@ -95,14 +96,10 @@ def until_idle() -> None:
 
 def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
     values = reads(nodes)
-    weights = sum(_bytes(value.type) for value in values if is_weight(value))
-    total = sum(_bytes(value.type) for value in (*values, *nodes[-1].outputs))
-    wanted = COPIES if not weights else max(LEAST_COPIES, ring_bytes // weights)
-    return max(1, min(COPIES, wanted, MOST_BYTES // max(1, total)))
-
-
-def _bytes(type_: TensorType) -> int:
-    return type_.elements * TORCH_DTYPES[type_.dtype].itemsize
+    weights = sum(bytes_of(value) for value in values if is_weight(value))
+    total = sum(bytes_of(value) for value in (*values, *nodes[-1].outputs))
+    wanted = COPIES if not weights else min(MOST_COPIES, max(LEAST_COPIES, ring_bytes // weights))
+    return max(1, min(wanted, MOST_BYTES // max(1, total)))
 
 
 def _repeated(nodes: Sequence[Node], copies: int) -> tuple[Graph, dict[str, Tensor]]:
@@ -115,7 +112,7 @@ def _repeated(nodes: Sequence[Node], copies: int) -> tuple[Graph, dict[str, Tens
         for place, value in enumerate(reads(nodes)):
             type_, key = value.type.at_example, f"x{copy}_{place}"
             if is_weight(value):
-                weights[key] = _random(type_, place)
+                weights[key] = _random(type_, seed=1 + len(weights))
                 leaf = make(Weight(key, type_))
             else:
                 leaf = make(Input(key, type_))
@@ -134,5 +131,3 @@ def _random(type_: TensorType, seed: int) -> Tensor:
     if not dtype.is_floating_point:
         return torch.zeros(type_.sizes, dtype=dtype)
     return (uniform(type_.sizes, torch.Generator().manual_seed(seed), torch.float32) + 0.1).to(dtype)
-
-

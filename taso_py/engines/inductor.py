@@ -1,9 +1,9 @@
 """Inductor, PyTorch's compiler, in the forms that users choose between.
 
 It comes as ``torch.compile`` has it by default; with ``freezing``, which folds weights and picks packed kernels for
-them; with ``max_autotune`` besides, which measures kernels; and with what the device offers beyond that. On the CPU this
-is a plan, around whose kernels and memory formats only what lies between them is compiled; on a GPU it is CUDA graphs of
-all that was frozen and measured. Which is fastest depends on the model.
+them; with ``max_autotune`` besides, which measures kernels; and with what the device offers beyond that. On the CPU
+this is a plan, around whose kernels and memory formats only what lies between them is compiled; on a GPU it is CUDA
+graphs of all that was frozen and measured. Which is fastest depends on the model.
 
 What freezing compiles was computed of the weights once; writes to a weight in place show afterwards only where it is
 read as it is, which is the compiler's choice and, around the kernels of a plan, the plan's.

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
-from taso_py.engines.session import NodeTime, Session, SessionEngine, dense
+from taso_py.engines.session import NodeTime, Session, SessionEngine, bytes_of, dense, weights_of
 from taso_py.ir.errors import first_line
+from taso_py.ir.graph import Graph
 
 _ELEMENT_TYPES: Mapping[torch.dtype, int] = {
     torch.float32: 1,
@@ -61,6 +62,10 @@ class OnnxRuntime(SessionEngine):
 
     def _session(self, model: bytes | Path, threads: int) -> Session:
         return OnnxRuntimeSession(model, threads)
+
+    def held_bytes(self, graph: Graph) -> int:
+        """Return how many bytes of weights a run of a graph reads: each operator packs its own, also those it shares."""
+        return sum(bytes_of(value) for node in graph.nodes for value in weights_of(node))
 
     @property
     def version(self) -> str:

@@ -19,7 +19,6 @@ from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import NodeTime, Session, SessionEngine, dense
 from taso_py.ir.errors import first_line
 
-
 _TYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -53,12 +52,19 @@ class OpenVino(SessionEngine):
 
     def bound(self, model: bytes, tensors: Sequence[Tensor]) -> Callable[[], object]:
         session = self._made(model, {})
-        request, _ = session.request(tensors)
-        return request.infer
+        operands = [dense(tensor) for tensor in tensors]
+        request, results = session.request(operands)
+
+        def run() -> object:
+            request.infer()
+            return session, operands, results  # the memory that is read and written, for as long as there may be runs
+
+        return run
 
     def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
         session = self._made(model, {"PERF_COUNT": True})
-        request, _ = session.request(tensors)
+        operands = [dense(tensor) for tensor in tensors]
+        request, _results = session.request(operands)
         found: dict[tuple[str, str], list[float]] = {}
         for _ in range(1 + runs):
             request.infer()
@@ -125,21 +131,23 @@ class OpenVinoSession(Session):
         ]
 
     def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
-        request, results = self.request(tensors)
+        operands = [dense(tensor) for tensor in tensors]
+        request, results = self.request(operands)
         request.infer()
         return [
             self._copied(request.get_output_tensor(place), self._outputs[place][0]) if result is None else result
             for place, result in enumerate(results)
         ]
 
-    def request(self, tensors: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor | None]]:
-        """Return this thread's request, set to read tensors where they lie and to write its results, and these.
+    def request(self, operands: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor | None]]:
+        """Return this thread's request, set to read dense operands and to write its results, and these.
 
-        A result is None where its size is known only after the run.
+        The request holds addresses: operands and results have to be kept until after the run. A result is None where
+        its size is known only then.
         """
         request = self._request()
-        for place, tensor in enumerate(tensors):
-            request.set_input_tensor(place, self._shared(dense(tensor)))
+        for place, tensor in enumerate(operands):
+            request.set_input_tensor(place, self._shared(tensor))
         results: list[Tensor | None] = []
         for place, (dtype, shape) in enumerate(self._outputs):
             result = None if shape is None else torch.empty(shape, dtype=dtype)

@@ -24,6 +24,7 @@ from taso_py.cost.model import CostModel
 from taso_py.engines.calls import SessionCall, conversion
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.tiles import SESSION_TILES, reads
+from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
 from taso_py.ir.types import DType, TensorType
@@ -131,9 +132,22 @@ def _is_reordered(cover: Cover, reads: Format) -> bool:
     return reads is Format.CHANNELS_LAST and any(isinstance(node.op, Conv2d) for node in cover.nodes)
 
 
-def session_cost(engine: SessionEngine, database: LatencyDatabase, *, weight_bytes: int, progress: bool) -> CostModel:
-    """Return the cost of graphs in an engine; the arguments are those of :class:`SessionLatencies` and CostModel."""
+def session_cost(engine: SessionEngine, graph: Graph, database: LatencyDatabase, *, progress: bool) -> CostModel:
+    """Return the cost of graphs in an engine.
+
+    Args:
+        engine: where they run.
+        graph: what is optimized: what its weights displace from the caches depends on how many there are.
+        database: where latencies are kept.
+        progress: whether to show a bar.
+    """
+    weight_bytes = engine.held_bytes(graph)
     latencies = SessionLatencies(engine, database, weight_bytes)
     return CostModel(
-        torch.device("cpu"), database, weight_bytes=weight_bytes, tiles=SESSION_TILES, progress=progress, latencies=latencies
+        torch.device("cpu"),
+        database,
+        weight_bytes=weight_bytes,
+        tiles=SESSION_TILES,
+        progress=progress,
+        latencies=latencies,
     )

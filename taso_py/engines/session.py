@@ -22,10 +22,13 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import NO_PLAN, Plan, Program, build_around
 from taso_py.backend.build import COMPUTES
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.kernels.layout import is_weight
 
 EXTRA = "pip install 'taso-py[engines]'"
 """How to install what these engines need."""
@@ -142,6 +145,10 @@ class SessionEngine(Engine):
         except Exception as error:  # these libraries' errors have no common class
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
+    def held_bytes(self, graph: Graph) -> int:
+        """Return how many bytes of weights a run of a graph reads: of each weight once."""
+        return sum(bytes_of(value) for value in {value for node in graph.nodes for value in weights_of(node)})
+
     @property
     @abstractmethod
     def version(self) -> str:
@@ -182,6 +189,16 @@ class SessionEngine(Engine):
             return pytree.tree_unflatten(list(session(*tensors)), structure)
 
         return run
+
+
+def weights_of(node: Node) -> Sequence[Value]:
+    """Return the operands that a node reads from memory as weights are, if it is computed at run time."""
+    return [] if node.is_static else [value for value in node.inputs if is_weight(value)]
+
+
+def bytes_of(value: Value) -> int:
+    """Return how many bytes a value takes."""
+    return value.type.elements * TORCH_DTYPES[value.type.dtype].itemsize
 
 
 def _session_of(module: nn.Module) -> Session | None:

@@ -15,6 +15,7 @@ from taso_py.engines.cudagraph import CudaGraph
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import WHOLE_MODULE_FORMS, CapturedInductor, InductorAroundKernels
+from taso_py.engines.names import AUTO, INDUCTOR
 from taso_py.engines.onnxruntime import OnnxRuntime
 from taso_py.engines.openvino import OpenVino
 from taso_py.engines.tensorrt import TensorRt
@@ -38,7 +39,6 @@ ENGINES: Mapping[str, Engine] = {
 }
 """The engines by name, in the order in which ``auto`` tries them: those that are ready at once come first, and captures
 last, since what a capture that fails leaves behind can disturb what is timed after it."""
-AUTO, INDUCTOR = "auto", "inductor"
 CHOICES = (AUTO, *ENGINES)
 """What may be asked for; ``auto`` and ``inductor`` stand for several."""
 

@@ -27,10 +27,10 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
-from taso_py.frontend import import_program
-from taso_py.frontend.export import quiet, told_apart
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
+from taso_py.frontend import import_program
+from taso_py.frontend.export import quiet, told_apart
 from taso_py.ir.errors import first_line
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, choose, open_size

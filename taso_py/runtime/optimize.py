@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from taso_py.backend import Plan, Program
+from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
@@ -28,11 +28,12 @@ from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.prices import session_cost
+from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import AROUND_KERNELS, engines_to_try
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
-from taso_py.kernels.tile import Tile
 from taso_py.progress import progress_bar
 from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import optimization_page
@@ -204,13 +205,15 @@ class _Job:
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
-        runtimes = self._runtimes(program.device)
+        engines, missing = self._engines(program.device)
         with LatencyDatabase() as database:
-            tiles = tiles_for(runtimes, self.options.numerics) if self.options.kernels else PLAIN
-            cost = self._cost(program, tiles, database, captured=CAPTURED.issuperset(runtimes))
-            planner = Planner(cost)
+            groups = _by_prices(engines)
+            costs = {prices: self._cost(program, group, database) for prices, group in groups.items()}
             winners = Winners(program, self.options, self.rules) if self._remembers else None
-            found = self._search(program, cost, winners and winners.last())
+            last = winners and winners.last()
+            searches = [
+                Found(self._search(program, costs[prices], group[0], last), group) for prices, group in groups.items()
+            ]
             with progress_bar(desc="time", total=100, shown=self.options.progress) as bar:
 
                 def on_round(done: int, total: int) -> None:
@@ -218,13 +221,14 @@ class _Job:
                     bar.update(done - bar.n)
 
                 trial = Trial(
-                    *(self.source, program, planner, self.options.race_seconds, self.options.seed, on_round),
+                    *(self.source, program, _planner(costs), self.options.race_seconds, self.options.seed, on_round),
                     reload=self.options.reload or output is not None,
                     saves=output is not None,
                 )
-                judgement = trial.hold(found, runtimes)
-        notes = [*self.notes, *describe(program, self.rules), *trial.notes, *_disturbances(cost.latencies)]
-        report, winner = self._report(program, found, judgement, notes), judgement.winner
+                judgement = trial.hold(searches)
+        disturbances = [note for cost in costs.values() for note in _disturbances(cost.latencies)]
+        notes = [*self.notes, *missing, *describe(program, self.rules), *trial.notes, *disturbances]
+        report, winner = self._report(program, searches, judgement, notes), judgement.winner
         optimized = Optimized(winner.runner, report, winner.candidate.trace, winner.plan, winner.name == ORIGINAL)
         if winners is not None:
             winners.remember(optimized)
@@ -251,44 +255,50 @@ class _Job:
         """Whether what won before counts; not where a trace says what to do."""
         return self.options.cache and self.trace is None
 
-    def _runtimes(self, device: torch.device) -> Sequence[str]:
-        """What to try; without kernels of its own a plan has nothing to compile around."""
-        found = runtimes_to_try(self.options.runtime, device)
-        if self.options.kernels or found == (COMPILED_AROUND,):
-            return found
-        return [runtime for runtime in found if runtime != COMPILED_AROUND]
+    def _engines(self, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
+        """What to try, and what there is to say of others; without kernels a plan has nothing to compile around."""
+        found, missing = engines_to_try(self.options.runtime, device)
+        if self.options.kernels or found == [AROUND_KERNELS]:
+            return found, missing
+        return [engine for engine in found if engine is not AROUND_KERNELS], missing
 
-    def _cost(
-        self, program: Program, tiles: tuple[Tile, ...], database: LatencyDatabase, *, captured: bool
-    ) -> CostModel:
-        """The latencies of what the runtimes can use."""
+    def _cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
+        """The latencies of what engines with equal prices can use."""
+        weight_bytes, progress = stored_bytes(program.weights.values()), self.options.progress
+        if isinstance(engines[0], SessionEngine):
+            return session_cost(engines[0], program.graph, database, progress=progress)
+        tiles = tiles_for(engines, self.options.numerics) if self.options.kernels else PLAIN
         return CostModel(
             program.device,
             database,
-            weight_bytes=stored_bytes(program.weights.values()),
+            weight_bytes=weight_bytes,
             tiles=tiles,
             formats=formats_for(tiles),
-            progress=self.options.progress,
-            captured=captured,
+            progress=progress,
+            captured=all(engine.is_captured for engine in engines),
         )
 
-    def _search(self, program: Program, cost: CostModel, last: Trace | None) -> SearchResult:
+    def _search(self, program: Program, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
         """What a search finds and what won last, or what the trace leads to that was given."""
         cost.warm(program.graph)
-        calibrate(cost)
+        calibrate(cost, engine)
         options, limits = self.options, self.options.limits()
         if self.trace is not None:
             return follow(program.graph, self.trace, self.rules, cost, limits)
         found = search(*(program.graph, self.rules, cost, options.search, limits), progress=options.progress)
         return found if last is None else add_followed(found, last, self.rules, cost, limits)
 
-    def _report(self, program: Program, found: SearchResult, judgement: Judgement, notes: Sequence[str]) -> Report:
+    def _report(
+        self, program: Program, searches: Sequence[Found], judgement: Judgement, notes: Sequence[str]
+    ) -> Report:
+        results = [found.result for found in searches]
+        found = next((f.result for f in searches if judgement.winner.engine in f.engines), results[0])
         winner, speedup, rules = judgement.winner, judgement.speedup, judgement.rules_speedup
         before, after = judgement.seconds
         return Report(
             model=self.source.name,
             device=str(program.device),
-            runtime=winner.runtime,
+            runtime=winner.engine.name,
             original_ms=before * 1e3,
             optimized_ms=after * 1e3,
             speedup=speedup.median,
@@ -301,9 +311,9 @@ class _Job:
             original_error=judgement.comparison.original_error,
             comparison_passed=judgement.comparison.passed,
             stop_reason=found.stop_reason.value,
-            search_seconds=found.seconds,
-            expansions=found.expansions,
-            candidates=found.built,
+            search_seconds=sum(result.seconds for result in results),
+            expansions=sum(result.expansions for result in results),
+            candidates=sum(result.built for result in results),
             estimated_ms=(found.original.seconds * 1e3, winner.candidate.seconds * 1e3),
             operators=(_running(program.graph), _running(winner.program.graph)),
             weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
@@ -312,13 +322,27 @@ class _Job:
             timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
             environment=Environment.current(program.device).as_dict(),
             seed=self.options.seed,
-            notes=(*found.notes, *notes),
+            notes=(*dict.fromkeys(note for result in results for note in result.notes), *notes),
         )
+
+
+def _by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:
+    """Engines by the prices that a search for them asks for, in order."""
+    groups: dict[str, list[Engine]] = {}
+    for engine in engines:
+        groups.setdefault(engine.prices, []).append(engine)
+    return groups
+
+
+def _planner(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan]:
+    """What chooses kernels, for engines that let it."""
+    return Planner(costs[KERNEL_PRICES]) if KERNEL_PRICES in costs else lambda _graph, _engine: NO_PLAN
 
 
 def _memory_bytes(winner: Finalist) -> int | None:
     """What the weights of a module take that is called as it was built."""
-    if winner.name == ORIGINAL or winner.runtime in COMPILED or not isinstance(winner.module, fx.GraphModule):
+    is_called_as_built = not winner.engine.is_compiler and winner.engine.file is None
+    if winner.name == ORIGINAL or not is_called_as_built or not isinstance(winner.module, fx.GraphModule):
         return None
     state = (*winner.module.parameters(), *winner.module.buffers())
     return stored_bytes(state) + winner.module.meta[PACKED_BYTES]

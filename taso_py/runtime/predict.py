@@ -20,13 +20,13 @@ from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
+from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.folder import TRACE, check_writable, listed, write_files
-from taso_py.engines.table import ENGINES
 from taso_py.runtime.planning import tiles_for
 from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.result import Options

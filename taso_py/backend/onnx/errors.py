@@ -5,5 +5,5 @@ from __future__ import annotations
 from taso_py.ir.errors import TasoError
 
 
-class NotInOnnx(TasoError):  # noqa: N818 - it names the finding, as callers read it: the graph is not in ONNX
+class NotInOnnx(TasoError):
     """A graph has no form in ONNX: an operator without a row, an element type, an effect; the message names it."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from taso_py.backend.fold import evaluate
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
@@ -35,8 +36,9 @@ class Writer:
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
         """Starts an empty ONNX graph for a graph; ``weights`` are those that it names, by key."""
         import onnx_ir as ir
+        from onnx_ir import tensor_adapters
 
-        self._ir = ir
+        self._ir, self._adapters = ir, tensor_adapters
         self._graph = graph
         self._weights = weights
         self.nodes: list[ir.Node] = []
@@ -88,7 +90,7 @@ class Writer:
         if known is None:
             content = make().detach()
             fresh = self.unique(name)
-            held = self._ir.tensor_adapters.TorchTensor(content, name=fresh)
+            held = self._adapters.TorchTensor(content, name=fresh)
             known = self._ir.Value(
                 name=fresh,
                 shape=self._ir.Shape(tuple(content.shape)),
@@ -108,6 +110,12 @@ class Writer:
         tensor = self._weights[op.key]
         make = (lambda: tensor.t()) if transposed else (lambda: tensor)
         return self.tensor(("weight", op.key, transposed), f"{op.key}.T" if transposed else op.key, make)
+
+    def computed(self, value: Value) -> OnnxValue:
+        """A value that depends on weights only, as an initializer that is computed now."""
+        key = ("computed", *value.key)
+        name = f"computed_{value.node.digest[:16]}_{value.output}"
+        return self.tensor(key, name, lambda: evaluate(value, self._weights, torch.device("cpu")))
 
     def held(self, value: Value) -> Tensor | None:
         """The content of a value that is a weight which nothing writes to."""
@@ -146,7 +154,7 @@ class Writer:
         """
         if dtype in _NOT_IN_ONNX:
             raise NotInOnnx(f"element type {dtype} has no form in ONNX that engines compute with")
-        return self._ir.tensor_adapters.from_torch_dtype(TORCH_DTYPES[dtype])
+        return self._adapters.from_torch_dtype(TORCH_DTYPES[dtype])
 
     def declare(self, size: Open, value: OnnxValue) -> None:
         """Says which vector of one integer holds an open size."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
-from taso_py.ir.size import Poly
 from taso_py.ir.types import DType
 
 
@@ -16,20 +14,15 @@ def _arange(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
     if any(isinstance(bound, float) for bound in bounds):
         raise call.refuse("counts in steps that are no integers")
-    counted = w.op("Range", *(_number(w, bound) for bound in bounds))
+    counted = w.op("Range", *map(w.scalar, bounds))
     return counted if dtype is DType.I64 else w.cast(counted, dtype)
-
-
-def _number(w: Writer, value: Any) -> OnnxValue:
-    return w.scalar(value)
 
 
 def _full(value: float | None = None) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
         content = call.arguments["fill_value"] if value is None else value
-        filler = w.cast(w.scalar(content), dtype) if isinstance(content, Poly) else w.number(content, dtype)
-        return w.op("Expand", filler, w.dims(call.types[0].dims))
+        return w.op("Expand", w.number(content, dtype), w.dims(call.types[0].dims))
 
     return row
 

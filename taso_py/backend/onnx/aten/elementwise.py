@@ -15,6 +15,7 @@ from torch import Tensor
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype
+from taso_py.ir.size import Poly, at_example
 from taso_py.ir.types import DType
 
 
@@ -30,7 +31,7 @@ def promoted(*arguments: Any) -> DType:
 
     def stand_in(argument: Any) -> Any:
         if not isinstance(argument, Operand):
-            return argument
+            return at_example(argument) if isinstance(argument, Poly) else argument
         shape = (1,) * argument.type.rank
         return torch.empty(shape, dtype=TORCH_DTYPES[argument.type.dtype], device="meta")
 

@@ -93,13 +93,15 @@ def _triangle(*, upper: int) -> OpaqueRow:
     return row
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
 
 
 def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x, widths = call.operand(), list(call.arguments[widths_name])
         kind = mode or call.arguments.get("mode", "constant")
+        if kind == "circular":
+            return _wrapped(w, x.onnx, [as_number(width) for width in widths])
         value = call.arguments.get("value")
         lead = [0] * (x.type.rank - len(widths) // 2)
         # PyTorch lists (before, after) from the last axis backwards.
@@ -108,6 +110,19 @@ def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
         return w.op("Pad", x.onnx, w.dims([*before, *after]), filler, mode=_PAD_MODES[kind])
 
     return row
+
+
+def _wrapped(w: Writer, x: OnnxValue, widths: Sequence[int]) -> OnnxValue:
+    """A value between copies of its ends, on each axis from the last; not all engines know this mode of padding."""
+    for place in range(len(widths) // 2):
+        axis, (before, after) = -1 - place, widths[2 * place :][:2]
+        along, parts = w.integers([axis]), [x]
+        if before:
+            parts.insert(0, w.op("Slice", x, w.integers([-before]), w.integers([_LAST]), along))
+        if after:
+            parts.append(w.op("Slice", x, w.integers([0]), w.integers([after]), along))
+        x = w.op("Concat", *parts, axis=axis) if len(parts) > 1 else x
+    return x
 
 
 def _scattered_slice(w: Writer, call: OpaqueCall) -> OnnxValue:

@@ -25,7 +25,7 @@ def _linear(w: Writer, op: Linear, node: Node, operands: Sequence[OnnxValue]) ->
 def _transposed(w: Writer, value: Value, operand: OnnxValue) -> OnnxValue:
     """A matrix of weights, transposed: as an initializer, unless it is stored the other way for other readers."""
     op = value.node.op
-    if isinstance(op, Weight) and all(_transposes(reader, value) for reader in w.users(value)):
+    if isinstance(op, Weight) and w.is_read_only_as(value, lambda reader: _transposes(reader, value)):
         return w.weight(op, transposed=True)
     return w.op("Transpose", operand, perm=[1, 0])
 

@@ -19,14 +19,12 @@ def _binary(name: str, of_booleans: str | None = None) -> Row:
         dtype = node.types[0].dtype
         if dtype is DType.BOOL and of_booleans is not None:
             return w.op(of_booleans, *operands)
-        constants = [value.node.op for value in node.inputs if isinstance(value.node.op, Constant)]
-        if any(isinstance(constant.value, float) and overflows(constant.value, dtype) for constant in constants):
+        numbers = [value.node.op.value if isinstance(value.node.op, Constant) else None for value in node.inputs]
+        if any(isinstance(number, float) and overflows(number, dtype) for number in numbers):
             # PyTorch computes with the number as it is, in single precision.
             wide = [
-                w.number(float(str(value.node.op.value)), DType.F32)
-                if isinstance(value.node.op, Constant)
-                else w.cast(operand, DType.F32)
-                for value, operand in zip(node.inputs, operands, strict=True)
+                w.number(number, DType.F32) if isinstance(number, float) else w.cast(operand, DType.F32)
+                for number, operand in zip(numbers, operands, strict=True)
             ]
             return w.cast(w.op(name, *wide), dtype)
         return w.op(name, *operands)

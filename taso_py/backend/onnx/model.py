@@ -143,7 +143,14 @@ def _nodes(
                 raise NotInOnnx(f"operator {node.op.name} has no row in the lowering to ONNX")
             for type_ in node.types:
                 w.dtype(type_.dtype)
-            _hold(node, row(w, node.op, node, [_found(held, value) for value in node.inputs]), held)
+            operands = [_found(held, value) for value in node.inputs]
+            try:
+                result = row(w, node.op, node, operands)
+            except NotInOnnx:
+                if not node.is_static:
+                    raise
+                result = [w.computed(value) for value in node.outputs]
+            _hold(node, result, held)
     return held
 
 

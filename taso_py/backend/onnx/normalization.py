@@ -9,6 +9,7 @@ import torch
 
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, as_number
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
 from taso_py.ir.types import DType
@@ -32,8 +33,6 @@ def _layer_norm(w: Writer, op: LayerNorm, node: Node, operands: Sequence[OnnxVal
 
 def _constant(w: Writer, name: str, content: torch.Tensor, dtype: DType) -> OnnxValue:
     """A tensor that is the same wherever its name, shape and type are."""
-    from taso_py.backend.tensors import TORCH_DTYPES
-
     sizes = "x".join(map(str, content.shape))
     return w.tensor((name, sizes, dtype), f"{name}_{sizes}_{dtype}", lambda: content.to(TORCH_DTYPES[dtype]))
 
@@ -62,14 +61,15 @@ def _attention(w: Writer, op: Attention, node: Node, operands: Sequence[OnnxValu
     scale = 1 / math.sqrt(as_number(type_.dims[-1])) if op.scale is None else as_float(op.scale)
     keys = w.op("Transpose", k, perm=[*range(rank - 2), rank - 1, rank - 2])
     scores = w.op("MatMul", w.op("Mul", q, w.number(scale, dtype)), keys)
+    seen: OnnxValue | None = None
     if op.causal:
         scores = w.op("Add", scores, _causal_mask(w, node, dtype))
     elif len(operands) == 4:
-        scores = _masked(w, node, scores, operands[3])
+        given = node.inputs[3]
+        mask, seen = w.once(("mask", given, dtype), lambda: _mask(w, given, operands[3], dtype))
+        scores = w.op("Add", scores, mask)
     result = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
-    if len(operands) == 4 and _may_hide_all(w, node.inputs[3]):
-        result = w.op("Where", _sees_any(w, node.inputs[3], operands[3]), result, w.number(0.0, dtype))
-    return result
+    return result if seen is None else w.op("Mul", result, seen)
 
 
 def _causal_mask(w: Writer, node: Node, dtype: DType) -> OnnxValue:
@@ -84,31 +84,28 @@ def _causal_mask(w: Writer, node: Node, dtype: DType) -> OnnxValue:
     return w.op("Where", hidden, w.number(-math.inf, dtype), w.number(0.0, dtype))
 
 
-def _masked(w: Writer, node: Node, scores: OnnxValue, mask: OnnxValue) -> OnnxValue:
-    dtype = node.types[0].dtype
-    if node.inputs[3].type.dtype is DType.BOOL:
-        return w.op("Add", scores, w.op("Where", mask, w.number(0.0, dtype), w.number(-math.inf, dtype)))
-    return w.op("Add", scores, mask)
+def _mask(w: Writer, mask: Value, operand: OnnxValue, dtype: DType) -> tuple[OnnxValue, OnnxValue | None]:
+    """What is added to the scores; and a factor for the rows, where one might see no key.
+
+    PyTorch gives zeros for such a row, the formula 0/0. So that nothing is infinite, its keys all get the least number.
+    """
+    is_boolean = mask.type.dtype is DType.BOOL
+    zero = w.number(0.0, dtype)
+    if not _may_hide_all(w, mask):
+        return (w.op("Where", operand, zero, w.number(-math.inf, dtype)) if is_boolean else operand), None
+    lowest = w.number(torch.finfo(TORCH_DTYPES[dtype]).min / 2, dtype)
+    seen = operand if is_boolean else w.op("Greater", operand, w.number(-math.inf, dtype))
+    added = w.op("Where", operand, zero, lowest) if is_boolean else w.op("Max", operand, lowest)
+    return added, w.op("ReduceMax", w.cast(seen, dtype), w.integers([-1]), keepdims=1)
 
 
 def _may_hide_all(w: Writer, mask: Value) -> bool:
-    """Whether a row might see no key: PyTorch gives zeros for it then, where the formula has 0/0."""
+    """Whether a row might see no key."""
     held = w.held(mask)
     if held is None or held.numel() == 0:
         return True
     seen = held if held.dtype == torch.bool else held != -math.inf
     return not bool(seen.any(-1).all())
-
-
-def _sees_any(w: Writer, mask: Value, operand: OnnxValue) -> OnnxValue:
-    """For each row, whether it sees a key."""
-    dtype = mask.type.dtype
-    if dtype is DType.BOOL:
-        operand, dtype, least = w.cast(operand, DType.F32), DType.F32, 0.0
-    else:
-        least = -math.inf
-    greatest = w.op("ReduceMax", operand, w.integers([-1]), keepdims=1)
-    return w.op("Greater", greatest, w.number(least, dtype))
 
 
 ROWS: Mapping[type[Operator], Row] = {

@@ -40,24 +40,27 @@ def _max_pool2d(w: Writer, op: MaxPool2d, node: Node, operands: Sequence[OnnxVal
 
 
 def _adaptive_avg_pool2d(w: Writer, op: AdaptiveAvgPool2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    if op.size == (1, 1):
-        return w.op("GlobalAveragePool", operands[0])
-    extents = _numbers(node.inputs[0].type.dims[-2:])
-    windows = _numbers(op.size)
-    if all(extent % count == 0 for extent, count in zip(extents, windows, strict=True)):
-        kernel = [extent // count for extent, count in zip(extents, windows, strict=True)]
-        return w.op("AveragePool", operands[0], kernel_shape=kernel, strides=kernel)
-    result = operands[0]
+    return adaptive_average(w, operands[0], node.inputs[0].type.dims[-2:], op.size)
+
+
+def adaptive_average(w: Writer, x: OnnxValue, extents: Sequence[Dim], windows: Sequence[Dim]) -> OnnxValue:
+    """Means over windows that divide the last axes, of these sizes, into as many as ``windows`` says."""
+    axes = range(-len(extents), 0)
+    if all(count == 1 for count in windows):
+        return w.op("ReduceMean", x, w.integers(axes)) if len(axes) != 2 else w.op("GlobalAveragePool", x)
+    sizes, counts = _numbers(extents), _numbers(windows)
+    if all(size % count == 0 for size, count in zip(sizes, counts, strict=True)):
+        kernel = [size // count for size, count in zip(sizes, counts, strict=True)]
+        return w.op("AveragePool", x, kernel_shape=kernel, strides=kernel)
     # A window is a rectangle, so the mean over it is that over its columns of those over its rows.
-    for axis, extent, count in zip((-2, -1), extents, windows, strict=True):
-        bounds = [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+    for axis, size, count in zip(axes, sizes, counts, strict=True):
         along = w.integers([axis])
-        parts = [
-            w.op("ReduceMean", w.op("Slice", result, w.integers([start]), w.integers([stop]), along), along)
-            for start, stop in bounds
-        ]
-        result = w.op("Concat", *parts, axis=axis)
-    return result
+        parts: list[OnnxValue] = []
+        for i in range(count):
+            start, stop = w.integers([i * size // count]), w.integers([-(-(i + 1) * size // count)])
+            parts.append(w.op("ReduceMean", w.op("Slice", x, start, stop, along), along))
+        x = w.op("Concat", *parts, axis=axis)
+    return x
 
 
 def _reduction(name: str) -> Row:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from taso_py.backend.fold import evaluate
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
@@ -22,6 +23,8 @@ from taso_py.ir.types import DType
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+_T = TypeVar("_T")
 
 OnnxValue: TypeAlias = "ir.Value"
 """A value of the ONNX graph."""
@@ -35,8 +38,9 @@ class Writer:
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
         """Starts an empty ONNX graph for a graph; ``weights`` are those that it names, by key."""
         import onnx_ir as ir
+        from onnx_ir import tensor_adapters
 
-        self._ir = ir
+        self._ir, self._adapters = ir, tensor_adapters
         self._graph = graph
         self._weights = weights
         self.nodes: list[ir.Node] = []
@@ -44,6 +48,7 @@ class Writer:
         self._names: set[str] = set()
         self._constants: dict[object, ir.Value] = {}
         self._sizes: dict[Dim, ir.Value] = {}
+        self._shared: dict[object, Any] = {}
         self._origin, self._count = "", 0
 
     @property
@@ -56,12 +61,14 @@ class Writer:
         self._origin, self._count = f"{node.op.name}.{node.digest[:16]}", 0
 
     def op(self, name: str, *inputs: OnnxValue | None, **attributes: Any) -> OnnxValue:
-        """The result of an ONNX operator that has one; attributes that are None are left out."""
+        """The result of an ONNX operator that has one; inputs and attributes that are None are left out."""
         return self.ops(name, 1, *inputs, **attributes)[0]
 
     def ops(self, name: str, count: int, *inputs: OnnxValue | None, **attributes: Any) -> Sequence[OnnxValue]:
         """The results of an ONNX operator that has ``count`` of them."""
         given = {key: value for key, value in attributes.items() if value is not None}
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
         node = self._ir.node(name, inputs, given, num_outputs=count, name=self._fresh())
         self.nodes.append(node)
         for index, value in enumerate(node.outputs):
@@ -88,7 +95,7 @@ class Writer:
         if known is None:
             content = make().detach()
             fresh = self.unique(name)
-            held = self._ir.tensor_adapters.TorchTensor(content, name=fresh)
+            held = self._adapters.TorchTensor(content, name=fresh)
             known = self._ir.Value(
                 name=fresh,
                 shape=self._ir.Shape(tuple(content.shape)),
@@ -99,9 +106,9 @@ class Writer:
             self._constants[key] = known
         return known
 
-    def users(self, value: Value) -> Sequence[Node]:
-        """The nodes of our graph that read what the value's node gives; none if it is an output as well."""
-        return [] if value in self._graph.outputs else self._graph.users[value.node]
+    def is_read_only_as(self, value: Value, allowed: Callable[[Node], bool]) -> bool:
+        """Whether a value is no output of our graph, and all nodes that read it are allowed to."""
+        return value not in self._graph.outputs and all(map(allowed, self._graph.users[value.node]))
 
     def weight(self, op: Weight, *, transposed: bool = False) -> OnnxValue:
         """A weight as an initializer, which shares the tensor's memory; a matrix may be transposed."""
@@ -109,13 +116,27 @@ class Writer:
         make = (lambda: tensor.t()) if transposed else (lambda: tensor)
         return self.tensor(("weight", op.key, transposed), f"{op.key}.T" if transposed else op.key, make)
 
+    def once(self, key: object, write: Callable[[], _T]) -> _T:
+        """What ``write`` gave when this key was first asked for; several nodes of our graph may need it."""
+        if key not in self._shared:
+            self._shared[key] = write()
+        return self._shared[key]
+
+    def computed(self, value: Value) -> OnnxValue:
+        """A value that depends on weights only, as an initializer that is computed now."""
+        key = ("computed", *value.key)
+        name = f"computed_{value.node.digest[:16]}_{value.output}"
+        return self.tensor(key, name, lambda: evaluate(value, self._weights, torch.device("cpu")))
+
     def held(self, value: Value) -> Tensor | None:
         """The content of a value that is a weight which nothing writes to."""
         op = value.node.op
         return self._weights[op.key] if isinstance(op, Weight) and not op.mutable else None
 
-    def number(self, value: float, dtype: DType) -> OnnxValue:
-        """A number as a tensor of rank 0."""
+    def number(self, value: float | Poly, dtype: DType) -> OnnxValue:
+        """A number as a tensor of rank 0; an open size is computed."""
+        if isinstance(value, Poly):
+            return self.cast(self.scalar(value), dtype)
         text = f"{value!r}"
 
         def make() -> Tensor:
@@ -130,8 +151,7 @@ class Writer:
         return self.tensor(key, name, lambda: torch.tensor(list(values), dtype=torch.int64, device="cpu"))
 
     def constant(self, constant: Constant) -> OnnxValue:
-        """A constant of the graph."""
-        assert not isinstance(constant.value, Poly)
+        """A constant of our graph."""
         return self.number(constant.value, constant.dtype)
 
     def cast(self, value: OnnxValue, dtype: DType) -> OnnxValue:
@@ -146,7 +166,7 @@ class Writer:
         """
         if dtype in _NOT_IN_ONNX:
             raise NotInOnnx(f"element type {dtype} has no form in ONNX that engines compute with")
-        return self._ir.tensor_adapters.from_torch_dtype(TORCH_DTYPES[dtype])
+        return self._adapters.from_torch_dtype(TORCH_DTYPES[dtype])
 
     def declare(self, size: Open, value: OnnxValue) -> None:
         """Says which vector of one integer holds an open size."""

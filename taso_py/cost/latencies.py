@@ -112,9 +112,10 @@ class Latencies:
         if cover.binder is not None:
             check(cover, reads, self._device)
 
-    def _net(self, latency: Latency, call: Callable[[], object]) -> Latency:
-        """What a cover takes of the time that a call of it takes."""
-        return latency
+    def _timed(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
+        """What a cover takes, by a call of it, and whether that can be believed."""
+        assert self._measuring is not None, "what is elsewhere is not measured"
+        return self._measuring.measured(call, BUDGET_S, beside)
 
     def is_view(self, node: Node) -> bool:
         """Whether a node moves nothing: its result shares memory with its operand."""
@@ -249,8 +250,7 @@ class Latencies:
         with torch.no_grad():
             calls = {key: self._call(*covers[key], ring) for key in before}
             with self._stopwatch():
-                turns, is_calm = self._measuring.in_turns(calls)
-        found = {key: self._net(latency, calls[key]) for key, latency in turns.items()}
+                found, is_calm = self._measuring.in_turns(calls)
         self._final.clear()
         scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
@@ -278,7 +278,7 @@ class Latencies:
             found = []
             for _ in rounds(PASSES, 1, PASSES_S):
                 together = self.of_run(run, RUN_S).median_s
-                apart = {key: self._net(self.of_run(call, CALL_S), call).median_s for key, call in calls.items()}
+                apart = {key: self.of_run(call, CALL_S).median_s for key, call in calls.items()}
                 found.append((together, apart))
             return found
 
@@ -326,9 +326,7 @@ class Latencies:
             with torch.no_grad():
                 reference = beside()
                 with self._stopwatch():
-                    call = make()
-                    latency, is_calm = self._measuring.measured(call, BUDGET_S, reference)
-                    return self._net(latency, call), is_calm
+                    return self._timed(make(), reference)
         except Exception as error:
             if otherwise and not isinstance(error, (*FAILURES, TimingError)):
                 raise  # an opaque operator may raise anything; what a kernel does not is a mistake here

@@ -64,7 +64,7 @@ class OnnxRuntime(SessionEngine):
         return OnnxRuntimeSession(model, threads)
 
     def held_bytes(self, graph: Graph) -> int:
-        """Return how many bytes of weights a run of a graph reads: each operator packs its own, also those it shares."""
+        """Return how many bytes of weights a run reads: each operator packs its own, also those that it shares."""
         return sum(bytes_of(value) for node in graph.nodes for value in weights_of(node))
 
     @property
@@ -78,7 +78,7 @@ class OnnxRuntime(SessionEngine):
         options.add_session_config_entry("session.force_spinning_stop", "1")
         session = self._made(model, options)
         operands = [dense(tensor) for tensor in tensors]
-        binding, results = session.binding(operands)
+        binding, results = session.binding(operands, are_distinct=False)
 
         def run() -> object:
             session.session.run_with_iobinding(binding)
@@ -151,12 +151,17 @@ class OnnxRuntimeSession(Session):
             for value, result in zip(binding.get_outputs(), results, strict=True)
         ]
 
-    def binding(self, operands: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor | None]]:
+    def binding(self, operands: Sequence[Tensor], *, are_distinct: bool = True) -> tuple[Any, Sequence[Tensor | None]]:
         """Return where a run reads dense operands and writes its results, and these.
 
         The binding holds addresses: operands and results have to be kept until after the run. A result is None where
         its size is known only then.
+
+        Args:
+            operands: what is read.
+            are_distinct: whether results are written to memory of their own; nobody can read them otherwise.
         """
+        memory: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] = {}
         binding = self.session.io_binding()
         for name, tensor in zip(self._inputs, operands, strict=True):
             place = tensor.data_ptr()
@@ -168,6 +173,8 @@ class OnnxRuntimeSession(Session):
                 results.append(None)
             else:
                 result = torch.empty(shape, dtype=dtype)
+                if not are_distinct:
+                    result = memory.setdefault((dtype, tuple(shape)), result)
                 binding.bind_output(name, "cpu", 0, _ELEMENT_TYPES[dtype], shape, result.data_ptr())
                 results.append(result)
         return binding, results

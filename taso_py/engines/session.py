@@ -162,6 +162,10 @@ class SessionEngine(Engine):
             EngineUnavailableError: the engine refuses the model.
         """
 
+    def count(self, model: bytes, tensors: Sequence[Tensor]) -> int:
+        """Return how many operators an engine makes of a model, reordering left out."""
+        return sum(not time.reorders for time in self.profile(model, tensors, 1))
+
     @abstractmethod
     def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
         """Return what each operator takes that the engine makes of a model, in the order of a run.

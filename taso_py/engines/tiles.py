@@ -31,7 +31,7 @@ _BINARY = (Add, Sub, Mul, Div)
 
 
 def _nodes_alone(node: Node, device: torch.device) -> Iterator[Cover]:
-    yield _cover((node,))
+    yield alone(node)
 
 
 def _fused(node: Node, device: torch.device) -> Iterator[Cover]:
@@ -47,14 +47,22 @@ def _fused(node: Node, device: torch.device) -> Iterator[Cover]:
                 yield _cover((operand, node))
 
 
+def alone(node: Node) -> Cover:
+    """Return the cover of one node."""
+    return _cover((node,))
+
+
 def _cover(nodes: tuple[Node, ...]) -> Cover:
-    """The cover of connected nodes, which is known by their operators and by what they read of each other."""
+    return Cover("session", nodes, tuple(reads(nodes)), _formats(nodes), text=chain_text(nodes))
+
+
+def chain_text(nodes: tuple[Node, ...]) -> str:
+    """Return how connected nodes are known: their operators, and what these read of each other (``%0``)."""
     places = {node: place for place, node in enumerate(nodes)}
-    text = "; ".join(
+    return "; ".join(
         " ".join([node.op.at_example.text, *(f"%{places[n]}" if n in places else "_" for n, _ in node.inputs)])
         for node in nodes
     )
-    return Cover("session", nodes, tuple(reads(nodes)), _formats(nodes), text=text)
 
 
 def reads(nodes: Sequence[Node]) -> list[Value]:

@@ -6,7 +6,6 @@ one, and so that weights come from as far away as in a model that is as large.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +15,7 @@ from taso_py.backend.chance import uniform
 from taso_py.backend.onnx import onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency
+from taso_py.cost.idle import until_idle
 from taso_py.engines.session import SessionEngine, bytes_of
 from taso_py.engines.tiles import reads
 from taso_py.ir.graph import Graph
@@ -38,8 +38,6 @@ LEAST_COPIES, MOST_FLOPS = 2, 1 << 28
 WIDTH = 16
 """Of small examples: channels, or rows and columns."""
 PROFILED_RUNS = 8
-IDLE_SHARE, IDLE_STEP_S, IDLE_MOST_S = 0.1, 1e-3, 0.1
-"""Threads sleep once the process uses less than this share of a core; how often to look, and how long to wait."""
 
 
 class SessionCall:
@@ -138,16 +136,6 @@ def _leaf(value: Value, type_: TensorType, place: int) -> Value:
 def operators_made(engine: SessionEngine, nodes: Sequence[Node]) -> int:
     """Return how many operators an engine makes of connected nodes."""
     return engine.count(*_model(nodes, 1))
-
-
-def until_idle() -> None:
-    """Wait until threads that spin after their work are asleep: a second pool of threads would be slowed by them."""
-    deadline = time.perf_counter() + IDLE_MOST_S
-    while time.perf_counter() < deadline:
-        begun, used = time.perf_counter(), time.process_time()
-        time.sleep(IDLE_STEP_S)
-        if time.process_time() - used < IDLE_SHARE * (time.perf_counter() - begun):
-            return
 
 
 def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:

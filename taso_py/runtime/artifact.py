@@ -233,7 +233,7 @@ class Saved:
         Raises:
             ArtifactError: it is not.
         """
-        check_whole(self.folder, self.files)
+        check_whole(self.folder, self.files, ENGINES[self.runtime].file)
 
 
 def read(directory: str | os.PathLike[str]) -> Saved:

@@ -46,7 +46,7 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
 from taso_py.runtime.source import Source, usable
 
-RUNTIMES = ("eager", "inductor")
+RUNTIMES = ("eager", "inductor", "onnxruntime", "openvino")
 """What captured graphs may be handed to."""
 REFREEZES = 8
 """How often weights may change before a graph is given up: folding them again at every call would not pay."""

@@ -42,7 +42,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import save
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.decisions import Winners
-from taso_py.runtime.emit import check_forms, emit, names_of
+from taso_py.runtime.emit import check_forms, emit, file_of_form, names_of
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.folder import PAGE, add_page, check_writable
 from taso_py.runtime.huggingface import adapt
@@ -238,9 +238,11 @@ class _Job:
         self, optimized: Optimized, program: Program, judgement: Judgement, output: Path, forms: Sequence[str]
     ) -> Optimized:
         """The result, written to a folder; the page comes last, so that nothing else is lost with it."""
-        others, missing = emit(judgement.content, forms)
+        winner = judgement.winner
+        own = {} if winner.name == ORIGINAL else winner.engine.files(winner.module)
+        others, missing = emit(judgement.content, [form for form in forms if not own.keys() & {file_of_form(form)}])
         report = replace(optimized.report, saved=str(output), notes=(*optimized.report.notes, *missing))
-        said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, others)
+        said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, {**others, **own})
         try:
             evidence = gather(self.source, program, judgement, progress=self.options.progress)
             if not add_page(output, said, optimization_page(report, evidence)):

@@ -8,7 +8,7 @@ were surely faster than the unchanged graph in the same runtime.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -23,6 +23,7 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import may_draw, overload_named
+from taso_py.cost.idle import until_idle
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError, first_line
@@ -89,6 +90,14 @@ class Finalist:
 
 
 @dataclass(frozen=True)
+class Contestant:
+    """A finalist without its module."""
+
+    engine: str
+    is_rewritten: bool
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The winner with its evidence."""
 
@@ -106,6 +115,8 @@ class Judgement:
     """Medians of original and winner in the confirming race."""
     first: Race
     """The race of all."""
+    contestants: Mapping[str, Contestant]
+    """Who took part in it, by name."""
 
 
 @dataclass
@@ -143,6 +154,7 @@ class Trial:
                 device=self.program.device,
                 seconds=self.seconds,
                 seed=self.seed,
+                settle=_settle(finalists.values()),
                 on_round=self.on_round,
             )
         self._heed(first)
@@ -155,7 +167,7 @@ class Trial:
                 return judgement
             if self.is_interrupted:
                 break
-        return self._original_wins(finalists[ORIGINAL], first)
+        return self._original_wins(finalists, first)
 
     def _finalists(self, searches: Sequence[Found]) -> Iterator[Finalist]:
         original = self.source.unchecked()
@@ -210,7 +222,8 @@ class Trial:
             self._note(f"{finalist.name}: not surely faster when timed afresh ({_interval(total)}, {_interval(rules)})")
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
-        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first)
+        contestants = _contestants(finalists)
+        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first, contestants)
 
     def _wrong_step(self, candidate: Candidate) -> str | None:
         """What is wrong with the steps that led to a candidate, if anything."""
@@ -220,7 +233,8 @@ class Trial:
             return str(error)
         return None if wrong is None else str(wrong)
 
-    def _original_wins(self, original: Finalist, first: Race) -> Judgement:
+    def _original_wins(self, finalists: Mapping[str, Finalist], first: Race) -> Judgement:
+        original, contestants = finalists[ORIGINAL], _contestants(finalists)
         content, plan, comparison = self._compare(original)
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {comparison.reason}")
@@ -228,7 +242,7 @@ class Trial:
         kept = self.source.callable()
         original = replace(original, runner=kept, module=kept)
         times = median(first.times[ORIGINAL])
-        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first)
+        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first, contestants)
 
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
@@ -329,6 +343,7 @@ class Trial:
                 seconds=0.0 if self.is_interrupted else self.seconds / 2,
                 seed=self.seed + 1,
                 doubt=doubt,
+                settle=_settle([baseline, winner]),
                 on_round=self.on_round,
             )
         self._heed(found)
@@ -377,6 +392,20 @@ def _compared_with_export(source: Source, program: Program, seed: int) -> Compar
     original = source.callable()
     with state_kept(program, [original]):
         return Oracle(original, None, input_cases(source.args, source.kwargs, seed)).compare(build(program))
+
+
+def _contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:
+    """Who raced beside the original."""
+    return {
+        name: Contestant(finalist.engine.name, bool(finalist.candidate.applied))
+        for name, finalist in finalists.items()
+        if name != ORIGINAL
+    }
+
+
+def _settle(finalists: Iterable[Finalist]) -> Callable[[], None] | None:
+    """What to do before each turn of a race, so that no other contestant's threads are awake."""
+    return until_idle if any(finalist.engine.has_own_threads for finalist in finalists) else None
 
 
 def _restored(finalist: Finalist, content: bytes) -> nn.Module:

@@ -43,8 +43,8 @@ class Engine(ABC):
     """Whether building takes a while, up to a minute, so that few graphs are built."""
     is_captured: bool = False
     """Whether launching calls costs the processor nothing."""
-    file: str | None = None
-    """The file of a saved result that the engine reads by itself; None where it has no form of its own."""
+    file: str = ""
+    """The file of a saved result that the engine reads by itself; empty where it has no form of its own."""
     has_own_threads: bool = False
     """Whether it computes in a pool of threads of its own, which must not be awake while another engine is timed."""
 

@@ -79,7 +79,6 @@ class SessionEngine(Engine):
     has_own_threads = True
     packages: tuple[str, ...]
     """Python packages that it needs."""
-    file: str
 
     @property
     def prices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] -- its own, always

@@ -38,7 +38,7 @@ class TensorRt(Engine):
 
     def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         # Precisions that the model does not ask for would change its results.
-        options = {"use_explicit_typing": True, "use_python_runtime": False, "min_block_size": 1}
+        options: dict[str, Any] = {"use_explicit_typing": True, "use_python_runtime": False, "min_block_size": 1}
         dynamic = None if resizable else False
         compiled = torch.compile(module, backend="torch_tensorrt", dynamic=dynamic, options=options)
 

@@ -277,7 +277,7 @@ def _prepared(saved: Saved) -> Runner:
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     saved.check()
     engine = ENGINES[saved.runtime]
-    if engine.file is not None:
+    if engine.file:
         try:
             return engine.restore(import_program(*_with_inputs(exported)), saved.folder)
         except EngineUnavailableError as error:

@@ -61,7 +61,8 @@ class Decision:
         graph = replay(program.graph, read_trace(self.trace))
         folded = fold(replace(program, graph=graph), UNLIMITED)  # as what was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
-        return ENGINES[self.runtime].build(folded, plan, args).runner
+        engine = ENGINES[self.runtime]
+        return engine.prepare(engine.build(folded, plan), args, {})
 
 
 class Decisions:

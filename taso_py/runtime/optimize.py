@@ -343,7 +343,7 @@ def _planner(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan]:
 
 def _memory_bytes(winner: Finalist) -> int | None:
     """What the weights of a module take that is called as it was built."""
-    is_called_as_built = not winner.engine.is_compiler and winner.engine.file is None
+    is_called_as_built = not winner.engine.is_compiler and not winner.engine.file
     if winner.name == ORIGINAL or not is_called_as_built or not isinstance(winner.module, fx.GraphModule):
         return None
     state = (*winner.module.parameters(), *winner.module.buffers())

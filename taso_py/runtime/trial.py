@@ -268,7 +268,7 @@ class Trial:
 
         An engine with a form of its own is compared at other sizes too, and again as it is loaded from that form.
         """
-        has_own_form = finalist.engine.file is not None
+        has_own_form = bool(finalist.engine.file)
         oracles = self._oracles if has_own_form else self._oracles[:1]
         runners = [finalist.runner]
         if has_own_form and content:

@@ -49,6 +49,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV); the first time takes some minutes"
 	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch torchvision
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dask,dev,docs,experiments,generate,onnx,zoo]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dask,dev,docs,engines,experiments,generate,onnx,zoo]'
 	@$(BIN)/python -m taso_py.runtime.zoo
 	@touch $@

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from taso_py.runtime.runtimes import COMPILED_CAPTURED, COMPILERS, Runner, RuntimeUnavailableError, prepare
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
@@ -30,7 +31,6 @@ from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.runtimes import COMPILED_CAPTURED, COMPILERS, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.source import Source, load_source
 from taso_py.runtime.timing import Race, race
 

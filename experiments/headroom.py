@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
@@ -34,7 +35,6 @@ from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import value_bytes, work
-from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 from taso_py.runtime.timing import race
 from taso_py.search.cost import is_stored
 

@@ -23,14 +23,19 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/kernels": ("ir ops backend", "torch numpy"),
     "taso_py/cost": ("ir ops kernels backend progress", "torch networkx numpy"),
     "taso_py/backend": ("ir ops", "torch"),
+    "taso_py/backend/onnx": ("ir ops backend", "torch onnx_ir"),
+    "taso_py/engines": (
+        "ir ops kernels cost backend frontend",
+        "torch onnxruntime openvino",
+    ),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
     "taso_py/runtime": (
-        "arguments documents files ir ops rules search kernels cost backend frontend report progress",
+        "arguments documents files ir ops rules search kernels cost backend frontend engines report progress",
         "torch numpy onnxruntime rich",
     ),
     "taso_py/fuzz": (
-        "arguments executors ir ops rules search kernels cost backend frontend runtime",
+        "arguments executors ir ops rules search kernels cost backend frontend engines runtime",
         "verify torch hypothesis rich",
     ),
     "taso_py/runtime/emit.py": ("ir backend frontend runtime", "torch onnxruntime"),
@@ -39,7 +44,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/cli.py": ("arguments ir commands", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (
-        "executors ir ops rules generate search cost report runtime progress",
+        "engines executors ir ops rules generate search cost report runtime progress",
         "verify numpy rich tqdm",
     ),
     "taso_py/arguments.py": ("", ""),

@@ -3,7 +3,7 @@
 Invariant: a module built from the graph that was imported computes the same bits as the original.
 """
 
-from taso_py.backend.build import build
+from taso_py.backend.build import build, build_around
 from taso_py.backend.convert import retype, to_device
 from taso_py.backend.fold import UNLIMITED, fold
 from taso_py.backend.overwrite import poison
@@ -19,6 +19,7 @@ __all__ = [
     "Program",
     "Signature",
     "build",
+    "build_around",
     "fold",
     "poison",
     "retype",

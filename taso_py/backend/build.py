@@ -7,7 +7,7 @@ inputs it keeps the original's contract. It never writes to the program's own we
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -27,6 +27,7 @@ from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import assemble, attach
 from taso_py.backend.writes import is_write, may_show_writes
+from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
@@ -35,6 +36,8 @@ aten = torch.ops.aten
 
 PACKED_BYTES = "packed_bytes"
 """Where a built module says in its ``meta`` how many bytes of weights its kernels have packed."""
+COMPUTES = "computes"
+"""The name of the submodule that computes all outputs of a module that is built around it."""
 CONDITIONS = "conditions_on_sizes"
 """The name of the submodule that checks the conditions of a program."""
 
@@ -52,8 +55,6 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     """
     root, places = assemble(program.graph, program.weights, program.parameters)
     writer = _Writer(program, plan, root, places)
-    if program.conditions is not None:
-        root.add_module(CONDITIONS, program.conditions)
     writer.write(program.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
@@ -66,7 +67,34 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     keep_contract(module, program, own, writer.size)
     if plan.direct:
         call_directly(module.graph)
-    module.graph.set_codegen(_codegen(program.signature))
+    return _called_as(program.signature, module)
+
+
+def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
+    """Return the module that calls another one for a program's outputs, and is itself called as the original was.
+
+    Args:
+        program: whose signature, conditions on sizes and contract the result has; its graph has no effects.
+        computes: called with the graph's inputs in order, returns its outputs in order, in storage of their own.
+
+    Raises:
+        InvariantError: the graph has effects, of which the module would know nothing.
+    """
+    if program.graph.effects:
+        raise InvariantError("a graph with effects cannot be computed by one call")
+    root = nn.Module()
+    root.add_module(COMPUTES, computes)
+    writer = _Writer(program, NO_PLAN, root, {})
+    writer.write_around(program.graph)
+    module = fx.GraphModule(root, writer.graph, "Optimized")
+    module.meta[PACKED_BYTES] = 0
+    keep_contract(module, program, {}, writer.size)
+    return _called_as(program.signature, module)
+
+
+def _called_as(signature: Signature, module: fx.GraphModule) -> fx.GraphModule:
+    """Return a module with flat arguments and results, made to take and give the trees of a signature."""
+    module.graph.set_codegen(_codegen(signature))
     module.graph.lint()
     module.recompile()
     return module.eval()
@@ -107,8 +135,18 @@ class _Writer:
             state = self._call(node, aten.detach.default, kept[content])
             self._call(node, aten.copy_.default, self._values[node.inputs[0]], state)
         self._erase_unread(kept.values())
+        self._return([kept[value] for value in graph.outputs])
+
+    def write_around(self, graph: Graph) -> None:
+        """Writes one call of the submodule ``COMPUTES``, which gives all outputs."""
+        self._placeholders(graph)
+        results = self.graph.call_module(COMPUTES, tuple(self._values[node.value] for node in graph.inputs))
+        self._return([self._call(None, operator.getitem, results, place) for place in range(len(graph.outputs))])
+
+    def _return(self, outputs: Sequence[fx.Node]) -> None:
+        """Writes what is returned: the leaves of the original's result, of which some are no tensors."""
         leaves = self._program.signature.outputs
-        self.graph.output([leaf.value if isinstance(leaf, Fixed) else kept[graph.outputs[leaf]] for leaf in leaves])
+        self.graph.output([leaf.value if isinstance(leaf, Fixed) else outputs[leaf] for leaf in leaves])
 
     def _placeholders(self, graph: Graph) -> None:
         inputs = {node.op.key: node for node in graph.inputs if isinstance(node.op, Input)}
@@ -128,6 +166,7 @@ class _Writer:
         for placeholder, leaf in self._fixed.items():
             self.graph.call_function(check_fixed, (placeholder, leaf.value))
         if self._program.conditions is not None:
+            self._root.add_module(CONDITIONS, self._program.conditions)
             self.graph.call_module(CONDITIONS, tuple(node for node in self.graph.nodes if node.op == "placeholder"))
 
     def _node(self, node: Node) -> None:

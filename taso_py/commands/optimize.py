@@ -15,6 +15,7 @@ from taso_py.commands.common import (
     search_options,
     some_path,
 )
+from taso_py.engines.names import CHOICES
 
 if TYPE_CHECKING:
     from taso_py.report.optimization import Report
@@ -28,7 +29,7 @@ def add(commands: Any) -> None:
     add_model(parser)
     parser.add_argument(
         "--runtime",
-        choices=("eager", "cudagraph", "inductor", "auto"),
+        choices=CHOICES,
         default="eager",
         help="what the result runs in; auto tries all (%(default)s)",
     )

@@ -88,6 +88,10 @@ class Environment:
         settings = ", ".join(filter(None, (self.settings, "in CUDA graphs")))
         return dataclasses.replace(self, settings=settings, launched_by="")
 
+    def in_engine(self, engine: str) -> Environment:
+        """The same for an engine that is not PyTorch, named with its version."""
+        return dataclasses.replace(self, settings=", ".join(filter(None, (self.settings, f"in {engine}"))))
+
     def key(self) -> str:
         """A digest of the fields, the same in every process: 16 hexadecimal digits."""
         text = json.dumps(self.as_dict(), sort_keys=True)

@@ -28,7 +28,7 @@ from taso_py.cost.measuring import Measuring, rounds
 from taso_py.cost.pace import Pacer, Reference, usual_pace
 from taso_py.cost.usual import Pace
 from taso_py.ir.errors import InvariantError, first_line
-from taso_py.ir.node import Value
+from taso_py.ir.node import Node, Value
 from taso_py.kernels.check import FAILURES, check
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover
@@ -77,7 +77,7 @@ class Latencies:
         self.database = database
         here = Environment.current(device) if environment is None else environment
         self._environment = here.in_graphs() if captured else here
-        self._measuring = None if environment else Measuring(device, usual=self._usual_pace, captured=captured)
+        self._measuring = None if environment else self._instrument(captured)
         self.layouts = Layouts()
         self._known: dict[Key, float] = {}
         self._refined: dict[Key, float | None] = {}
@@ -92,6 +92,36 @@ class Latencies:
         """How many of these are not kept for other runs: other programs held the machine."""
         self.measuring_s = 0.0
         """How long it took to measure them."""
+
+    def _instrument(self, captured: bool) -> Measuring:
+        """What measures calls."""
+        return Measuring(self._device, usual=self._usual_pace, captured=captured)
+
+    def _call(self, cover: Cover, reads: Format, ring: int) -> Callable[[], object]:
+        """A call of a cover, which reads so many bytes of weights before the same again.
+
+        Raises:
+            TasoError: the kernel differs from plain operators.
+        """
+        return timed_call(cover, reads, self._device, ring)
+
+    def _check(self, cover: Cover, reads: Format) -> None:
+        """Makes sure that a kernel computes what plain operators do.
+
+        Raises:
+            TasoError: it does not.
+        """
+        if cover.binder is not None:
+            check(cover, reads, self._device)
+
+    def _timed(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
+        """What a cover takes, by a call of it, and whether that can be believed."""
+        assert self._measuring is not None, "what is elsewhere is not measured"
+        return self._measuring.measured(call, BUDGET_S, beside)
+
+    def is_view(self, node: Node) -> bool:
+        """Whether a node moves nothing: its result shares memory with its operand."""
+        return self.layouts.is_view(node)
 
     @property
     def unknown(self) -> int:
@@ -114,9 +144,8 @@ class Latencies:
             return None if cover.bare is None else self._reference(cover.bare(), reads)
 
         def call() -> Callable[[], object]:
-            if cover.binder is not None:
-                check(cover, reads, self._device)
-            return timed_call(cover, reads, self._device, self._ring)
+            self._check(cover, reads)
+            return self._call(cover, reads, self._ring)
 
         # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
         otherwise = 0.0 if isinstance(cover.root.op, Opaque) else math.inf
@@ -130,7 +159,7 @@ class Latencies:
     def key(self, cover: Cover, reads: Format) -> Key:
         """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
         node, name = cover.root, PLAIN_NAME if cover.binder is None else f"{cover.name}:"
-        if len(cover.nodes) == 1 and self.layouts.is_view(node):
+        if len(cover.nodes) == 1 and self.is_view(node):
             return name + node.op.name, f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
         operands = cover.operands
         if len(cover.nodes) == 1 and node.op.commutative:
@@ -221,7 +250,7 @@ class Latencies:
         # The others are called in between, and displace from the caches what weights a cover read last time.
         ring = max(LEAST_RING, self._ring // TURNING)
         with torch.no_grad():
-            calls = {key: timed_call(*covers[key], self._device, ring) for key in before}
+            calls = {key: self._call(*covers[key], ring) for key in before}
             with self._stopwatch():
                 found, is_calm = self._measuring.in_turns(calls)
         is_calm = is_calm and self._keeps
@@ -248,7 +277,7 @@ class Latencies:
             InvariantError: the latencies are those of a device that is not here.
         """
         with torch.no_grad():
-            calls = {key: timed_call(*where, self._device, self._ring) for key, where in covers.items()}
+            calls = {key: self._call(*where, self._ring) for key, where in covers.items()}
             found = []
             for _ in rounds(PASSES, 1, PASSES_S):
                 together = self.of_run(run, RUN_S).median_s
@@ -269,7 +298,7 @@ class Latencies:
         key = self.key(bare, reads)
         self._first(key, bare, reads)
         known = self.database.get(self._environment, *key)
-        return known and Reference(timed_call(bare, reads, self._device, self._ring), known.median_s)
+        return known and Reference(self._call(bare, reads, self._ring), known.median_s)
 
     def _count(self, is_calm: bool) -> None:
         self.measured += 1
@@ -301,7 +330,7 @@ class Latencies:
             with torch.no_grad():
                 reference = beside()
                 with self._stopwatch():
-                    found, is_calm = self._measuring.measured(make(), BUDGET_S, reference)
+                    found, is_calm = self._timed(make(), reference)
                     return found, is_calm and self._keeps
         except Exception as error:
             if otherwise and not isinstance(error, (*FAILURES, TimingError)):

@@ -54,6 +54,7 @@ class CostModel:
         progress: bool = False,
         environment: Environment | None = None,
         captured: bool = False,
+        latencies: Latencies | None = None,
     ) -> None:
         """Prepare a model.
 
@@ -66,8 +67,9 @@ class CostModel:
             progress: whether to show a bar.
             environment: whose latencies are used, if not this process's; what is not known there takes for ever.
             captured: whether calls will be captured in CUDA graphs, and are measured so; what cannot be is not chosen.
+            latencies: what measures, if not PyTorch's kernels are to be called.
         """
-        self.latencies = Latencies(device, database, environment, weight_bytes, captured)
+        self.latencies = latencies or Latencies(device, database, environment, weight_bytes, captured)
         self.device, self.captured = device, captured
         self.tiles, self._formats = tiles, frozenset(formats)
         self._progress, self._is_elsewhere = progress, environment is not None
@@ -190,7 +192,7 @@ class CostModel:
         return [(self.latencies.key(*where), where) for where in bare]
 
     def _is_view(self, cover: Cover) -> bool:
-        return len(cover.nodes) == 1 and self.latencies.layouts.is_view(cover.root)
+        return len(cover.nodes) == 1 and self.latencies.is_view(cover.root)
 
     def warm(self, graph: Graph) -> None:
         """Measures what is not known of a graph's nodes, with a progress bar where the model was given one."""

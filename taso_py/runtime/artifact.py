@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
+from taso_py.engines.engine import EngineUnavailableError, Runner
+from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
 from taso_py.frontend.export import quiet, told_apart
 from taso_py.ir.errors import first_line
@@ -37,9 +40,9 @@ from taso_py.report.optimization import Report
 from taso_py.runtime.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_whole, put
 from taso_py.runtime.kept import kept
 from taso_py.runtime.resize import OpenInputs
-from taso_py.runtime.runtimes import RUNTIMES, Runner, prepare
 from taso_py.runtime.warmup import Sizes, warm
 
+_log = logging.getLogger(__name__)
 VERSION = 4
 """Of the form of ``plan.json``."""
 
@@ -242,7 +245,7 @@ class Saved:
         Raises:
             ArtifactError: it is not.
         """
-        check_whole(self.folder, self.files)
+        check_whole(self.folder, self.files, ENGINES[self.runtime].file)
 
 
 def read(directory: str | os.PathLike[str]) -> Saved:
@@ -261,10 +264,8 @@ def read(directory: str | os.PathLike[str]) -> Saved:
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
     if version != VERSION:
         raise ArtifactError(f"{folder / PLAN} is of version {version}, not {VERSION}; optimize the model again")
-    if runtime not in RUNTIMES:
-        raise ArtifactError(
-            f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(RUNTIMES)}"
-        )
+    if runtime not in ENGINES:
+        raise ArtifactError(f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(ENGINES)}")
     return Saved(folder, program, runtime, files, saved.get("threads") or None, saved.get("plan"))
 
 
@@ -307,8 +308,16 @@ def _loaded(saved: Saved) -> ExportedProgram:
 
 
 def _prepared(saved: Saved, exported: ExportedProgram) -> Runner:
+    engine = ENGINES[saved.runtime]
+    if engine.file:
+        try:
+            return engine.restore(import_program(*_with_inputs(exported)), saved.folder)
+        except EngineUnavailableError as error:
+            _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
+            return exported.module()
     module = exported.module() if saved.plan is None else _built(exported, saved.applied)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
+    args, kwargs = exported.example_inputs
     with kept([module]):
-        return prepare(module, saved.runtime, *exported.example_inputs, resizable=bool(exported.range_constraints))
+        return engine.prepare(module, args, kwargs, resizable=bool(exported.range_constraints))

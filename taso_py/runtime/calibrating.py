@@ -19,13 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from taso_py.backend import build, fold
+from taso_py.backend import Program, build, fold
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.clock import TimingError
 from taso_py.cost.database import Key
 from taso_py.cost.model import CostModel
+from taso_py.engines.engine import Engine
+from taso_py.engines.session import SessionEngine
 from taso_py.frontend import import_module
 from taso_py.ir.errors import first_line
 from taso_py.ir.node import Value
@@ -37,13 +39,24 @@ APART: Key = ("network", "call by call")
 """Where the seconds that the network takes are kept among the latencies."""
 SIZE, CHANNELS, CLASSES = 160, (24, 48, 96, 192), 128
 TOKENS, WIDTH, HEADS = 64, 256, 4
+RUN_S = 0.3
+"""Time to measure a run in an engine for."""
 _log = logging.getLogger(__name__)
 
 
-def calibrate(cost: CostModel) -> None:
-    """Lets a cost model say what graphs take in a run; it says what their calls take where nothing is known of that."""
+def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
+    """Let a cost model say what graphs take in a run; it says what their calls take where nothing is known of that.
+
+    Args:
+        cost: of graphs in an engine.
+        engine: the engine, if it is not PyTorch.
+    """
+
+    def measured() -> tuple[float, float]:
+        return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else _measured(cost)
+
     try:
-        found = cost.latencies.kept((TOGETHER, APART), lambda: _measured(cost))
+        found = cost.latencies.kept((TOGETHER, APART), measured)
     except TimingError as error:
         _log.warning("latencies are those of calls one by one, not in a run: %s", first_line(error))
         return
@@ -54,17 +67,29 @@ def calibrate(cost: CostModel) -> None:
 
 def _measured(cost: CostModel) -> tuple[float, float]:
     """Seconds that the network takes, in a run and call by call."""
-    with random_state_kept(), torch.device("cpu"):
-        torch.manual_seed(0)
-        network, image = Network().eval().float(), torch.rand(1, 3, SIZE, SIZE)
-    image = image.to(cost.device, torch.float32)
-    program = fold(import_module(network.to(cost.device), (image,)))
+    program, image = _network(cost.device)
     weight_bytes = stored_bytes(program.weights.values())
     alone = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=weight_bytes, captured=cost.captured)
     module = build(program, alone.plan(program.graph))
     with torch.no_grad():
         found = alone.in_a_run(program.graph, lambda: module(image))
     return sorted(found, key=lambda pair: pair[0] / pair[1])[len(found) // 2]
+
+
+def _measured_in(engine: SessionEngine, cost: CostModel) -> tuple[float, float]:
+    """Seconds that the network takes in an engine, and its operators do by themselves."""
+    program, image = _network(cost.device)
+    run = engine.bound(engine.model_of(program.graph, program.weights), [image])
+    return cost.latencies.of_run(run, RUN_S).median_s, cost.graph_cost(program.graph)
+
+
+def _network(device: torch.device) -> tuple[Program, Tensor]:
+    """The network and its image."""
+    with random_state_kept(), torch.device("cpu"):
+        torch.manual_seed(0)
+        network, image = Network().eval().float(), torch.rand(1, 3, SIZE, SIZE)
+    image = image.to(device, torch.float32)
+    return fold(import_module(network.to(device), (image,))), image
 
 
 class _FewestCalls(CostModel):

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from taso_py.backend import Program
-from taso_py.runtime.runtimes import Runner
+from taso_py.engines.engine import Runner
 from taso_py.runtime.source import Source
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

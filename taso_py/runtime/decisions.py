@@ -16,15 +16,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from taso_py.backend import NO_PLAN, UNLIMITED, Program, build, fold
+from taso_py.backend import NO_PLAN, UNLIMITED, Program, fold
 from taso_py.cost.database import default_path
 from taso_py.cost.environment import Environment
+from taso_py.engines.engine import Runner
+from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump, restore
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.folder import write_files
 from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.runtimes import Runner, prepare
 from taso_py.search.trace import Trace, read_trace, replay, write_trace
 
 VERSION = 1
@@ -60,7 +61,8 @@ class Decision:
         graph = replay(program.graph, read_trace(self.trace))
         folded = fold(replace(program, graph=graph), UNLIMITED)  # as what was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
-        return prepare(build(folded, plan), self.runtime, args, {})
+        engine = ENGINES[self.runtime]
+        return engine.prepare(engine.build(folded, plan), args, {})
 
 
 class Decisions:

@@ -28,6 +28,7 @@ from torch import Tensor, fx
 from taso_py.backend import Program
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.writes import is_write
+from taso_py.engines.engine import Runner
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.captured import (
@@ -43,10 +44,9 @@ from taso_py.runtime.decisions import UNUSABLE, Decision, Decisions, decision_ke
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
-from taso_py.runtime.runtimes import Runner
 from taso_py.runtime.source import Source, usable
 
-RUNTIMES = ("eager", "inductor")
+RUNTIMES = ("eager", "inductor", "onnxruntime", "openvino")
 """What captured graphs may be handed to."""
 REFREEZES = 8
 """How often weights may change before a graph is given up: folding them again at every call would not pay."""

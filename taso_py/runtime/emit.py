@@ -10,6 +10,7 @@ import re
 import runpy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.frontend import ImportRefusal, import_program
 from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.runtime.artifact import exported_program
@@ -58,9 +61,14 @@ def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[s
     return files, notes
 
 
+def file_of_form(form: str) -> str:
+    """The file that holds the result in a form."""
+    return _WRITERS[form][0] if form in _WRITERS else MODEL
+
+
 def names_of(forms: Sequence[str]) -> Sequence[str]:
     """The files that the result is in, in these forms."""
-    return [MODEL, *(_WRITERS[form][0] for form in forms if form in _WRITERS)]
+    return [MODEL, *(file_of_form(form) for form in forms if form in _WRITERS)]
 
 
 def check_forms(forms: Sequence[str]) -> None:
@@ -74,23 +82,43 @@ def check_forms(forms: Sequence[str]) -> None:
 
 
 def to_onnx(content: bytes) -> bytes:
-    """The program as an ONNX model.
+    """The program as an ONNX model: by the project's own rows, by ``torch.onnx`` where an operator has none.
 
     Raises:
         EmitError: it has no such form, or another result.
     """
     exported, args, kwargs = exported_program(content)
     try:
+        model = _lowered(exported, args, kwargs)
+    except (NotInOnnx, ImportRefusal):
+        model = _exported_by_torch(exported, args, kwargs)
+    _check_onnx(model, exported, args, kwargs)
+    return model
+
+
+def _lowered(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """The ONNX model of the program's graph, with an output per tensor that the program returns.
+
+    Raises:
+        ImportRefusal: the program cannot be imported faithfully.
+        NotInOnnx: an operator of it has no row.
+    """
+    program = import_program(exported, args, kwargs)
+    leaves = [leaf for leaf in program.signature.outputs if isinstance(leaf, int)]
+    outputs = tuple(program.graph.outputs[leaf] for leaf in leaves)
+    return onnx_bytes(onnx_model(replace(program.graph, outputs=outputs), program.weights))
+
+
+def _exported_by_torch(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    try:
         with quiet():
-            written = torch.onnx.export(exported, args, kwargs=kwargs, dynamo=True, verbose=False)
+            written = torch.onnx.export(exported, args, kwargs=dict(kwargs), dynamo=True, verbose=False)
         assert written is not None
-        model = written.model_proto.SerializeToString()
+        return written.model_proto.SerializeToString()
     except ImportError as error:
         raise EmitError(f"{first_line(error)}; pip install 'taso-py[onnx]'") from error
     except Exception as error:  # the exporter raises errors of many kinds
         raise EmitError(f"torch.onnx cannot export it: {first_line(error)}") from error
-    _check_onnx(model, exported, args, kwargs)
-    return model
 
 
 def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

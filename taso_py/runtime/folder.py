@@ -43,7 +43,7 @@ def put(directory: Path, files: Mapping[str, bytes], plan: Mapping[str, Any]) ->
     said = {**plan, "files": {name: _digest(data) for name, data in files.items()}}
     with _writing(directory), locked(directory):
         # A model.py that is of no earlier result is the user's own.
-        for name in {PAGE, *({ONNX, CODE} & listed(directory).keys() - files.keys())}:
+        for name in {PAGE, *(listed(directory).keys() - files.keys())}:
             (directory / name).unlink(missing_ok=True)
         replace_files(directory, {**files, PLAN: as_json(said)})
     return said
@@ -81,15 +81,20 @@ def listed(directory: Path) -> Mapping[str, str]:
         return {}
 
 
-def check_whole(directory: Path, files: Mapping[str, str]) -> None:
+def check_whole(directory: Path, files: Mapping[str, str], engine_file: str | None = None) -> None:
     """Makes sure that the files of a folder, as far as they are there, are those that its plan was saved with.
 
     To be called after they were read: another run may replace them until then.
 
+    Args:
+        directory: the folder.
+        files: digests of files by name.
+        engine_file: the file that the result's engine reads, which is not the user's to change then.
+
     Raises:
         ArtifactError: they are not.
     """
-    for name in sorted(files.keys() - {ONNX, CODE}):
+    for name in sorted(files.keys() - ({ONNX, CODE} - {engine_file})):
         if (directory / name).is_file():
             with (directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()

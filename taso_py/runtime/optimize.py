@@ -7,7 +7,7 @@ float64; where nothing is surely faster, the original graph comes back and the r
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from taso_py.backend import Program
+from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
 from taso_py.backend.writes import is_write
 from taso_py.cost.contention import Watch
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
+from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.prices import session_cost
+from taso_py.engines.session import SessionEngine
+from taso_py.engines.table import AROUND_KERNELS, engines_to_try
+from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN
-from taso_py.kernels.tile import Tile
 from taso_py.progress import Phases
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
@@ -33,7 +37,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.runtime.artifact import save
 from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.decisions import Winners
-from taso_py.runtime.emit import check_forms, emit, names_of
+from taso_py.runtime.emit import check_forms, emit, file_of_form, names_of
 from taso_py.runtime.evidence import gather
 from taso_py.runtime.folder import PAGE, add_page, check_writable
 from taso_py.runtime.huggingface import adapt
@@ -43,12 +47,11 @@ from taso_py.runtime.replay import import_source
 from taso_py.runtime.reporting import Found, bounds_of, disturbances, peaks_of, report_of, unkept
 from taso_py.runtime.resize import OpenInputs, describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
-from taso_py.runtime.runtimes import CAPTURED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Judgement, Trial, check_import, may_be_random
+from taso_py.runtime.trial import ORIGINAL, Judgement, Searched, Trial, check_import, may_be_random
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
@@ -211,41 +214,45 @@ class _Job:
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
-        runtimes, phases = self._runtimes(program.device), self.phases
+        engines, missing = self._engines(program.device)
+        phases, groups = self.phases, _by_prices(engines)
         with LatencyDatabase() as database:
-            tiles = tiles_for(runtimes, self.options.numerics) if self.options.kernels else PLAIN
-            cost = self._cost(program, tiles, database, captured=CAPTURED.issuperset(runtimes))
-            planner = Planner(cost)
+            groups = _by_prices(engines)
+            costs = {prices: self._cost(program, group, database) for prices, group in groups.items()}
             winners = Winners(program, self.options, self.rules) if self._remembers else None
-            watch = Watch(program.device)
-            found = self._search(program, cost, winners and winners.last())
+            last, watch = winners and winners.last(), Watch(program.device)
+            searches = [
+                Searched(self._search(program, costs[prices], group[0], last), group)
+                for prices, group in groups.items()
+            ]
             measuring = watch.contention()
             trial = Trial(
                 self.source,
                 program,
-                planner,
+                _planner(costs),
                 self.options.race_seconds,
                 self.options.seed,
                 phases,
                 reload=self.options.reload or output is not None,
                 saves=output is not None,
             )
-            judgement = trial.hold(found, runtimes)
-            limits = bounds_of(self.source, program, judgement, cost)
+            judgement = trial.hold(searches)
+            limits = bounds_of(self.source, program, judgement, costs)
         with phases.phase("memory", "the most that a call takes"):
             peaks = peaks_of(self.source, program, judgement.winner, judgement.seconds)
         notes = [
             *self.notes,
+            *missing,
             *describe(program, self.rules),
             *trial.notes,
-            *disturbances(cost.latencies, measuring),
+            *(note for cost in costs.values() for note in disturbances(cost.latencies, measuring)),
             *unkept(database),
         ]
         report = report_of(
             Found(
                 source=self.source,
                 program=program,
-                result=found,
+                searches=searches,
                 judgement=judgement,
                 bounds=limits,
                 measuring=measuring,
@@ -272,15 +279,19 @@ class _Job:
         self, optimized: Optimized, program: Program, judgement: Judgement, output: Path, forms: Sequence[str]
     ) -> Optimized:
         """The result, written to a folder; the page comes last, so that nothing else is lost with it."""
-        with self.phases.phase("emit", "the result in other forms") if len(forms) > 1 else nullcontext():
-            others, missing = emit(judgement.content, forms)
+        winner = judgement.winner
+        own = {} if winner.name == ORIGINAL else winner.engine.files(winner.module)
+        others = [form for form in forms if file_of_form(form) not in own]
+        with self.phases.phase("emit", "the result in other forms") if len(others) > 1 else nullcontext():
+            emitted, missing = emit(judgement.content, others)
         report = replace(
             optimized.report,
             saved=str(output),
             notes=(*optimized.report.notes, *missing),
             phases=dict(self.phases.seconds),
         )
-        said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, others)
+        files = {**emitted, **own}
+        said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, files)
         try:
             with self.phases.phase("page", f"{PAGE}, with a profile of both"):
                 evidence = gather(self.source, program, judgement, progress=self.options.progress)
@@ -296,35 +307,51 @@ class _Job:
         """Whether what won before counts; not where a trace says what to do."""
         return self.options.cache and self.trace is None
 
-    def _runtimes(self, device: torch.device) -> Sequence[str]:
-        """What to try; without kernels of its own a plan has nothing to compile around."""
-        found = runtimes_to_try(self.options.runtime, device)
-        if self.options.kernels or found == (COMPILED_AROUND,):
-            return found
-        return [runtime for runtime in found if runtime != COMPILED_AROUND]
+    def _engines(self, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
+        """What to try, and what there is to say of others; without kernels a plan has nothing to compile around."""
+        found, missing = engines_to_try(self.options.runtime, device)
+        if self.options.kernels or found == [AROUND_KERNELS]:
+            return found, missing
+        return [engine for engine in found if engine is not AROUND_KERNELS], missing
 
-    def _cost(
-        self, program: Program, tiles: tuple[Tile, ...], database: LatencyDatabase, *, captured: bool
-    ) -> CostModel:
-        """The latencies of what the runtimes can use."""
+    def _cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
+        """The latencies of what engines with equal prices can use."""
+        weight_bytes, progress = stored_bytes(program.weights.values()), self.options.progress
+        if isinstance(engines[0], SessionEngine):
+            return session_cost(engines[0], program.graph, database, progress=progress)
+        tiles = tiles_for(engines, self.options.numerics) if self.options.kernels else PLAIN
         return CostModel(
             program.device,
             database,
-            weight_bytes=stored_bytes(program.weights.values()),
+            weight_bytes=weight_bytes,
             tiles=tiles,
             formats=formats_for(tiles),
-            progress=self.options.progress,
-            captured=captured,
+            progress=progress,
+            captured=all(engine.is_captured for engine in engines),
         )
 
-    def _search(self, program: Program, cost: CostModel, last: Trace | None) -> SearchResult:
+    def _search(self, program: Program, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
         """What a search finds and what won last, or what the trace leads to that was given."""
-        with self.phases.phase("measure", "its operators, one by one, on this machine"):
+        what = "its operators, one by one, on this machine"
+        with self.phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(program.graph)
-            calibrate(cost)
+            calibrate(cost, engine)
         options, limits = self.options, self.options.limits()
         with self.phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(program.graph, self.trace, self.rules, cost, limits)
             found = search(program.graph, self.rules, cost, options.search, limits, progress=options.progress)
             return found if last is None else add_followed(found, last, self.rules, cost, limits)
+
+
+def _by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:
+    """Engines by the prices that a search for them asks for, in order."""
+    groups: dict[str, list[Engine]] = {}
+    for engine in engines:
+        groups.setdefault(engine.prices, []).append(engine)
+    return groups
+
+
+def _planner(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan]:
+    """What chooses kernels, for engines that let it."""
+    return Planner(costs[KERNEL_PRICES]) if KERNEL_PRICES in costs else lambda _graph, _engine: NO_PLAN

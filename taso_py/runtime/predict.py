@@ -20,6 +20,7 @@ from taso_py.backend.schema import stored_bytes
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
+from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.report.prediction import Prediction
@@ -102,7 +103,7 @@ def _priced(
     device = torch.device(there.device, 0) if there.device == "cuda" else torch.device(there.device)
     graph = graph_on(program.graph, device)
     weight_bytes = stored_bytes(program.weights.values())
-    tiles = tiles_for(("eager",), options.numerics)
+    tiles = tiles_for([ENGINES["eager"]], options.numerics)
     cost = CostModel(device, database, weight_bytes=weight_bytes, tiles=tiles, environment=there)
     calibrate(cost)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]

@@ -22,6 +22,7 @@ from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
 from taso_py.cost.roofline import known_roofline
+from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.ir.types import DType
@@ -29,9 +30,8 @@ from taso_py.report.optimization import Report, Speedup
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.runtime.profile_trace import peak_bytes
-from taso_py.runtime.runtimes import CAPTURED, COMPILED
 from taso_py.runtime.source import Source
-from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement
+from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Searched
 from taso_py.search.result import SearchResult
 
 LONG_S = 5.0
@@ -46,7 +46,7 @@ class Found:
 
     source: Source
     program: Program
-    result: SearchResult
+    searches: Sequence[Searched]
     judgement: Judgement
     bounds: Bounds
     measuring: Contention
@@ -57,15 +57,25 @@ class Found:
     phases: Mapping[str, float]
     seed: int
 
+    @property
+    def result(self) -> SearchResult:
+        """What the search found that was made for the engine of the winner; the first one where the original won."""
+        engine = self.judgement.winner.engine
+        return next((one.result for one in self.searches if engine in one.engines), self.searches[0].result)
 
-def bounds_of(source: Source, program: Program, judgement: Judgement, cost: CostModel) -> Bounds:
-    """Between what the times of the original and of the winner can be."""
-    winner = judgement.winner
+
+def bounds_of(source: Source, program: Program, judgement: Judgement, costs: Mapping[str, CostModel]) -> Bounds:
+    """Between what the times of the original and of the winner can be, by the prices of each search."""
+    winner, cost = judgement.winner, costs.get(KERNEL_PRICES)
+    if cost is None:
+        return Bounds(math.inf, 0.0)
     result_s: float | None = winner.candidate.seconds
-    if winner.runtime in COMPILED:
-        result_s = None
-    elif winner.runtime in CAPTURED and not cost.captured:
+    if winner.engine.is_captured and not cost.captured:
         result_s = 0.0  # was priced with launches, which it does not have
+    elif winner.engine.is_compiler:
+        result_s = None
+    elif winner.engine.prices != KERNEL_PRICES:
+        result_s = 0.0  # does not call these kernels
     roofline = known_roofline(program.device, {DType.F32}, cost.latencies.database)
     return bounds(program.graph, winner.program.graph, source.module, cost, result_s, roofline)
 
@@ -77,7 +87,7 @@ def peaks_of(
 
     None for captured graphs, whose memory is theirs for good, and where another call each would take long.
     """
-    if winner.runtime in CAPTURED or max(seconds) > LONG_S:
+    if winner.engine.is_captured or max(seconds) > LONG_S:
         return None
     original = source.callable()
     modules = [original, winner.module]
@@ -90,6 +100,7 @@ def peaks_of(
 def report_of(found: Found) -> Report:
     """The report."""
     program, judgement, winner = found.program, found.judgement, found.judgement.winner
+    results = [search.result for search in found.searches]
     speedup, rules = judgement.speedup, judgement.rules_speedup
     before, after = judgement.seconds
     withheld = None
@@ -102,7 +113,7 @@ def report_of(found: Found) -> Report:
     return Report(
         model=found.source.name,
         device=str(program.device),
-        runtime=winner.runtime,
+        runtime=winner.engine.name,
         original_ms=before * 1e3,
         optimized_ms=after * 1e3,
         speedup=told.median,
@@ -116,9 +127,9 @@ def report_of(found: Found) -> Report:
         original_error=judgement.comparison.original_error,
         comparison_passed=judgement.comparison.passed,
         stop_reason=found.result.stop_reason.value,
-        search_seconds=found.result.seconds,
-        expansions=found.result.expansions,
-        candidates=found.result.built,
+        search_seconds=sum(result.seconds for result in results),
+        expansions=sum(result.expansions for result in results),
+        candidates=sum(result.built for result in results),
         estimated_ms=(found.result.original.seconds * 1e3, winner.candidate.seconds * 1e3),
         operators=(_running(program.graph), _running(winner.program.graph)),
         weight_bytes=(stored_bytes(program.weights.values()), stored_bytes(winner.program.weights.values())),
@@ -130,7 +141,11 @@ def report_of(found: Found) -> Report:
         contention=judgement.final.contention.as_dict(),
         phases=dict(found.phases),
         seed=found.seed,
-        notes=(*found.result.notes, *found.notes, *_doubts(found, is_told=withheld is None)),
+        notes=(
+            *dict.fromkeys(note for result in results for note in result.notes),
+            *found.notes,
+            *_doubts(found, is_told=withheld is None),
+        ),
     )
 
 
@@ -143,7 +158,7 @@ def _doubts(found: Found, *, is_told: bool) -> Iterator[str]:
             f"{contention.text} while models were timed: on a quiet machine latencies are lower, and the speed-up may "
             "be another"
         )
-    if winner.runtime not in (*COMPILED, *CAPTURED):
+    if not (winner.engine.is_compiler or winner.engine.is_captured or winner.engine.file):
         calls = _running(winner.program.graph)
         if winner.name == ORIGINAL and isinstance(found.source.module, nn.Module):
             calls += sum(1 for _ in found.source.module.modules())
@@ -175,7 +190,8 @@ def unkept(database: LatencyDatabase) -> list[str]:
 
 def _memory_bytes(winner: Finalist) -> int | None:
     """What the weights of a module take that is called as it was built."""
-    if winner.name == ORIGINAL or winner.runtime in COMPILED or not isinstance(winner.module, fx.GraphModule):
+    is_called_as_built = not winner.engine.is_compiler and not winner.engine.file
+    if winner.name == ORIGINAL or not is_called_as_built or not isinstance(winner.module, fx.GraphModule):
         return None
     state = (*winner.module.parameters(), *winner.module.buffers())
     return stored_bytes(state) + winner.module.meta[PACKED_BYTES]

@@ -12,11 +12,12 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 from taso_py.backend import Plan
+from taso_py.engines.engine import Runner
+from taso_py.engines.table import CHOICES
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.resize import OpenInputs
-from taso_py.runtime.runtimes import CHOICES, Runner
 from taso_py.runtime.searching import SEARCHES
 from taso_py.runtime.warmup import Sizes, warm
 from taso_py.search.result import Limits

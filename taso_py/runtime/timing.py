@@ -127,6 +127,7 @@ def race(
     seed: int = 0,
     until_clear: bool = True,
     least: int = 1,
+    settle: Callable[[], None] | None = None,
     on_round: Progress | None = None,
 ) -> Race:
     """Time contestants in interleaved rounds; an interrupt from the keyboard ends the race with what is known.
@@ -141,12 +142,13 @@ def race(
         until_clear: drop contestants that are clearly slower than the best, though never the baseline, and end the race
             when only the best is left. Otherwise all run to the end, whatever they show.
         least: how many rounds there are however long they take, if that many are allowed.
+        settle: called before every turn where contestants have threads of their own, which may still be awake.
         on_round: told about progress.
     """
     if not contestants or rounds < 1:
         raise TasoError("a race needs at least a baseline and one round")
     watch = Watch(device)
-    course = _Course(clock or clock_for(device), contestants, random.Random(seed), on_round)
+    course = _Course(clock or clock_for(device), contestants, random.Random(seed), on_round, settle)
     stop = course.run(least, rounds, seconds, until_clear)
     return Race(course.times(), stop, contention=watch.contention())
 
@@ -161,6 +163,7 @@ def confirm(
     clock: Clock | None = None,
     seed: int = 1,
     doubt: float = 1 - CONFIDENCE,
+    settle: Callable[[], None] | None = None,
     on_round: Progress | None = None,
 ) -> Race:
     """Time the winner of a race against the baseline afresh, in a race of the two under these names.
@@ -177,11 +180,12 @@ def confirm(
         clock: the clock of the device if not given.
         seed: of the order within the rounds.
         doubt: the probability with which intervals may miss the truth.
+        settle: called before every turn, see :func:`race`.
         on_round: told about progress.
     """
     pair = {"baseline": baseline, "winner": winner}
     watch = Watch(device)
-    course = _Course(clock or clock_for(device), pair, random.Random(seed), on_round)
+    course = _Course(clock or clock_for(device), pair, random.Random(seed), on_round, settle)
 
     def look(share: int) -> Race:
         stop = course.run(CONFIRMING_ROUNDS, rounds * share, seconds * share, until_clear=False)
@@ -208,8 +212,10 @@ class _Course:
         contestants: Mapping[str, Callable[[], object]],
         order: random.Random,
         on_round: Progress | None,
+        settle: Callable[[], None] | None,
     ) -> None:
         self._clock, self._on_round = clock, on_round or (lambda _share: None)
+        self._settle = settle
         self._timers: dict[str, Timer] = {name: clock.bind(fn) for name, fn in contestants.items()}
         self._repeats: dict[str, int] = {}
         self._order = order
@@ -237,7 +243,7 @@ class _Course:
         for done in range(rounds):
             if done >= least and self._clock.now() >= deadline:
                 return StopReason.TIME
-            self._run_round(is_warm=max(self._repeats.values()) > 1)
+            self._run_round(is_warm=self._settle is not None or max(self._repeats.values()) > 1)
             time_share = (self._clock.now() - begun) / seconds if seconds > 0 else 1.0
             self._on_round(max((done + 1) / rounds, min(time_share, (done + 1) / least)))
             if until_clear and self._drop_slower():
@@ -250,9 +256,10 @@ class _Course:
         turns = {name: self._run_turn(self._timers[name], self._repeats[name], is_warm=is_warm) for name in names}
         self._rounds.append(turns)
 
-    @staticmethod
-    def _run_turn(timer: Timer, repeats: int, *, is_warm: bool) -> float:
+    def _run_turn(self, timer: Timer, repeats: int, *, is_warm: bool) -> float:
         """Seconds a call."""
+        if self._settle is not None:
+            self._settle()
         if is_warm:
             timer(repeats)
         return timer(repeats) / repeats

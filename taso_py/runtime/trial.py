@@ -8,12 +8,14 @@ were surely faster than the unchanged graph in the same runtime.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import count
+from itertools import count, product
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +23,10 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
 from taso_py.backend.schema import may_draw, overload_named
+from taso_py.cost.idle import until_idle
 from taso_py.documents import page
+from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -42,7 +47,6 @@ from taso_py.runtime.kept import state_kept
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.roundtrip import without_fused_attention
-from taso_py.runtime.runtimes import COMPILED, Runner, RuntimeUnavailableError, prepare
 from taso_py.runtime.saving import UNSAVABLE, file_of
 from taso_py.runtime.source import Source
 from taso_py.runtime.timing import CONFIDENCE, Race, Ratio, confirm, race
@@ -52,7 +56,7 @@ from taso_py.search.trace import TraceError
 
 ORIGINAL = "original"
 COMPILED_FINALISTS = 1
-"""How many rewritten graphs are built for runtimes that compile, which takes up to a minute each."""
+"""How many rewritten graphs are built for engines that are compilers, which takes up to a minute each."""
 IMPORT_ERROR, IMPORT_SLACK = 3e-4, 8
 """By how much the graph may differ from the model at all, relative to the greatest value: so much, or so many times
 what a result may differ by, which in half precision is more."""
@@ -65,17 +69,34 @@ class TrialError(TasoError):
 
 
 @dataclass(frozen=True)
+class Searched:
+    """The graphs that a search found by the prices of some engines."""
+
+    result: SearchResult
+    engines: Sequence[Engine]
+    """Where they may run."""
+
+
+@dataclass(frozen=True)
 class Finalist:
-    """A graph, built for a runtime; or the original module."""
+    """A graph, built for an engine; or the original module."""
 
     name: str
     candidate: Candidate
     program: Program
     plan: Plan
-    runtime: str
+    engine: Engine
     runner: Runner
     module: nn.Module
     """What the runner runs."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A finalist without its module."""
+
+    engine: str
+    is_rewritten: bool
 
 
 @dataclass(frozen=True)
@@ -98,6 +119,8 @@ class Judgement:
     """The race of all."""
     final: Race
     """The race of original and winner that confirms it; the first race where the original is kept."""
+    contestants: Mapping[str, Contestant]
+    """Who took part in the first race, by name."""
 
 
 @dataclass
@@ -106,8 +129,8 @@ class Trial:
 
     source: Source
     program: Program
-    planner: Callable[[Graph, str], Plan]
-    """Chooses kernels and memory formats for a runtime."""
+    planner: Callable[[Graph, Engine], Plan]
+    """Chooses kernels and memory formats for an engine."""
     seconds: float
     """Of the race of all; confirming races take half of it each, or up to twice as long where they are in doubt."""
     seed: int
@@ -120,8 +143,8 @@ class Trial:
     is_interrupted: bool = False
     """Whether a race was interrupted from the keyboard: the leader alone is confirmed then, in few rounds."""
 
-    def hold(self, found: SearchResult, runtimes: Sequence[str]) -> Judgement:
-        """Builds the search's results for the runtimes and finds the winner.
+    def hold(self, searches: Sequence[Searched]) -> Judgement:
+        """Builds what searches found for the engines that it was found for, and finds the winner.
 
         Raises:
             TrialError: not even the original agrees with itself.
@@ -129,7 +152,7 @@ class Trial:
                 confirming race.
         """
         with self.phases.phase("build", "modules to time, of the best graphs"):
-            finalists = {finalist.name: finalist for finalist in self._finalists(found, runtimes)}
+            finalists = {finalist.name: finalist for finalist in self._finalists(searches)}
         everything = [finalist.module for finalist in finalists.values()]
         with self._keeping(*everything), self.phases.timed("race", "these against the original") as on_share:
             first = race(
@@ -137,6 +160,7 @@ class Trial:
                 device=self.program.device,
                 seconds=self.seconds,
                 seed=self.seed,
+                settle=_settle(finalists.values()),
                 on_round=on_share,
             )
         self._heed(first)
@@ -149,40 +173,41 @@ class Trial:
                 return judgement
             if self.is_interrupted:
                 break
-        return self._original_wins(finalists[ORIGINAL], first)
+        return self._original_wins(finalists, first)
 
-    def _finalists(self, found: SearchResult, runtimes: Sequence[str]) -> Iterator[Finalist]:
+    def _finalists(self, searches: Sequence[Searched]) -> Iterator[Finalist]:
         original = self.source.unchecked()
-        yield Finalist(ORIGINAL, found.original, self.program, NO_PLAN, "eager", original, original)
+        unchanged = searches[0].result.original
+        yield Finalist(ORIGINAL, unchanged, self.program, NO_PLAN, ENGINES["eager"], original, original)
         taken: set[str] = {ORIGINAL}
-        rewritten = [candidate for candidate in found.candidates if candidate.applied]
-        for candidate in [found.original, *rewritten]:
-            is_compiled = candidate in (found.original, *rewritten[:COMPILED_FINALISTS])
-            usable = [runtime for runtime in runtimes if is_compiled or runtime not in COMPILED]
-            try:
-                yield from self._built(candidate, usable, taken)
-            except torch.OutOfMemoryError as error:
-                self._note(f"{_describe(candidate)}: not built for want of memory ({first_line(error)})")
+        for found in searches:
+            rewritten = [candidate for candidate in found.result.candidates if candidate.applied]
+            for candidate in [found.result.original, *rewritten]:
+                is_for_compilers = candidate in (found.result.original, *rewritten[:COMPILED_FINALISTS])
+                usable = [engine for engine in found.engines if is_for_compilers or not engine.is_compiler]
+                try:
+                    yield from self._built(candidate, usable, taken)
+                except torch.OutOfMemoryError as error:
+                    self._note(f"{_describe(candidate)}: not built for want of memory ({first_line(error)})")
 
-    def _built(self, candidate: Candidate, runtimes: Sequence[str], taken: set[str]) -> Iterator[Finalist]:
-        """A candidate built for those of the runtimes that can be used."""
+    def _built(self, candidate: Candidate, engines: Sequence[Engine], taken: set[str]) -> Iterator[Finalist]:
+        """A candidate built for those of the engines that can be used."""
         program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
-        for runtime in runtimes:
-            plan = self.planner(program.graph, runtime)
-            module = build(program, plan)
-            runner = self._prepare(module, runtime)
-            if runner is not None:
-                name = _unique(f"{_describe(candidate)}, {runtime}", taken)
-                yield Finalist(name, candidate, program, plan, runtime, runner, module)
+        for engine in engines:
+            plan = self.planner(program.graph, engine)
+            try:
+                module = engine.build(program, plan)
+                runner = self._prepare(module, engine)
+            except EngineUnavailableError as error:
+                self._note(str(error))
+                continue
+            name = _unique(f"{_describe(candidate)}, {engine.name}", taken)
+            yield Finalist(name, candidate, program, plan, engine, runner, module)
 
-    def _prepare(self, module: nn.Module, runtime: str) -> Runner | None:
+    def _prepare(self, module: nn.Module, engine: Engine) -> Runner:
         args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)
-        try:
-            with self._keeping(module):
-                return prepare(module, runtime, args, kwargs, resizable=resizable)
-        except RuntimeUnavailableError as error:
-            self._note(str(error))
-            return None
+        with self._keeping(module):
+            return engine.prepare(module, args, kwargs, resizable=resizable)
 
     def _judge(
         self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race, doubt: float
@@ -207,7 +232,8 @@ class Trial:
             )
             return None
         seconds = (median(final.times["baseline"]), median(final.times["winner"]))
-        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first, final)
+        contestants = _contestants(finalists)
+        return Judgement(finalist, content, plan, comparison, total, rules, seconds, first, final, contestants)
 
     def _wrong_step(self, candidate: Candidate) -> str | None:
         """What is wrong with the steps that led to a candidate, if anything."""
@@ -217,7 +243,8 @@ class Trial:
             return str(error)
         return None if wrong is None else str(wrong)
 
-    def _original_wins(self, original: Finalist, first: Race) -> Judgement:
+    def _original_wins(self, finalists: Mapping[str, Finalist], first: Race) -> Judgement:
+        original, contestants = finalists[ORIGINAL], _contestants(finalists)
         with self.phases.phase("compare", "the original with its graph"):
             content, plan, comparison = self._compare(original)
         if not comparison.passed:
@@ -226,7 +253,7 @@ class Trial:
         kept = self.source.callable()
         original = replace(original, runner=kept, module=kept)
         times = median(first.times[ORIGINAL])
-        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first, first)
+        return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first, first, contestants)
 
     def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
         """The finalist's saved form if it has one, and how it compares, its dead values destroyed at once."""
@@ -244,17 +271,29 @@ class Trial:
                 comparisons.append(oracle.compare(judged))
         self._note(*(note for oracle in self._oracles for note in oracle.notes))
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
-            # What was timed is what is returned; what is saved may be computed otherwise.
-            with self._keeping(finalist.module):
-                timed = self._oracles[0].compare(finalist.runner)
-            comparisons.append(Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs)))
+            comparisons += self._compared_as_timed(finalist, content)
         return content, plan, Comparison(tuple([output for found in comparisons for output in found.outputs]))
+
+    def _compared_as_timed(self, finalist: Finalist, content: bytes) -> Iterator[Comparison]:
+        """How what was timed compares, which is what is returned; what is saved may be computed otherwise.
+
+        An engine with a form of its own is compared at other sizes too, and again as it is loaded from that form.
+        """
+        has_own_form = bool(finalist.engine.file)
+        oracles = self._oracles if has_own_form else self._oracles[:1]
+        runners = [finalist.runner]
+        if has_own_form and content:
+            runners.append(_restored(finalist, content))
+        for oracle, runner in product(oracles, runners):
+            with self._keeping(finalist.module):
+                timed = oracle.compare(runner)
+            yield Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs))
 
     def _is_comparable(self, finalist: Finalist) -> bool:
         """Whether what was timed can be compared: not the original itself, nor where compilers draw other numbers."""
         if finalist.name == ORIGINAL:
             return False
-        return finalist.runtime == "eager" or not any(map(may_be_random, self.program.graph.effects))
+        return finalist.engine is ENGINES["eager"] or not any(map(may_be_random, self.program.graph.effects))
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
         """The finalist as it is saved, program and plan, and the module loaded from that; or as it is.
@@ -275,7 +314,7 @@ class Trial:
         content = file_of(self.source, finalist.program, self.program)
         if finalist.plan is NO_PLAN:
             return content, None, deserialize(content)
-        plan = dump(self.planner(reimport(content).graph, finalist.runtime))
+        plan = dump(self.planner(reimport(content).graph, finalist.engine))
         return content, plan, deserialize(content, plan)
 
     @cached_property
@@ -316,6 +355,7 @@ class Trial:
                 seconds=0.0 if self.is_interrupted else self.seconds / 2,
                 seed=self.seed + 1,
                 doubt=doubt,
+                settle=_settle([baseline, winner]),
                 on_round=on_share,
             )
         self._heed(found)
@@ -370,14 +410,36 @@ def _compared_with_export(source: Source, program: Program, seed: int) -> Compar
         return Oracle(original, None, input_cases(source.args, source.kwargs, seed)).compare(build(program))
 
 
+def _contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:
+    """Who raced beside the original."""
+    return {
+        name: Contestant(finalist.engine.name, bool(finalist.candidate.applied))
+        for name, finalist in finalists.items()
+        if name != ORIGINAL
+    }
+
+
+def _settle(finalists: Iterable[Finalist]) -> Callable[[], None] | None:
+    """What to do before each turn of a race, so that no other contestant's threads are awake."""
+    return until_idle if any(finalist.engine.has_own_threads for finalist in finalists) else None
+
+
+def _restored(finalist: Finalist, content: bytes) -> nn.Module:
+    """A finalist as it comes back from its ``.pt2`` file and the files of its engine."""
+    with TemporaryDirectory() as folder:
+        for name, data in finalist.engine.files(finalist.module).items():
+            (Path(folder) / name).write_bytes(data)
+        return finalist.engine.restore(reimport(content), Path(folder))
+
+
 def _describe(candidate: Candidate) -> str:
     steps = len(candidate.applied)
     return f"{steps} rule{'s' if steps > 1 else ''} applied" if steps else "unchanged graph"
 
 
 def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
-    """Whether ``one`` is the unchanged graph in the runtime of ``other``."""
-    return one.name != ORIGINAL and not one.candidate.applied and one.runtime == other.runtime
+    """Whether ``one`` is the unchanged graph in the engine of ``other``."""
+    return one.name != ORIGINAL and not one.candidate.applied and one.engine is other.engine
 
 
 def may_be_random(effect: Node) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from taso_py.runtime.runtimes import COMPILERS, RuntimeUnavailableError
 from torch import nn
 
 from experiments import end_to_end
@@ -15,7 +16,6 @@ from experiments.end_to_end import EAGER, EXPERIMENT, KERNELS, MEAN, OTHERS, TEM
 from experiments.harness import Row, Settings
 from taso_py.runtime import zoo
 from taso_py.runtime.result import Options
-from taso_py.runtime.runtimes import COMPILERS, RuntimeUnavailableError
 from taso_py.runtime.source import Source
 
 

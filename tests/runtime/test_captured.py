@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from taso_py.runtime.runtimes import COMPILED_CAPTURED, RuntimeUnavailableError, prepare
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -20,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from taso_py.backend.capture import captured
 from taso_py.backend.guard import ArgumentError
 from taso_py.runtime import runtimes
-from taso_py.runtime.runtimes import COMPILED_CAPTURED, RuntimeUnavailableError, prepare
 
 
 class Recorder(TorchDispatchMode):

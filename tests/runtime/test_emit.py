@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from taso_py.backend.onnx import NotInOnnx
 from taso_py.runtime import emit as forms
 from taso_py.runtime.artifact import serialize
 from taso_py.runtime.emit import EmitError, check_forms, emit, to_code, to_onnx
@@ -78,6 +80,14 @@ def test_onnx_computes_the_same(content: bytes) -> None:
     found = session.run(None, {session.get_inputs()[0].name: (X * 2).numpy()})
     for array, tensor in zip(found, expected.values(), strict=True):
         assert torch.allclose(torch.as_tensor(array), tensor, atol=1e-6)
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_onnx_is_written_by_rows_or_by_torch(content: bytes, has_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx = pytest.importorskip("onnx")
+    if not has_rows:
+        monkeypatch.setattr(forms, "onnx_model", Mock(side_effect=NotInOnnx("an operator has no row")))
+    assert (onnx.load_from_string(to_onnx(content)).producer_name == "taso-py") == has_rows
 
 
 def test_onnx_that_computes_something_else_is_not_written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

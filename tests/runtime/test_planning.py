@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS
 
 from taso_py.backend import NO_PLAN, fold
 from taso_py.cost.database import LatencyDatabase
@@ -15,7 +16,6 @@ from taso_py.kernels.table import PLAIN, TILES
 from taso_py.kernels.tile import Tile
 from taso_py.rules.verdict import Numerics
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
-from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS
 
 MODULE = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.ReLU()).eval()
 X = torch.zeros(1, 8, 24, 24)

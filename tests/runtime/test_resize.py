@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -19,7 +20,6 @@ from taso_py.rules.text import read_rules
 from taso_py.runtime.compare import Oracle
 from taso_py.runtime.resize import describe, other_sizes, resized_cases
 from taso_py.runtime.roundtrip import difference
-from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 
 SQUARE = "rule x: float[M,M] source permute(relu(x)){order=[-1,-2]} target relu(permute(x){order=[-1,-2]})"
 ANY = SQUARE.replace("M,M", "M,N")

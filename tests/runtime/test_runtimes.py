@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from taso_py.runtime.runtimes import COMPILED_AROUND, RuntimeUnavailableError, prepare, runtimes_to_try
 
 from taso_py.backend import Program, build, fold
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_program
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import TRACED
-from taso_py.runtime.runtimes import COMPILED_AROUND, RuntimeUnavailableError, prepare, runtimes_to_try
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

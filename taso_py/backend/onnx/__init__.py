@@ -1,0 +1,11 @@
+"""Graphs as ONNX models: one row an operator, for the engines that read ONNX.
+
+Invariant: a model computes what the graph says, or the graph is refused with :class:`NotInOnnx`; nothing is
+approximated. The package imports without the extra ``onnx``; making a model needs it.
+"""
+
+from taso_py.backend.onnx.errors import NotInOnnx
+from taso_py.backend.onnx.model import IR_VERSION, OPSET, onnx_bytes, onnx_model
+from taso_py.backend.onnx.table import LOWERED_TO_ONNX, OPAQUE_IN_ONNX
+
+__all__ = ["IR_VERSION", "LOWERED_TO_ONNX", "OPAQUE_IN_ONNX", "OPSET", "NotInOnnx", "onnx_bytes", "onnx_model"]

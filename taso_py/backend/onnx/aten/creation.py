@@ -1,0 +1,36 @@
+"""Rows of calls that make tensors of open sizes; those of fixed sizes are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.ir.types import DType
+
+
+def _arange(w: Writer, call: OpaqueCall) -> OnnxValue:
+    bounds = [call.arguments.get("start", 0), call.arguments["end"], call.arguments.get("step", 1)]
+    dtype = call.types[0].dtype
+    if any(isinstance(bound, float) for bound in bounds):
+        raise call.refuse("counts in steps that are no integers")
+    counted = w.op("Range", *map(w.scalar, bounds))
+    return counted if dtype is DType.I64 else w.cast(counted, dtype)
+
+
+def _full(value: float | None = None) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        content = call.arguments["fill_value"] if value is None else value
+        return w.op("Expand", w.number(content, dtype), w.dims(call.types[0].dims))
+
+    return row
+
+
+ROWS: Mapping[str, OpaqueRow] = {
+    **{f"aten.arange.{form}": _arange for form in ("default", "start", "start_step")},
+    **{f"aten.{name}.default": _full() for name in ("full", "full_like", "new_full")},
+    **{f"aten.{name}.default": _full(0) for name in ("zeros", "zeros_like", "new_zeros")},
+    **{f"aten.{name}.default": _full(1) for name in ("ones", "ones_like", "new_ones")},
+}
+"""By the name of the overload."""

@@ -1,0 +1,370 @@
+"""Rows of elementwise calls: functions, comparisons, logic, choice.
+
+Invariant: operands are cast to the element type that PyTorch promotes them to before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype
+from taso_py.ir.size import Poly, at_example
+from taso_py.ir.types import DType
+
+
+def operand_as(w: Writer, argument: Any, dtype: DType) -> OnnxValue:
+    """A tensor or a number in an element type."""
+    if not isinstance(argument, Operand):
+        return w.number(argument, dtype)
+    return argument.onnx if argument.type.dtype is dtype else w.cast(argument.onnx, dtype)
+
+
+def promoted(*arguments: Any) -> DType:
+    """The element type that PyTorch computes with, given tensors and numbers."""
+
+    def stand_in(argument: Any) -> Any:
+        if not isinstance(argument, Operand):
+            return at_example(argument) if isinstance(argument, Poly) else argument
+        shape = (1,) * argument.type.rank
+        return torch.empty(shape, dtype=TORCH_DTYPES[argument.type.dtype], device="meta")
+
+    found = stand_in(arguments[0])
+    for argument in arguments[1:]:
+        other = stand_in(argument)
+        dtype = torch.result_type(found, other)
+        rank = max(x.dim() if isinstance(x, Tensor) else 0 for x in (found, other))
+        found = torch.empty((1,) * rank, dtype=dtype, device="meta")
+    return ir_dtype(found.dtype)
+
+
+def _function(name: str, **attributes: Any) -> OpaqueRow:
+    """A function of one operand, computed in the element type of the result."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        return w.op(name, operand_as(w, call.operand(), call.types[0].dtype), **attributes)
+
+    return row
+
+
+def _scaled(name: str, **attributes: str) -> OpaqueRow:
+    """A function of one operand whose attributes are arguments of the call, by their names here and there."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        given = {theirs: float(call.arguments[ours]) for theirs, ours in attributes.items()}
+        return w.op(name, call.operand().onnx, **given)
+
+    return row
+
+
+def _rounded(name: str) -> OpaqueRow:
+    """A function to whole numbers, which leaves integers alone."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        x = call.operand()
+        return w.op(name, x.onnx) if x.type.dtype.is_floating else x.onnx
+
+    return row
+
+
+def _trunc(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x = call.operand()
+    return _towards_zero(w, x.onnx) if x.type.dtype.is_floating else x.onnx
+
+
+def _towards_zero(w: Writer, x: OnnxValue) -> OnnxValue:
+    return w.op("Mul", w.op("Sign", x), w.op("Floor", w.op("Abs", x)))
+
+
+def _elu(w: Writer, call: OpaqueCall) -> OnnxValue:
+    if call.arguments["input_scale"] != 1:
+        raise call.refuse("scales its input")
+    result = w.op("Elu", call.operand().onnx, alpha=float(call.arguments["alpha"]))
+    scale = call.arguments["scale"]
+    return result if scale == 1 else w.op("Mul", result, w.number(scale, call.types[0].dtype))
+
+
+def _softplus(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, dtype = call.operand().onnx, call.types[0].dtype
+    beta, threshold = call.arguments["beta"], call.arguments["threshold"]
+    scaled = x if beta == 1 else w.op("Mul", x, w.number(beta, dtype))
+    soft = w.op("Softplus", scaled)
+    soft = soft if beta == 1 else w.op("Div", soft, w.number(beta, dtype))
+    return w.op("Where", w.op("Greater", scaled, w.number(threshold, dtype)), x, soft)
+
+
+def _mish(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Mish", call.operand().onnx)
+
+
+def _log_sigmoid(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Neg", w.op("Softplus", w.op("Neg", call.operand().onnx)))
+
+
+def _logarithm(base: float) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        return w.op("Mul", w.op("Log", operand_as(w, call.operand(), dtype)), w.number(1 / math.log(base), dtype))
+
+    return row
+
+
+def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
+    """Limits, by the names of the arguments that hold them."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        x = operand_as(w, call.operand(), dtype)
+        low, high = (call.arguments[name] if name is not None else None for name in (least, most))
+        if not isinstance(low, Operand) and not isinstance(high, Operand):
+            limits = (None if limit is None else w.number(limit, dtype) for limit in (low, high))
+            return w.op("Clip", x, *limits)
+        x = x if low is None else w.op("Max", x, operand_as(w, low, dtype))
+        return x if high is None else w.op("Min", x, operand_as(w, high, dtype))
+
+    return row
+
+
+def _binary(name: str) -> OpaqueRow:
+    """An operator of two operands, computed in the element type of the result."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        return w.op(name, *(operand_as(w, call.arguments[key], dtype) for key in ("self", "other")))
+
+    return row
+
+
+def _sum_with_factor(name: str) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
+        if dtype is DType.BOOL:
+            raise call.refuse("is of booleans")
+        alpha = call.arguments.get("alpha", 1)
+        return w.op(name, left, right if alpha == 1 else w.op("Mul", right, w.number(alpha, dtype)))
+
+    return row
+
+
+def _pow(base: str, exponent: str) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        power = call.arguments[exponent]
+        x = operand_as(w, call.arguments[base], dtype)
+        if power == 2:
+            return w.op("Mul", x, x)
+        if power == 0.5:
+            return w.op("Sqrt", x)
+        return w.op("Pow", x, operand_as(w, power, dtype))
+
+    return row
+
+
+def _compared(name: str, *, inverted: bool = False) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        left, right = call.arguments["self"], call.arguments["other"]
+        dtype = promoted(left, right)
+        if dtype is DType.BOOL and name != "Equal":
+            dtype = DType.I32
+        result = w.op(name, operand_as(w, left, dtype), operand_as(w, right, dtype))
+        return w.op("Not", result) if inverted else result
+
+    return row
+
+
+def _bitwise(name: str) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        given = [operand_as(w, call.arguments[key], dtype) for key in ("self", "other")]
+        return w.op(name if dtype is DType.BOOL else f"Bitwise{name}", *given)
+
+    return row
+
+
+def _logical(name: str) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        return w.op(name, *(operand_as(w, call.arguments[key], DType.BOOL) for key in ("self", "other")))
+
+    return row
+
+
+def _bitwise_not(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x = call.operand()
+    return w.op("Not" if x.type.dtype is DType.BOOL else "BitwiseNot", x.onnx)
+
+
+def _logical_not(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Not", operand_as(w, call.operand(), DType.BOOL))
+
+
+def _divided(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """A quotient that may be rounded."""
+    dtype, mode = call.types[0].dtype, call.arguments.get("rounding_mode", "floor")
+    left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
+    if mode is None:
+        return w.op("Div", left, right)
+    if dtype.is_floating:
+        quotient = w.op("Div", left, right)
+        return w.op("Floor", quotient) if mode == "floor" else _towards_zero(w, quotient)
+    # ONNX divides integers towards zero, and a remainder has the divisor's sign.
+    return w.op("Div", w.op("Sub", left, w.op("Mod", left, right)) if mode == "floor" else left, right)
+
+
+def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype = call.types[0].dtype
+    left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
+    if not dtype.is_floating:
+        return w.op("Mod", left, right)
+    # What is left after division towards zero has the dividend's sign; where that is not the divisor's, one more fits.
+    rest, zero = w.op("Mod", left, right, fmod=1), w.number(0.0, dtype)
+    differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
+    wrong = w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))
+    return w.op("Where", wrong, w.op("Add", rest, right), rest)
+
+
+def _fmod(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype = call.types[0].dtype
+    return w.op("Mod", *(operand_as(w, call.arguments[key], dtype) for key in ("self", "other")), fmod=1)
+
+
+def _where(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype = call.types[0].dtype
+    condition = operand_as(w, call.arguments["condition"], DType.BOOL)
+    return w.op("Where", condition, *(operand_as(w, call.arguments[key], dtype) for key in ("self", "other")))
+
+
+def _masked_fill(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype = call.types[0].dtype
+    value = operand_as(w, call.arguments["value"], dtype)
+    return w.op("Where", call.operand("mask").onnx, value, operand_as(w, call.operand(), dtype))
+
+
+def _is_infinite(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("IsInf", call.operand().onnx)
+
+
+def _prelu(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, weight = call.operand(), call.operand("weight")
+    slope = weight.onnx
+    if weight.type.rank == 1 and x.type.rank > 2:
+        # One slope a channel; PyTorch has the channels second.
+        slope = w.op("Reshape", slope, w.integers([-1, *[1] * (x.type.rank - 2)]))
+    return w.op("PRelu", x.onnx, slope)
+
+
+def _addc(name: str) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype = call.types[0].dtype
+        base, first, second = (operand_as(w, call.arguments[key], dtype) for key in ("self", "tensor1", "tensor2"))
+        result, factor = w.op(name, first, second), call.arguments["value"]
+        return w.op("Add", base, result if factor == 1 else w.op("Mul", result, w.number(factor, dtype)))
+
+    return row
+
+
+def _glu(w: Writer, call: OpaqueCall) -> OnnxValue:
+    value, gate = w.ops("Split", 2, call.operand().onnx, axis=call.arguments["dim"], num_outputs=2)
+    return w.op("Mul", value, w.op("Sigmoid", gate))
+
+
+def _each(*names: str, row: OpaqueRow) -> Mapping[str, OpaqueRow]:
+    """A row for several overloads."""
+    return {f"aten.{name}": row for name in names}
+
+
+_SIXTH = 1 / 6
+ROWS: Mapping[str, OpaqueRow] = {
+    "aten.hardswish.default": _function("HardSwish"),
+    "aten.hardsigmoid.default": _function("HardSigmoid", alpha=_SIXTH, beta=0.5),
+    "aten.hardtanh.default": _clamped("min_val", "max_val"),
+    **_each("clamp.default", "clamp.Tensor", row=_clamped("min", "max")),
+    **_each("clamp_min.default", "clamp_min.Tensor", row=_clamped("min")),
+    **_each("clamp_max.default", "clamp_max.Tensor", row=_clamped(None, "max")),
+    "aten.leaky_relu.default": _scaled("LeakyRelu", alpha="negative_slope"),
+    "aten.elu.default": _elu,
+    "aten.celu.default": _scaled("Celu", alpha="alpha"),
+    "aten.softplus.default": _softplus,
+    "aten.mish.default": _mish,
+    "aten.log_sigmoid.default": _log_sigmoid,
+    "aten.relu.default": _function("Relu"),
+    "aten.relu6.default": lambda w, call: w.op(
+        "Clip", call.operand().onnx, w.number(0.0, call.types[0].dtype), w.number(6.0, call.types[0].dtype)
+    ),
+    "aten.glu.default": _glu,
+    **_each("prelu.default", "_prelu_kernel.default", row=_prelu),
+    **{
+        f"aten.{ours}.default": _function(theirs)
+        for ours, theirs in {
+            "abs": "Abs",
+            "neg": "Neg",
+            "sin": "Sin",
+            "cos": "Cos",
+            "tan": "Tan",
+            "asin": "Asin",
+            "acos": "Acos",
+            "atan": "Atan",
+            "sinh": "Sinh",
+            "cosh": "Cosh",
+            "asinh": "Asinh",
+            "acosh": "Acosh",
+            "atanh": "Atanh",
+            "log": "Log",
+            "exp": "Exp",
+            "sqrt": "Sqrt",
+            "tanh": "Tanh",
+            "sigmoid": "Sigmoid",
+            "erf": "Erf",
+            "reciprocal": "Reciprocal",
+            "sign": "Sign",
+        }.items()
+    },
+    "aten.log2.default": _logarithm(2),
+    "aten.log10.default": _logarithm(10),
+    "aten.floor.default": _rounded("Floor"),
+    "aten.ceil.default": _rounded("Ceil"),
+    "aten.round.default": _rounded("Round"),
+    "aten.trunc.default": _trunc,
+    "aten.isnan.default": lambda w, call: w.op("IsNaN", call.operand().onnx),
+    "aten.isinf.default": _is_infinite,
+    **_each("add.Tensor", "add.Scalar", row=_sum_with_factor("Add")),
+    **_each("sub.Tensor", "sub.Scalar", row=_sum_with_factor("Sub")),
+    **_each("mul.Tensor", "mul.Scalar", row=_binary("Mul")),
+    **_each(
+        "div.Tensor",
+        "div.Scalar",
+        row=_binary("Div"),
+    ),
+    **_each("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar", row=_divided),
+    **_each("remainder.Tensor", "remainder.Scalar", row=_remainder),
+    **_each("fmod.Tensor", "fmod.Scalar", row=_fmod),
+    **_each("maximum.default", row=_binary("Max")),
+    **_each("minimum.default", row=_binary("Min")),
+    **_each("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", row=_pow("self", "exponent")),
+    **_each("eq.Tensor", "eq.Scalar", row=_compared("Equal")),
+    **_each("ne.Tensor", "ne.Scalar", row=_compared("Equal", inverted=True)),
+    **_each("lt.Tensor", "lt.Scalar", row=_compared("Less")),
+    **_each("le.Tensor", "le.Scalar", row=_compared("LessOrEqual")),
+    **_each("gt.Tensor", "gt.Scalar", row=_compared("Greater")),
+    **_each("ge.Tensor", "ge.Scalar", row=_compared("GreaterOrEqual")),
+    **{
+        f"aten.{stem}.{kind}": _bitwise(theirs)
+        for ours, theirs in {"and": "And", "or": "Or", "xor": "Xor"}.items()
+        for stem in (f"bitwise_{ours}", f"__{ours}__")
+        for kind in ("Tensor", "Scalar")
+    },
+    **{f"aten.logical_{theirs.lower()}.default": _logical(theirs) for theirs in ("And", "Or", "Xor")},
+    "aten.bitwise_not.default": _bitwise_not,
+    "aten.logical_not.default": _logical_not,
+    **_each("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", row=_where),
+    **_each("masked_fill.Scalar", "masked_fill.Tensor", row=_masked_fill),
+    "aten.addcmul.default": _addc("Mul"),
+    "aten.addcdiv.default": _addc("Div"),
+}
+"""By the name of the overload."""

@@ -1,0 +1,96 @@
+"""Rows of indexing with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from taso_py.backend.onnx.aten.elementwise import operand_as
+from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.ir.types import DType
+
+_INDICES = (DType.I64, DType.I32)
+
+
+def _places(w: Writer, operand: Operand) -> OnnxValue:
+    """A tensor of indices in an element type that ONNX takes."""
+    return operand.onnx if operand.type.dtype in _INDICES else w.cast(operand.onnx, DType.I64)
+
+
+def _embedding(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Gather", call.operand("weight").onnx, _places(w, call.operand("indices")), axis=0)
+
+
+def _gather(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("GatherElements", call.operand().onnx, _places(w, call.operand("index")), axis=call.arguments["dim"])
+
+
+def _index_select(w: Writer, call: OpaqueCall) -> OnnxValue:
+    index = call.operand("index")
+    places = _places(w, index)
+    places = places if index.type.rank else w.op("Unsqueeze", places, w.integers([0]))
+    return w.op("Gather", call.operand().onnx, places, axis=call.arguments["dim"])
+
+
+def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x = call.operand()
+    given: Sequence[Operand | None] = call.arguments["indices"]
+    indices = {axis: index for axis, index in enumerate(given) if index is not None}
+    if any(index.type.dtype in (DType.BOOL, DType.U8) for index in indices.values()):
+        raise call.refuse("indexes with a mask")
+    axes = list(indices)
+    if len(axes) == 1:
+        return w.op("Gather", x.onnx, _places(w, indices[axes[0]]), axis=axes[0])
+    # The indexed axes first; theirs are first in the result too, and go to where they were if they were side by side.
+    others = [axis for axis in range(x.type.rank) if axis not in indices]
+    moved = w.op("Transpose", x.onnx, perm=[*axes, *others]) if axes != list(range(len(axes))) else x.onnx
+    result = w.op("GatherND", moved, _stacked(w, [indices[axis] for axis in axes]))
+    rank = max(index.type.rank for index in indices.values())
+    together = axes == list(range(axes[0], axes[0] + len(axes)))
+    if not together or axes[0] == 0:
+        return result
+    before = range(rank, rank + axes[0])
+    return w.op("Transpose", result, perm=[*before, *range(rank), *range(rank + axes[0], rank + len(others))])
+
+
+def _stacked(w: Writer, indices: Sequence[Operand]) -> OnnxValue:
+    """Tensors of indices that broadcast against each other, side by side along a new last axis."""
+    places = [w.cast(index.onnx, DType.I64) if index.type.dtype is not DType.I64 else index.onnx for index in indices]
+    total = places[0]
+    for place in places[1:]:
+        total = w.op("Add", total, place)
+    shape = w.op("Shape", total)
+    last = w.integers([-1])
+    full = [w.op("Unsqueeze", w.op("Expand", place, shape), last) for place in places]
+    return w.op("Concat", *full, axis=-1)
+
+
+def _scatter(reduction: str | None = None, source: str = "src") -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        x, index = call.operand(), call.operand("index")
+        places = _places(w, index)
+        content = call.arguments[source]
+        if isinstance(content, Operand):
+            shown = operand_as(w, content, x.type.dtype)
+            if content.type.dims != index.type.dims:
+                ends = w.dims(index.type.dims)
+                starts, axes = w.integers([0] * index.type.rank), w.integers(range(index.type.rank))
+                shown = w.op("Slice", shown, starts, ends, axes)
+        else:
+            shown = w.op("Expand", w.number(content, x.type.dtype), w.dims(index.type.dims))
+        given = {"axis": call.arguments["dim"], "reduction": reduction}
+        return w.op("ScatterElements", x.onnx, places, shown, **given)
+
+    return row
+
+
+ROWS: Mapping[str, OpaqueRow] = {
+    "aten.embedding.default": _embedding,
+    "aten.gather.default": _gather,
+    "aten.index_select.default": _index_select,
+    "aten.index.Tensor": _index,
+    "aten.scatter.src": _scatter(),
+    "aten.scatter.value": _scatter(source="value"),
+    "aten.scatter_add.default": _scatter("add"),
+}
+"""By the name of the overload."""

@@ -1,0 +1,203 @@
+"""Rows of calls that move elements: rolls, flips, repetitions, padding, triangles, scatters into slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from taso_py.backend.onnx.aten.elementwise import operand_as
+from taso_py.backend.onnx.movement import reshaped
+from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
+from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
+from taso_py.ir.size import Dim
+from taso_py.ir.types import DType, TensorType
+
+_LAST = (1 << 63) - 1
+
+
+def _as_is(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return call.operand().onnx
+
+
+def _converted(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return operand_as(w, call.operand(), call.types[0].dtype)
+
+
+def _reshape(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return reshaped(w, call.operand().onnx, call.operand().type, call.types[0].dims)
+
+
+def _expand(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Expand", call.operand().onnx, w.dims(call.types[0].dims))
+
+
+def _roll(w: Writer, call: OpaqueCall) -> OnnxValue:
+    result, type_ = call.operand().onnx, call.operand().type
+    axes: Sequence[int] = call.arguments["dims"]
+    if not axes:
+        flat = w.op("Reshape", result, w.integers([-1]))
+        count = type_.elements if not type_.open else None
+        if count is None:
+            raise call.refuse("rolls all elements of an open size")
+        return reshaped(w, _rolled(w, flat, 0, call.arguments["shifts"][0], count), type_, type_.dims)
+    for axis, shift in zip(axes, call.arguments["shifts"], strict=True):
+        result = _rolled(w, result, axis, shift, as_number(type_.dims[axis]))
+    return result
+
+
+def _rolled(w: Writer, x: OnnxValue, axis: int, shift: Dim, size: int) -> OnnxValue:
+    cut = -as_number(shift) % size if size else 0
+    if cut == 0:
+        return x
+    along = w.integers([axis])
+    tail = w.op("Slice", x, w.integers([cut]), w.integers([_LAST]), along)
+    head = w.op("Slice", x, w.integers([0]), w.integers([cut]), along)
+    return w.op("Concat", tail, head, axis=axis)
+
+
+def _flip(w: Writer, call: OpaqueCall) -> OnnxValue:
+    axes: Sequence[int] = call.arguments["dims"]
+    count = len(axes)
+    bounds = [[-1] * count, [-_LAST] * count, axes, [-1] * count]
+    return w.op("Slice", call.operand().onnx, *map(w.integers, bounds))
+
+
+def _repeat(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, times = call.operand(), list(call.arguments["repeats"])
+    missing = len(times) - x.type.rank
+    shape = [*[1] * missing, *x.type.dims]
+    value = reshaped(w, x.onnx, x.type, shape) if missing else x.onnx
+    return w.op("Tile", value, w.dims(times))
+
+
+def _repeat_interleave(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, times, axis = call.operand(), call.arguments["repeats"], call.arguments["dim"]
+    if axis is None:
+        raise call.refuse("flattens its operand")
+    axis %= x.type.rank
+    beside = w.op("Unsqueeze", x.onnx, w.integers([axis + 1]))
+    ones: list[Dim] = [1] * (x.type.rank + 1)
+    ones[axis + 1] = times
+    return reshaped(w, w.op("Expand", beside, w.dims(ones)), _longer(call, axis, times), call.types[0].dims)
+
+
+def _longer(call: OpaqueCall, axis: int, times: Dim) -> TensorType:
+    """The type of the operand with each element repeated along a new axis behind one of its own."""
+    dims = list(call.operand().type.dims)
+    return TensorType(call.types[0].dtype, (*dims[: axis + 1], times, *dims[axis + 1 :]))
+
+
+def _triangle(*, upper: int) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        return w.op("Trilu", call.operand().onnx, w.number(call.arguments["diagonal"], DType.I64), upper=upper)
+
+    return row
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
+
+
+def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        x, widths = call.operand(), list(call.arguments[widths_name])
+        kind = mode or call.arguments.get("mode", "constant")
+        if kind == "circular":
+            return _wrapped(w, x.onnx, [as_number(width) for width in widths])
+        value = call.arguments.get("value")
+        lead = [0] * (x.type.rank - len(widths) // 2)
+        # PyTorch lists (before, after) from the last axis backwards.
+        before, after = ([*lead, *reversed(widths[side::2])] for side in (0, 1))
+        filler = w.number(value or 0, x.type.dtype) if kind == "constant" else None
+        return w.op("Pad", x.onnx, w.dims([*before, *after]), filler, mode=_PAD_MODES[kind])
+
+    return row
+
+
+def _wrapped(w: Writer, x: OnnxValue, widths: Sequence[int]) -> OnnxValue:
+    """A value between copies of its ends, on each axis from the last; not all engines know this mode of padding."""
+    for place in range(len(widths) // 2):
+        axis, (before, after) = -1 - place, widths[2 * place :][:2]
+        along, parts = w.integers([axis]), [x]
+        if before:
+            parts.insert(0, w.op("Slice", x, w.integers([-before]), w.integers([_LAST]), along))
+        if after:
+            parts.append(w.op("Slice", x, w.integers([0]), w.integers([after]), along))
+        x = w.op("Concat", *parts, axis=axis) if len(parts) > 1 else x
+    return x
+
+
+def _scattered_slice(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, axis, step = call.operand(), call.arguments["dim"], call.arguments["step"]
+    if step != 1:
+        raise call.refuse("writes to a slice with a step")
+    size = as_number(x.type.dims[axis])
+    start, end = call.arguments["start"], call.arguments["end"]
+    start, end = _place(0 if start is None else start, size), _place(size if end is None else end, size)
+    return _replaced(w, x.onnx, operand_as(w, call.operand("src"), x.type.dtype), axis, start, end)
+
+
+def _place(bound: Dim, size: int) -> int:
+    """A bound of a slice as a place from 0 to the size."""
+    place = as_number(bound)
+    return min(max(place + size if place < 0 else place, 0), size)
+
+
+def _replaced(w: Writer, x: OnnxValue, part: OnnxValue, axis: int, start: int, end: int) -> OnnxValue:
+    along = w.integers([axis])
+    before = w.op("Slice", x, w.integers([0]), w.integers([start]), along)
+    after = w.op("Slice", x, w.integers([end]), w.integers([_LAST]), along)
+    return w.op("Concat", before, part, after, axis=axis)
+
+
+def _scattered_row(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, axis, place = call.operand(), call.arguments["dim"], as_number(call.arguments["index"])
+    place += as_number(x.type.dims[axis]) if place < 0 else 0
+    axis %= x.type.rank
+    row = w.op("Unsqueeze", operand_as(w, call.operand("src"), x.type.dtype), w.integers([axis]))
+    return _replaced(w, x.onnx, row, axis, place, place + 1)
+
+
+def _einsum(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Einsum", *(operand.onnx for operand in call.arguments["tensors"]), equation=call.arguments["equation"])
+
+
+def _product(w: Writer, call: OpaqueCall) -> OnnxValue:
+    other = next(name for name in ("mat2", "other", "vec", "tensor") if name in call.arguments)
+    return w.op("MatMul", call.operand().onnx, call.operand(other).onnx)
+
+
+def _added_product(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype = call.types[0].dtype
+    first, second = (name for name in call.arguments if name.startswith(("batch", "mat")))
+    product = w.op("MatMul", call.operand(first).onnx, call.operand(second).onnx)
+    alpha, beta = call.arguments["alpha"], call.arguments["beta"]
+    product = product if alpha == 1 else w.op("Mul", product, w.number(alpha, dtype))
+    if beta == 0:
+        return product
+    base = call.operand().onnx
+    return w.op("Add", base if beta == 1 else w.op("Mul", base, w.number(beta, dtype)), product)
+
+
+ROWS: Mapping[str, OpaqueRow] = {
+    **{f"aten.{name}.default": _as_is for name in ("clone", "contiguous", "alias", "detach", "lift_fresh_copy")},
+    "aten._to_copy.default": _converted,
+    "aten.to.dtype": _converted,
+    **{f"aten.{name}.default": _reshape for name in ("reshape", "view", "_unsafe_view", "view_copy")},
+    "aten.expand.default": _expand,
+    "aten.roll.default": _roll,
+    "aten.flip.default": _flip,
+    "aten.repeat.default": _repeat,
+    "aten.repeat_interleave.self_int": _repeat_interleave,
+    "aten.tril.default": _triangle(upper=0),
+    "aten.triu.default": _triangle(upper=1),
+    "aten.pad.default": _pad(),
+    "aten.constant_pad_nd.default": _pad("constant"),
+    **{f"aten.reflection_pad{rank}d.default": _pad("reflect", "padding") for rank in (1, 2, 3)},
+    **{f"aten.replication_pad{rank}d.default": _pad("replicate", "padding") for rank in (1, 2, 3)},
+    "aten.slice_scatter.default": _scattered_slice,
+    "aten.select_scatter.default": _scattered_row,
+    "aten.einsum.default": _einsum,
+    **{f"aten.{name}.default": _product for name in ("mm", "bmm", "matmul", "mv", "dot")},
+    "aten.addmm.default": _added_product,
+    "aten.baddbmm.default": _added_product,
+}
+"""By the name of the overload."""

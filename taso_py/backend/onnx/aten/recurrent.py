@@ -1,0 +1,139 @@
+"""Rows of recurrent layers, which engines compute as one operator.
+
+Invariant: the gates of weights are put in ONNX's order when the model is written, not when it runs, where the weights
+are the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What tells the recurrent layers apart."""
+
+    name: str
+    gates: tuple[int, ...]
+    """For each gate of ONNX, its place among PyTorch's."""
+    states: int
+    attributes: Mapping[str, object]
+
+
+def _layer(kind: _Kind) -> OpaqueRow:
+    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
+        arguments = call.arguments
+        layers, directions = arguments["num_layers"], 2 if arguments["bidirectional"] else 1
+        parameters: Sequence[Operand] = arguments["params"]
+        each = 4 if arguments["has_biases"] else 2
+        if len(parameters) != each * layers * directions:
+            raise call.refuse("projects its state")
+        if arguments["train"] and arguments["dropout"]:
+            raise call.refuse("drops out at random")
+        hx = arguments["hx"]
+        states = [state.onnx for state in hx] if isinstance(hx, list) else [call.operand("hx").onnx]
+        x = call.operand("input").onnx
+        x = w.op("Transpose", x, perm=[1, 0, 2]) if arguments["batch_first"] else x
+        finals: list[list[OnnxValue]] = [[] for _ in range(kind.states)]
+        for layer in range(layers):
+            cells = [parameters[(layer * directions + direction) * each :][:each] for direction in range(directions)]
+            x, ends = _run(w, kind, x, cells, [_of_layer(w, state, layer, layers, directions) for state in states])
+            for final, end in zip(finals, ends, strict=True):
+                final.append(end)
+        x = w.op("Transpose", x, perm=[1, 0, 2]) if arguments["batch_first"] else x
+        return [x, *(final[0] if layers == 1 else w.op("Concat", *final, axis=0) for final in finals)]
+
+    return row
+
+
+def _of_layer(w: Writer, state: OnnxValue, layer: int, layers: int, directions: int) -> OnnxValue:
+    """The part of an initial state that is a layer's."""
+    if layers == 1:
+        return state
+    bounds = [layer * directions], [(layer + 1) * directions], [0]
+    return w.op("Slice", state, *map(w.integers, bounds))
+
+
+def _run(
+    w: Writer, kind: _Kind, x: OnnxValue, cells: Sequence[Sequence[Operand]], states: Sequence[OnnxValue]
+) -> tuple[OnnxValue, Sequence[OnnxValue]]:
+    """One layer, in one direction or both: what it gives at all steps, directions side by side, and its last states."""
+    hidden = cells[0][1].type.sizes[-1]
+    weights = [_stacked(w, kind, [cell[place] for cell in cells]) for place in (0, 1)]
+    biases = _joined_biases(w, kind, cells) if len(cells[0]) == 4 else None
+    direction = "bidirectional" if len(cells) == 2 else "forward"
+    given = dict(kind.attributes)
+    if "activations" in given:
+        given["activations"] = [given["activations"]] * len(cells)
+    outputs = w.ops(
+        kind.name,
+        1 + kind.states,
+        x,
+        *weights,
+        biases,
+        None,
+        *states,
+        hidden_size=hidden,
+        direction=direction,
+        **given,
+    )
+    every, ends = outputs[0], outputs[1:]
+    if len(cells) == 1:
+        return w.op("Squeeze", every, w.integers([1])), ends
+    # From [step, direction, batch, hidden] to [step, batch, direction * hidden].
+    side_by_side = w.op("Transpose", every, perm=[0, 2, 1, 3])
+    return w.op("Reshape", side_by_side, w.integers([0, 0, 2 * hidden])), ends
+
+
+def _stacked(w: Writer, kind: _Kind, parts: Sequence[Operand]) -> OnnxValue:
+    """A parameter of each direction, gates in ONNX's order, one after the other along a new first axis."""
+    held = [w.held(part.value) for part in parts]
+    known = [tensor for tensor in held if tensor is not None]
+    if len(known) == len(parts):
+        keys = "+".join(part.onnx.name or "" for part in parts)
+        name = f"{keys}.{kind.name}"
+        return w.tensor(("recurrent", name), name, lambda: torch.stack([_reordered(kind, part) for part in known]))
+    return w.op("Concat", *(w.op("Unsqueeze", _reorder(w, kind, part), w.integers([0])) for part in parts), axis=0)
+
+
+def _reordered(kind: _Kind, tensor: Tensor) -> Tensor:
+    gates = tensor.detach().chunk(len(kind.gates))
+    return torch.cat([gates[place] for place in kind.gates])
+
+
+def _reorder(w: Writer, kind: _Kind, part: Operand) -> OnnxValue:
+    """The gates of a parameter that is computed."""
+    count = len(kind.gates)
+    if count == 1:
+        return part.onnx
+    gates = w.ops("Split", count, part.onnx, axis=0, num_outputs=count)
+    return w.op("Concat", *(gates[place] for place in kind.gates), axis=0)
+
+
+def _joined_biases(w: Writer, kind: _Kind, cells: Sequence[Sequence[Operand]]) -> OnnxValue:
+    held = [[w.held(part.value) for part in cell[2:]] for cell in cells]
+    known = [[tensor for tensor in cell if tensor is not None] for cell in held]
+    if all(len(cell) == 2 for cell in known):
+        name = "+".join(part.onnx.name or "" for cell in cells for part in cell[2:]) + f".{kind.name}"
+        joined = lambda: torch.stack([torch.cat([_reordered(kind, part) for part in cell]) for cell in known])  # noqa: E731
+        return w.tensor(("recurrent", name), name, joined)
+    of_input, of_state = (_stacked(w, kind, [cell[place] for cell in cells]) for place in (2, 3))
+    return w.op("Concat", of_input, of_state, axis=1)
+
+
+_LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, {})
+_GRU = _Kind("GRU", (1, 0, 2), 1, {"linear_before_reset": 1})
+ROWS: Mapping[str, OpaqueRow] = {
+    "aten.lstm.input": _layer(_LSTM),
+    "aten.gru.input": _layer(_GRU),
+    "aten.rnn_tanh.input": _layer(_Kind("RNN", (0,), 1, {"activations": "Tanh"})),
+    "aten.rnn_relu.input": _layer(_Kind("RNN", (0,), 1, {"activations": "Relu"})),
+}
+"""By the name of the overload."""

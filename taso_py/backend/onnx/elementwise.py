@@ -1,0 +1,71 @@
+"""Rows of elementwise operators and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.writer import OnnxValue, Writer, overflows
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant, Operator
+from taso_py.ir.types import DType
+from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+
+
+def _binary(name: str, of_booleans: str | None = None) -> Row:
+    """An operator of two operands; ``of_booleans`` does to booleans what PyTorch means by it."""
+
+    def row(w: Writer, op: Operator, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+        dtype = node.types[0].dtype
+        if dtype is DType.BOOL and of_booleans is not None:
+            return w.op(of_booleans, *operands)
+        numbers = [value.node.op.value if isinstance(value.node.op, Constant) else None for value in node.inputs]
+        if any(isinstance(number, float) and overflows(number, dtype) for number in numbers):
+            # PyTorch computes with the number as it is, in single precision.
+            wide = [
+                w.number(number, DType.F32) if isinstance(number, float) else w.cast(operand, DType.F32)
+                for number, operand in zip(numbers, operands, strict=True)
+            ]
+            return w.cast(w.op(name, *wide), dtype)
+        return w.op(name, *operands)
+
+    return row
+
+
+def _unary(name: str) -> Row:
+    return lambda w, _op, _node, operands: w.op(name, operands[0])
+
+
+def _rsqrt(w: Writer, op: Rsqrt, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Reciprocal", w.op("Sqrt", operands[0]))
+
+
+def _silu(w: Writer, op: Silu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Mul", operands[0], w.op("Sigmoid", operands[0]))
+
+
+def _gelu(w: Writer, op: Gelu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Gelu", operands[0], approximate=op.approximate)
+
+
+def _cast(w: Writer, op: Cast, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.cast(operands[0], op.dtype)
+
+
+ROWS: Mapping[type[Operator], Row] = {
+    Add: _binary("Add", "Or"),
+    Mul: _binary("Mul", "And"),
+    Sub: _binary("Sub"),
+    Div: _binary("Div"),
+    Relu: _unary("Relu"),
+    Sigmoid: _unary("Sigmoid"),
+    Tanh: _unary("Tanh"),
+    Exp: _unary("Exp"),
+    Erf: _unary("Erf"),
+    Sqrt: _unary("Sqrt"),
+    Rsqrt: _rsqrt,
+    Silu: _silu,
+    Gelu: _gelu,
+    Cast: _cast,
+}
+"""By the class of the operator."""

@@ -1,0 +1,185 @@
+"""Whole graphs as ONNX models, and models as bytes.
+
+Invariant: a model has the graph's inputs in order, its outputs as ``output_0``, ``output_1``, ..., and an initializer
+per weight, which shares memory with the tensor until the model is serialized.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from taso_py.backend.onnx.errors import NotInOnnx
+from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.table import ROWS
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.backend.sizes import places
+from taso_py.backend.tensors import NO_TENSOR
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input, Operator, Weight
+from taso_py.ir.size import Poly
+from taso_py.ir.types import TensorType
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+OPSET, IR_VERSION = 20, 10
+"""The versions of the operators and of the format: the least that has all that the rows write."""
+
+MOST_BYTES = (1 << 31) - (1 << 20)
+"""How large a serialized model may be; protobuf's limit is 2 GiB."""
+
+
+def onnx_model(
+    graph: Graph,
+    weights: Mapping[str, Tensor],
+    *,
+    input_names: Sequence[str] | None = None,
+    name: str = "taso_py",
+    rows: Mapping[type[Operator], Row] = ROWS,
+) -> ir.Model:
+    """A graph as an ONNX model.
+
+    Args:
+        graph: any graph of a model, without effects; open sizes become named dimensions.
+        weights: by key, those that the graph names; on the CPU.
+        input_names: names for the inputs, in order; made from their keys if there are none.
+        name: of the model's graph.
+        rows: what writes each operator.
+
+    Raises:
+        NotInOnnx: an operator, an element type or an effect has no form in ONNX, or ``onnx-ir`` is not installed.
+    """
+    try:
+        import onnx_ir as ir
+    except ImportError as error:
+        raise NotInOnnx("the package onnx-ir is not installed; pip install 'taso-py[onnx]'") from error
+    if graph.effects:
+        effect = graph.effects[0].op
+        what = getattr(effect, "target", effect.name)
+        raise NotInOnnx(f"{what} has an effect beside its result (a write, a random draw, an assertion)")
+    w = Writer(graph, weights)
+    inputs = _inputs(w, graph, input_names)
+    held = _nodes(w, graph, dict(zip((node.value for node in graph.inputs), inputs, strict=True)), rows)
+    outputs = _outputs(w, graph, held, inputs)
+    body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports={"": OPSET}, name=name)
+    return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
+
+
+def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
+    """A model, serialized.
+
+    Args:
+        model: the model.
+        external: a file to write the model to, its weights in another beside it with ``.data`` added to the name; the
+            bytes returned are those of the model's file then, and are read with that folder at hand.
+
+    Raises:
+        NotInOnnx: the model is too large for one file, and there is no other for the weights.
+    """
+    import onnx_ir as ir
+
+    if external is not None:
+        ir.save(model, external, external_data=f"{external.name}.data")
+        return external.read_bytes()
+    held = [value.const_value for value in model.graph.initializers.values()]
+    size = sum(tensor.nbytes for tensor in held if tensor is not None)
+    if size > MOST_BYTES:
+        raise NotInOnnx(f"the model has {size / 2**30:.1f} GB of weights, more than one file may have")
+    proto: Any = ir.to_proto(model)
+    return proto.SerializeToString()
+
+
+def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:
+    """The inputs, and the sizes that they show."""
+    keys = [node.op.key for node in graph.inputs if isinstance(node.op, Input)]
+    wanted = names if names is not None else [re.sub(r"\W", "_", key) or "input" for key in keys]
+    values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
+    of_node = dict(zip(graph.inputs, values, strict=True))
+    for place in places(graph):
+        w.begin(place.input)
+        shown = w.op("Shape", of_node[place.input], start=place.axis, end=place.axis + 1)
+        if place.rest != 0:
+            shown = w.op("Sub", shown, w.dims([place.rest]))
+        if place.factor != 1:
+            shown = w.op("Div", shown, w.integers([place.factor]))
+        w.declare(place.size, shown)
+    return values
+
+
+def typed(w: Writer, name: str, type_: TensorType) -> OnnxValue:
+    """A named value of a type; open sizes are dimensions named by their text."""
+    import onnx_ir as ir
+
+    shape = [re.sub(r"\W", "_", _short(dim)) if isinstance(dim, Poly) else dim for dim in type_.dims]
+    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(w.dtype(type_.dtype)))
+
+
+def _short(dim: Poly) -> str:
+    """The text of a size without examples and ranges."""
+    return re.sub(r"\{[^}]*\}", "", str(dim))
+
+
+def _nodes(
+    w: Writer, graph: Graph, held: dict[Value, OnnxValue], rows: Mapping[type[Operator], Row]
+) -> Mapping[Value, OnnxValue]:
+    """Writes the nodes; returns what stands for each value."""
+    for node in graph.nodes:
+        w.begin(node)
+        if isinstance(node.op, Weight):
+            if node.op.mutable:
+                raise NotInOnnx(f"the model writes to its buffer {node.op.key}, which ONNX models do not")
+            held[node.value] = w.weight(node.op)
+        elif isinstance(node.op, Constant):
+            held[node.value] = w.constant(node.op)
+        elif not isinstance(node.op, Input):
+            row = rows.get(type(node.op))
+            if row is None:
+                raise NotInOnnx(f"operator {node.op.name} has no row in the lowering to ONNX")
+            for type_ in node.types:
+                w.dtype(type_.dtype)
+            operands = [_found(held, value) for value in node.inputs]
+            try:
+                result = row(w, node.op, node, operands)
+            except NotInOnnx:
+                if not node.is_static:
+                    raise
+                result = [w.computed(value) for value in node.outputs]
+            _hold(node, result, held)
+    return held
+
+
+def _hold(node: Node, result: Any, held: dict[Value, OnnxValue]) -> None:
+    results: Sequence[OnnxValue | None] = result if isinstance(result, list | tuple) else [result]
+    for value, found in zip(node.outputs, results, strict=True):
+        if found is not None:
+            held[value] = found
+
+
+def _found(held: Mapping[Value, OnnxValue], value: Value) -> OnnxValue:
+    found = held.get(value)
+    if found is None:
+        what = getattr(value.node.op, "target", value.node.op.name)
+        kind = "is no tensor" if value.type == NO_TENSOR else "has no form in ONNX"
+        raise NotInOnnx(f"result {value.output} of {what} {kind}")
+    return found
+
+
+def _outputs(w: Writer, graph: Graph, held: Mapping[Value, OnnxValue], inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
+    """The outputs, each under its name; what has another name, as inputs and weights have, is passed on."""
+    outputs: list[OnnxValue] = []
+    for index, value in enumerate(graph.outputs):
+        w.begin(value.node)
+        found, name = _found(held, value), w.unique(f"output_{index}")
+        if found in inputs or found in outputs or found.producer() is None:
+            found = w.op("Identity", found)
+        found.name = name
+        typed_as = typed(w, name, value.type)
+        found.type, found.shape = typed_as.type, typed_as.shape
+        outputs.append(found)
+    return outputs

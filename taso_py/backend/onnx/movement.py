@@ -1,0 +1,79 @@
+"""Rows of data movement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Operator
+from taso_py.ir.size import Dim
+from taso_py.ir.types import TensorType
+from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+
+
+def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Concat", *operands, axis=op.axis)
+
+
+def _slice(w: Writer, op: Slice, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    steps = w.integers([op.step]) if op.step != 1 else None
+    return w.op("Slice", operands[0], w.dims([op.start]), w.dims([op.stop]), w.integers([op.axis]), steps)
+
+
+def _permute(w: Writer, op: Permute, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    rank = node.types[0].rank
+    return w.op("Transpose", operands[0], perm=[*range(rank - len(op.order)), *(axis + rank for axis in op.order)])
+
+
+def _reshape(w: Writer, op: Reshape, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return reshaped(w, operands[0], node.inputs[0].type, op.shape)
+
+
+def reshaped(w: Writer, value: OnnxValue, type_: TensorType, shape: Sequence[Dim]) -> OnnxValue:
+    """A value under another shape; engines know the result's type best where they copy a size or have one to find."""
+    if TensorType(type_.dtype, tuple(shape)).may_be_empty or type_.may_be_empty:
+        return w.op("Reshape", value, w.dims(shape), allowzero=1)
+    kept = [
+        0 if not isinstance(dim, int) and axis < type_.rank and dim == type_.shape[axis] else dim
+        for axis, dim in enumerate(shape)
+    ]
+    if sum(not isinstance(dim, int) for dim in kept) == 1:
+        kept = [dim if isinstance(dim, int) else -1 for dim in kept]
+    return w.op("Reshape", value, w.dims(kept))
+
+
+def _expand(w: Writer, op: Expand, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Expand", operands[0], w.dims(op.shape))
+
+
+def _pad(w: Writer, op: Pad, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    type_ = node.types[0]
+    lead = [0] * (type_.rank - len(op.widths))
+    before, after = ([*lead, *(pair[side] for pair in op.widths)] for side in (0, 1))
+    return w.op("Pad", operands[0], w.dims([*before, *after]), w.number(op.value, type_.dtype))
+
+
+def _enlarge(w: Writer, op: Enlarge, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    margins = [
+        as_number(wanted - size) // 2 for wanted, size in zip(op.kernel, node.inputs[0].type.dims[-2:], strict=True)
+    ]
+    return w.op("Pad", operands[0], w.integers([0, 0, *margins, 0, 0, *margins]))
+
+
+def _contiguous(w: Writer, op: Contiguous, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return operands[0]
+
+
+ROWS: Mapping[type[Operator], Row] = {
+    Concat: _concat,
+    Slice: _slice,
+    Permute: _permute,
+    Reshape: _reshape,
+    Expand: _expand,
+    Pad: _pad,
+    Enlarge: _enlarge,
+    Contiguous: _contiguous,
+}
+"""By the class of the operator."""

@@ -1,0 +1,118 @@
+"""Rows of normalisations, softmax and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, as_number
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Operator
+from taso_py.ir.types import DType
+from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+
+_HALF = frozenset({DType.F16, DType.BF16})
+
+
+def _batch_norm(w: Writer, op: BatchNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("BatchNormalization", *operands, epsilon=as_float(op.eps))
+
+
+def _layer_norm(w: Writer, op: LayerNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    type_ = node.types[0]
+    scale = operands[1:2]
+    if not scale:
+        ones = torch.ones([as_number(dim) for dim in type_.dims[-op.axes :]], device="cpu")
+        scale = [_constant(w, "ones", ones, type_.dtype)]
+    return w.op("LayerNormalization", operands[0], *scale, *operands[2:], axis=-op.axes, epsilon=as_float(op.eps))
+
+
+def _constant(w: Writer, name: str, content: torch.Tensor, dtype: DType) -> OnnxValue:
+    """A tensor that is the same wherever its name, shape and type are."""
+    sizes = "x".join(map(str, content.shape))
+    return w.tensor((name, sizes, dtype), f"{name}_{sizes}_{dtype}", lambda: content.to(TORCH_DTYPES[dtype]))
+
+
+def _rms_norm(w: Writer, op: RmsNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    # The form in which engines recognise it; like PyTorch, in single precision at least.
+    dtype = node.types[0].dtype
+    inner = DType.F32 if dtype in _HALF else dtype
+    x = w.cast(operands[0], inner) if inner is not dtype else operands[0]
+    axes = w.integers(range(-op.axes, 0))
+    square = w.op("ReduceMean", w.op("Pow", x, w.number(2.0, inner)), axes, keepdims=1)
+    root = w.op("Sqrt", w.op("Add", square, w.number(as_float(op.eps), inner)))
+    result = w.op("Div", x, root)
+    result = w.cast(result, dtype) if inner is not dtype else result
+    return w.op("Mul", result, operands[1]) if len(operands) == 2 else result
+
+
+def _softmax(w: Writer, op: Softmax, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Softmax", operands[0], axis=op.axis)
+
+
+def _attention(w: Writer, op: Attention, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    q, k, v = operands[:3]
+    type_ = node.inputs[0].type
+    dtype, rank = type_.dtype, type_.rank
+    scale = 1 / math.sqrt(as_number(type_.dims[-1])) if op.scale is None else as_float(op.scale)
+    keys = w.op("Transpose", k, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = w.op("MatMul", w.op("Mul", q, w.number(scale, dtype)), keys)
+    seen: OnnxValue | None = None
+    if op.causal:
+        scores = w.op("Add", scores, _causal_mask(w, node, dtype))
+    elif len(operands) == 4:
+        given = node.inputs[3]
+        mask, seen = w.once(("mask", given, dtype), lambda: _mask(w, given, operands[3], dtype))
+        scores = w.op("Add", scores, mask)
+    result = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
+    return result if seen is None else w.op("Mul", result, seen)
+
+
+def _causal_mask(w: Writer, node: Node, dtype: DType) -> OnnxValue:
+    """What is added to the scores so that no row sees a key after it."""
+    rows, keys = (value.type.dims[-2] for value in node.inputs[:2])
+    if isinstance(rows, int) and isinstance(keys, int):
+        mask = torch.full((rows, keys), -math.inf, device="cpu").triu(1)
+        return _constant(w, "causal", mask, dtype)
+    zero, one = w.number(0, DType.I64), w.number(1, DType.I64)
+    row, key = (w.op("Range", zero, w.scalar(dim), one) for dim in (rows, keys))
+    hidden = w.op("Less", w.op("Unsqueeze", row, w.integers([1])), key)
+    return w.op("Where", hidden, w.number(-math.inf, dtype), w.number(0.0, dtype))
+
+
+def _mask(w: Writer, mask: Value, operand: OnnxValue, dtype: DType) -> tuple[OnnxValue, OnnxValue | None]:
+    """What is added to the scores; and a factor for the rows, where one might see no key.
+
+    PyTorch gives zeros for such a row, the formula 0/0. So that nothing is infinite, its keys all get the least number.
+    """
+    is_boolean = mask.type.dtype is DType.BOOL
+    zero = w.number(0.0, dtype)
+    if not _may_hide_all(w, mask):
+        return (w.op("Where", operand, zero, w.number(-math.inf, dtype)) if is_boolean else operand), None
+    lowest = w.number(torch.finfo(TORCH_DTYPES[dtype]).min / 2, dtype)
+    seen = operand if is_boolean else w.op("Greater", operand, w.number(-math.inf, dtype))
+    added = w.op("Where", operand, zero, lowest) if is_boolean else w.op("Max", operand, lowest)
+    return added, w.op("ReduceMax", w.cast(seen, dtype), w.integers([-1]), keepdims=1)
+
+
+def _may_hide_all(w: Writer, mask: Value) -> bool:
+    """Whether a row might see no key."""
+    held = w.held(mask)
+    if held is None or held.numel() == 0:
+        return True
+    seen = held if held.dtype == torch.bool else held != -math.inf
+    return not bool(seen.any(-1).all())
+
+
+ROWS: Mapping[type[Operator], Row] = {
+    BatchNorm: _batch_norm,
+    LayerNorm: _layer_norm,
+    RmsNorm: _rms_norm,
+    Softmax: _softmax,
+    Attention: _attention,
+}
+"""By the class of the operator."""

@@ -1,0 +1,94 @@
+"""What a row of the lowering to ONNX is, for operators of the table and for opaque calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from taso_py.backend.onnx.errors import NotInOnnx
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.backend.schema import bind, overload_named
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Ref
+from taso_py.ir.types import TensorType
+from taso_py.ops.opaque import Opaque
+
+Result: TypeAlias = "OnnxValue | Sequence[OnnxValue | None]"
+"""One value, or one per result of an operator that has several; None for those that ONNX does not give."""
+
+Row: TypeAlias = Callable[[Writer, Any, Node, Sequence[OnnxValue]], Result]
+"""From the writer, the operator, its node and its operands to the result."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of an opaque call that is a tensor."""
+
+    onnx: OnnxValue
+    value: Value
+
+    @property
+    def type(self) -> TensorType:
+        """Its element type and shape."""
+        return self.value.type
+
+
+@dataclass(frozen=True)
+class OpaqueCall:
+    """A call of a PyTorch operator, its arguments bound by name."""
+
+    target: str
+    arguments: Mapping[str, Any]
+    """Defaults included; an :class:`Operand` for a tensor, our own element types, sizes that may be open."""
+    node: Node
+
+    @property
+    def types(self) -> Sequence[TensorType]:
+        """The types of the results."""
+        return self.node.types
+
+    def operand(self, name: str = "self") -> Operand:
+        """An argument that is a tensor."""
+        found = self.arguments[name]
+        if not isinstance(found, Operand):
+            raise NotInOnnx(f"{self.target} with {found} as {name} has no form in ONNX")
+        return found
+
+    def optional(self, name: str) -> Operand | None:
+        """An argument that is a tensor or absent."""
+        return None if self.arguments[name] is None else self.operand(name)
+
+    def refuse(self, why: str) -> NotInOnnx:
+        """The error that says why this call has no form."""
+        return NotInOnnx(f"{self.target} {why}, which has no form in ONNX")
+
+
+OpaqueRow: TypeAlias = Callable[[Writer, OpaqueCall], Result]
+"""From the writer and the call to the result."""
+
+
+def opaque_row(rows: Mapping[str, OpaqueRow]) -> Row:
+    """The row of opaque operators, from rows by target."""
+
+    def row(w: Writer, op: Opaque, node: Node, operands: Sequence[OnnxValue]) -> Result:
+        found = rows.get(op.target)
+        if found is None or not op.is_pure:
+            raise NotInOnnx(f"{op.target} has no row in the lowering to ONNX")
+        inputs = [Operand(onnx, value) for onnx, value in zip(operands, node.inputs, strict=True)]
+
+        def decoded(argument: Any) -> Any:
+            if isinstance(argument, Ref):
+                return inputs[argument.index]
+            if isinstance(argument, tuple):
+                return [decoded(item) for item in cast("tuple[Any, ...]", argument)]
+            if isinstance(argument, str):
+                kind, _, text = argument.partition(":")
+                return text if kind == "text" else argument
+            return argument
+
+        positional = [decoded(argument) for argument in op.arguments]
+        keywords = {name: decoded(argument) for name, argument in op.keywords}
+        return found(w, OpaqueCall(op.target, bind(overload_named(op.target), positional, keywords), node))
+
+    return row

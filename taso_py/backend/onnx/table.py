@@ -1,0 +1,27 @@
+"""The rows of the lowering to ONNX, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taso_py.backend.onnx import contraction, elementwise, movement, normalization, pooling
+from taso_py.backend.onnx.aten import ATEN
+from taso_py.backend.onnx.row import Row, opaque_row
+from taso_py.ir.operator import Operator
+from taso_py.ops.opaque import Opaque
+
+ROWS: Mapping[type[Operator], Row] = {
+    **elementwise.ROWS,
+    **contraction.ROWS,
+    **pooling.ROWS,
+    **normalization.ROWS,
+    **movement.ROWS,
+    Opaque: opaque_row(ATEN),
+}
+"""What writes an operator, by its class."""
+
+LOWERED_TO_ONNX: frozenset[type[Operator]] = frozenset(ROWS)
+"""The operators that have a row; opaque ones have it by their target, see :data:`OPAQUE_IN_ONNX`."""
+
+OPAQUE_IN_ONNX: frozenset[str] = frozenset(ATEN)
+"""The targets of opaque operators that have a row."""

@@ -1,0 +1,247 @@
+"""Writes the nodes of one ONNX graph; the rows of the tables call it.
+
+Invariant: equal constants, and equal computations of sizes, are written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.fold import evaluate
+from taso_py.backend.onnx.errors import NotInOnnx
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Weight
+from taso_py.ir.size import Dim, FloorDiv, Open, Poly, is_never_negative, open_size
+from taso_py.ir.types import DType
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_T = TypeVar("_T")
+
+OnnxValue: TypeAlias = "ir.Value"
+"""A value of the ONNX graph."""
+
+_NOT_IN_ONNX = frozenset({DType.C64, DType.C128, DType.FLOAT})
+
+
+class Writer:
+    """The nodes and initializers written so far."""
+
+    def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
+        """Starts an empty ONNX graph for a graph; ``weights`` are those that it names, by key."""
+        import onnx_ir as ir
+        from onnx_ir import tensor_adapters
+
+        self._ir, self._adapters = ir, tensor_adapters
+        self._graph = graph
+        self._weights = weights
+        self.nodes: list[ir.Node] = []
+        self._initializers: list[ir.Value] = []
+        self._names: set[str] = set()
+        self._constants: dict[object, ir.Value] = {}
+        self._sizes: dict[Dim, ir.Value] = {}
+        self._shared: dict[object, Any] = {}
+        self._origin, self._count = "", 0
+
+    @property
+    def initializers(self) -> Sequence[OnnxValue]:
+        """Those that something reads."""
+        return [value for value in self._initializers if value.uses()]
+
+    def begin(self, node: Node) -> None:
+        """From now on, what is written is for this node of our graph, whose digest begins the names."""
+        self._origin, self._count = f"{node.op.name}.{node.digest[:16]}", 0
+
+    def op(self, name: str, *inputs: OnnxValue | None, **attributes: Any) -> OnnxValue:
+        """The result of an ONNX operator that has one; inputs and attributes that are None are left out."""
+        return self.ops(name, 1, *inputs, **attributes)[0]
+
+    def ops(self, name: str, count: int, *inputs: OnnxValue | None, **attributes: Any) -> Sequence[OnnxValue]:
+        """The results of an ONNX operator that has ``count`` of them."""
+        given = {key: value for key, value in attributes.items() if value is not None}
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
+        node = self._ir.node(name, inputs, given, num_outputs=count, name=self._fresh())
+        self.nodes.append(node)
+        for index, value in enumerate(node.outputs):
+            value.name = f"{node.name}/{index}"
+        return node.outputs
+
+    def _fresh(self) -> str:
+        """A name for the next node."""
+        self._count += 1
+        return self.unique(f"{self._origin}.{self._count}")
+
+    def unique(self, wanted: str) -> str:
+        """A name that nothing has, ``wanted`` if that is free."""
+        name, count = wanted, 1
+        while name in self._names:
+            count += 1
+            name = f"{wanted}.{count}"
+        self._names.add(name)
+        return name
+
+    def tensor(self, key: object, name: str, make: Callable[[], Tensor]) -> OnnxValue:
+        """An initializer with the content of a tensor, made when ``key`` is first asked for."""
+        known = self._constants.get(key)
+        if known is None:
+            content = make().detach()
+            fresh = self.unique(name)
+            held = self._adapters.TorchTensor(content, name=fresh)
+            known = self._ir.Value(
+                name=fresh,
+                shape=self._ir.Shape(tuple(content.shape)),
+                type=self._ir.TensorType(held.dtype),
+                const_value=held,
+            )
+            self._initializers.append(known)
+            self._constants[key] = known
+        return known
+
+    def is_read_only_as(self, value: Value, allowed: Callable[[Node], bool]) -> bool:
+        """Whether a value is no output of our graph, and all nodes that read it are allowed to."""
+        return value not in self._graph.outputs and all(map(allowed, self._graph.users[value.node]))
+
+    def weight(self, op: Weight, *, transposed: bool = False) -> OnnxValue:
+        """A weight as an initializer, which shares the tensor's memory; a matrix may be transposed."""
+        tensor = self._weights[op.key]
+        make = (lambda: tensor.t()) if transposed else (lambda: tensor)
+        return self.tensor(("weight", op.key, transposed), f"{op.key}.T" if transposed else op.key, make)
+
+    def once(self, key: object, write: Callable[[], _T]) -> _T:
+        """What ``write`` gave when this key was first asked for; several nodes of our graph may need it."""
+        if key not in self._shared:
+            self._shared[key] = write()
+        return self._shared[key]
+
+    def computed(self, value: Value) -> OnnxValue:
+        """A value that depends on weights only, as an initializer that is computed now."""
+        key = ("computed", *value.key)
+        name = f"computed_{value.node.digest[:16]}_{value.output}"
+        return self.tensor(key, name, lambda: evaluate(value, self._weights, torch.device("cpu")))
+
+    def held(self, value: Value) -> Tensor | None:
+        """The content of a value that is a weight which nothing writes to."""
+        op = value.node.op
+        return self._weights[op.key] if isinstance(op, Weight) and not op.mutable else None
+
+    def number(self, value: float | Poly, dtype: DType) -> OnnxValue:
+        """A number as a tensor of rank 0; an open size is computed."""
+        if isinstance(value, Poly):
+            return self.cast(self.scalar(value), dtype)
+        text = f"{value!r}"
+
+        def make() -> Tensor:
+            return torch.scalar_tensor(value, dtype=TORCH_DTYPES[dtype], device="cpu")
+
+        return self.tensor(("number", text, dtype), f"{dtype}_{text}", make)
+
+    def integers(self, values: Sequence[int]) -> OnnxValue:
+        """Integers as a vector of type i64."""
+        key = ("integers", *values)
+        name = "_".join(("integers", *map(str, values)))
+        return self.tensor(key, name, lambda: torch.tensor(list(values), dtype=torch.int64, device="cpu"))
+
+    def constant(self, constant: Constant) -> OnnxValue:
+        """A constant of our graph."""
+        return self.number(constant.value, constant.dtype)
+
+    def cast(self, value: OnnxValue, dtype: DType) -> OnnxValue:
+        """A value in another element type."""
+        return self.op("Cast", value, to=self.dtype(dtype))
+
+    def dtype(self, dtype: DType) -> ir.DataType:
+        """The element type of ONNX for ours.
+
+        Raises:
+            NotInOnnx: the engines know none.
+        """
+        if dtype in _NOT_IN_ONNX:
+            raise NotInOnnx(f"element type {dtype} has no form in ONNX that engines compute with")
+        return self._adapters.from_torch_dtype(TORCH_DTYPES[dtype])
+
+    def declare(self, size: Open, value: OnnxValue) -> None:
+        """Says which vector of one integer holds an open size."""
+        self._sizes[open_size(size)] = value
+
+    def dims(self, dims: Sequence[Dim]) -> OnnxValue:
+        """Sizes as a vector of type i64, computed where they are open."""
+        numbers = [dim for dim in dims if isinstance(dim, int)]
+        if len(numbers) == len(dims):
+            return self.integers(numbers)
+        if len(dims) == 1:
+            return self._size(dims[0])
+        return self.op("Concat", *map(self._size, dims), axis=0)
+
+    def scalar(self, dim: Dim) -> OnnxValue:
+        """A size as a tensor of rank 0."""
+        if isinstance(dim, int):
+            return self.number(dim, DType.I64)
+        return self.op("Squeeze", self._size(dim), self.integers([0]))
+
+    def _size(self, dim: Dim) -> OnnxValue:
+        """A size as a vector of one integer."""
+        if isinstance(dim, int):
+            return self.integers([dim])
+        if dim not in self._sizes:
+            self._sizes[dim] = self._sum(dim)
+        return self._sizes[dim]
+
+    def _sum(self, dim: Poly) -> OnnxValue:
+        total: OnnxValue | None = None
+        for monomial, coefficient in dim.terms:
+            product: OnnxValue | None = self._size(coefficient) if coefficient != 1 or not monomial else None
+            for atom in monomial:
+                factor = self._quotient(atom) if isinstance(atom, FloorDiv) else self._known(atom)
+                product = factor if product is None else self.op("Mul", product, factor)
+            assert product is not None
+            total = product if total is None else self.op("Add", total, product)
+        assert total is not None
+        return total
+
+    def _known(self, atom: str | Open) -> OnnxValue:
+        found = self._sizes.get(open_size(atom)) if isinstance(atom, Open) else None
+        if found is None:
+            raise NotInOnnx(f"the size {atom} shows in no input of the graph; give it one that has it as a dimension")
+        return found
+
+    def _quotient(self, atom: FloorDiv) -> OnnxValue:
+        numerator, denominator = self._size(atom.numerator), self._size(atom.denominator)
+        if not is_never_negative(atom.numerator):
+            # ONNX divides towards zero; with the remainder taken off, which has the divisor's sign, that is the floor.
+            numerator = self.op("Sub", numerator, self.op("Mod", numerator, denominator))
+        return self.op("Div", numerator, denominator)
+
+
+def as_number(dim: Dim | float) -> int:
+    """A size among the attributes that ONNX takes as a number only.
+
+    Raises:
+        NotInOnnx: it is open.
+    """
+    if isinstance(dim, int):
+        return dim
+    raise NotInOnnx(f"ONNX takes no open size as a stride, a padding or the size of a window: {dim}")
+
+
+def as_float(value: float | Poly) -> float:
+    """A number among the attributes; only rules have others."""
+    assert isinstance(value, int | float), value
+    return float(value)
+
+
+def overflows(value: float, dtype: DType) -> bool:
+    """Whether a finite number is infinite in an element type."""
+    return (
+        dtype.is_floating
+        and math.isfinite(value)
+        and not bool(torch.isfinite(torch.scalar_tensor(value, dtype=TORCH_DTYPES[dtype])))
+    )

@@ -1,0 +1,188 @@
+"""Calls of covers in an engine that takes whole graphs, made up for measuring.
+
+A model holds a cover several times, on operands of their own, so that one run is long beside what it takes to begin
+one, and so that weights come from as far away as in a model that is as large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.chance import uniform
+from taso_py.backend.onnx import onnx_bytes, onnx_model
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.cost.clock import Latency
+from taso_py.cost.idle import until_idle
+from taso_py.engines.session import SessionEngine, bytes_of
+from taso_py.engines.tiles import reads
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make, make_as, remake
+from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.types import TensorType
+from taso_py.kernels.layout import is_weight
+from taso_py.ops.contraction import Conv2d
+from taso_py.ops.opaque import Opaque
+from taso_py.ops.work import work
+
+COPIES, MOST_COPIES = 8, 64
+"""How often a model holds a cover without weights at most, and one with weights."""
+SMALL_BYTES = 1 << 18
+"""Of the operands and results of copies without weights: more than this are not in the nearest caches at once."""
+MOST_WEIGHT_BYTES = 1 << 26
+"""Of the weights of all copies together: more than any cache keeps."""
+LEAST_COPIES, MOST_FLOPS = 2, 1 << 28
+"""What computes for long is hardly slower for weights from far away; so many operations take milliseconds."""
+WIDTH = 16
+"""Of small examples: channels, or rows and columns."""
+PROFILED_RUNS = 8
+
+
+class SessionCall:
+    """A run of a model that holds a cover several times."""
+
+    def __init__(self, engine: SessionEngine, nodes: Sequence[Node], ring_bytes: int) -> None:
+        """Compile the model, and wait until no thread is busy.
+
+        Args:
+            engine: where it runs.
+            nodes: connected, the last one's outputs being the results.
+            ring_bytes: how many bytes of weights are read before the same are read again, within limits.
+
+        Raises:
+            TasoError: the engine refuses it.
+        """
+        self.copies = _copies(nodes, ring_bytes)
+        model, operands = _model(nodes, self.copies)
+        self._run = engine.bound(model, operands)
+        until_idle()
+
+    def __call__(self) -> object:
+        """Run the model once."""
+        return self._run()
+
+    def net(self, latency: Latency, empty_s: float) -> Latency:
+        """Return what one cover takes, by what a run takes and an empty one does."""
+        factor = max(1 - empty_s / latency.median_s, 1 / 20)
+        return latency.scaled(factor / self.copies)
+
+
+def reorder_split(engine: SessionEngine, nodes: Sequence[Node], ring_bytes: int) -> tuple[float, float, float]:
+    """Return what a cover takes by an engine's profiler, and what it takes to bring images into its order, and back.
+
+    Args:
+        engine: where it runs.
+        nodes: connected, the last one's outputs being the results; operands and results are dense.
+        ring_bytes: how many bytes of weights are read before the same are read again, within limits.
+
+    Raises:
+        TasoError: the engine refuses it.
+    """
+    copies = _copies(nodes, ring_bytes)
+    model, operands = _model(nodes, copies)
+    until_idle()
+    times = engine.profile(model, operands, PROFILED_RUNS)
+    inside, before, after = (sum(t.seconds for t in times if t.reorders == way) / copies for way in ("", "in", "out"))
+    return inside, before, after
+
+
+def conversion(type_: TensorType) -> Node:
+    """Return a convolution of each channel by itself with one weight, before which images are reordered, and after."""
+    channels = type_.sizes[1]
+    image = make(Input("x", type_))
+    weight = make(Weight("w", TensorType(type_.dtype, (channels, 1, 1, 1))))
+    return make(Conv2d(groups=channels), [image.value, weight.value])
+
+
+def example(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return a product and what is computed of its result, at a size at which an engine compiles it in no time."""
+    product, *tail = nodes
+    first, weight = product.inputs[0].type, product.inputs[1].type
+    dtype, groups = first.dtype, product.op.groups if isinstance(product.op, Conv2d) else 1
+    if isinstance(product.op, Conv2d):
+        shapes = [(1, WIDTH * groups, 2 * WIDTH, 2 * WIDTH), (WIDTH * groups, WIDTH, *weight.shape[2:])]
+    else:
+        shapes = [(*[1] * (first.rank - 2), WIDTH, WIDTH), (WIDTH, WIDTH)]
+    features = shapes[1][0]
+    shapes += [(features,)] * (len(product.inputs) - 2)
+    operands = [
+        _leaf(value, TensorType(dtype, shape), place)
+        for place, (value, shape) in enumerate(zip(product.inputs, shapes, strict=True))
+    ]
+    made = [make(product.op, operands)]
+    images = {product: made[0]}
+    for node in tail:
+        whole = made[-1].types[0]
+        read = [
+            images[value.node].value
+            if value.node in images
+            else value
+            if isinstance(value.node.op, Constant)
+            else _leaf(value, TensorType(dtype, (features,)) if value.type.rank == 1 else whole, len(operands) + place)
+            for place, value in enumerate(node.inputs)
+        ]
+        made.append(make(node.op, read) if not isinstance(node.op, Opaque) else make_as(node.op, read, (whole,)))
+        images[node] = made[-1]
+    return tuple(made)
+
+
+def _leaf(value: Value, type_: TensorType, place: int) -> Value:
+    leaf = Weight(f"w{place}", type_) if is_weight(value) else Input(f"x{place}", type_)
+    return make(leaf).value
+
+
+def operators_made(engine: SessionEngine, nodes: Sequence[Node]) -> int:
+    """Return how many operators an engine makes of connected nodes."""
+    return engine.count(*_model(nodes, 1))
+
+
+def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
+    values = reads(nodes)
+    weights = sum(bytes_of(value) for value in values if is_weight(value))
+    if weights:
+        flops = sum(work(node).flops or 0 for node in nodes)
+        most = min(MOST_COPIES, max(LEAST_COPIES, MOST_FLOPS // max(1, flops)))
+        return min(most, 1 + min(ring_bytes, MOST_WEIGHT_BYTES) // weights)
+    total = sum(bytes_of(value) for value in (*values, *nodes[-1].outputs))
+    return max(1, min(COPIES, SMALL_BYTES // max(1, total)))
+
+
+def _model(nodes: Sequence[Node], copies: int) -> tuple[bytes, Sequence[Tensor]]:
+    """A model that holds nodes so many times, and its operands.
+
+    Copies with weights of their own read the same operands, which are near as if they had just been computed. Others
+    read different ones, or an engine would compute them once.
+    """
+    values = reads(nodes)
+    has_weights = any(map(is_weight, values))
+    inputs: dict[str, Node] = {}
+    outputs: list[Value] = []
+    weights: dict[str, Tensor] = {}
+    for copy in range(copies):
+        images: dict[Value, Value] = {}
+        for place, value in enumerate(values):
+            type_, key = value.type.at_example, f"x{copy}_{place}"
+            if is_weight(value):
+                weights[key] = _random(type_, seed=1 + len(weights))
+                leaf = make(Weight(key, type_))
+            else:
+                key = f"x{place}" if has_weights else key
+                leaf = inputs.setdefault(key, make(Input(key, type_)))
+            images[value] = leaf.value
+        for node in nodes:
+            made = remake(node, [images.get(value, value) for value in node.inputs])
+            images.update(zip(node.outputs, made.outputs, strict=True))
+        outputs += [images[value] for value in nodes[-1].outputs]
+    graph = Graph(tuple(inputs.values()), tuple(outputs))
+    operands = [_random(node.types[0], seed) for seed, node in enumerate(graph.inputs)]
+    return onnx_bytes(onnx_model(graph, weights)), operands
+
+
+def _random(type_: TensorType, seed: int) -> Tensor:
+    """Moderate positive numbers, so that nothing is slow by NaN or denormals; zeros where they are indices."""
+    dtype = TORCH_DTYPES[type_.dtype]
+    if not dtype.is_floating_point:
+        return torch.zeros(type_.sizes, dtype=dtype)
+    return (uniform(type_.sizes, torch.Generator().manual_seed(seed), torch.float32) + 0.1).to(dtype)

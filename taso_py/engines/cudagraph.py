@@ -1,0 +1,115 @@
+"""CUDA graphs: one call of a module captured, replayed at every later one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.capture import captured
+from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
+from taso_py.engines.engine import Engine, Runner
+from taso_py.ir.errors import first_line
+from taso_py.kernels.table import TILES
+
+NEEDS_GPU = "CUDA graphs need a GPU; use --runtime eager, inductor or auto"
+
+
+class CudaGraph(Engine):
+    """PyTorch's kernels, launched by one replay of a CUDA graph."""
+
+    name = "cudagraph"
+    devices = ("cuda",)
+    tiles = TILES
+    is_captured = True
+
+    def absence(self, device: torch.device) -> str | None:
+        return None if device.type == "cuda" else NEEDS_GPU
+
+    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        check_capturable(args, kwargs, resizable)
+        return _Captured(module, args, kwargs)
+
+
+class _Captured:
+    """One call of a module, captured; others copy their inputs into its, replay it, and return copies of its outputs.
+
+    The next replay overwrites what was captured; so copies are what a caller can keep, and part of what a call takes.
+    Threads may call it at once: they take turns, also on the GPU, where each may have a stream of its own.
+    """
+
+    def __init__(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        # A graph holds addresses, not tensors: it needs the module's weights for as long as it is replayed.
+        self._module = module
+        static_args, static_kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (tuple(args), dict(kwargs)))
+        self._leaves = _named(static_args, static_kwargs)
+        self._structure = pytree.tree_structure((static_args, static_kwargs))
+        tensors = (leaf for _, leaf in self._leaves if isinstance(leaf, Tensor))
+        self._device = next((tensor.device for tensor in tensors), torch.device("cuda"))
+        self._graph, self._outputs = captured(lambda: module(*static_args, **static_kwargs), self._device)
+        self._turn = Lock()
+        self._stream = torch.cuda.current_stream(self._device)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises ArgumentError where arguments are not like those that were captured: nothing is cast or broadcast."""
+        try:
+            given = self._structure.flatten_up_to((args, kwargs))
+        except ValueError as error:
+            raise ArgumentError(
+                f"this module was captured with other arguments ({first_line(error)}); pass those of the example"
+            ) from error
+        for (name, leaf), value in zip(self._leaves, given, strict=True):
+            _check_like(value, leaf, name)
+        with torch.no_grad(), self._turn:
+            stream = torch.cuda.current_stream(self._device)
+            if stream != self._stream:
+                # What the call before has asked for may still be running there, on the same memory.
+                stream.wait_stream(self._stream)
+                self._stream = stream
+            for (_, leaf), value in zip(self._leaves, given, strict=True):
+                if isinstance(leaf, Tensor):
+                    leaf.copy_(value)
+            self._graph.replay()
+            return copied(self._outputs)
+
+
+def check_capturable(args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> None:
+    """Raise RuntimeError where a call with these arguments cannot be captured."""
+    if resizable:
+        raise RuntimeError("its sizes are open, a captured graph has those of the example only")
+    for name, leaf in _named(args, kwargs):
+        if isinstance(leaf, Tensor) and not leaf.is_cuda:
+            raise RuntimeError(f"{name} is on {leaf.device}, a captured graph reads the memory of a GPU only")
+
+
+def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The leaves of arguments, each with a name of the argument that it is in."""
+    places = (*enumerate(args), *kwargs.items())
+    return [(f"argument {place}", leaf) for place, value in places for leaf in pytree.tree_leaves(value)]
+
+
+def _check_like(value: Any, example: Any, name: str) -> None:
+    """Raises unless an argument is what was captured: a tensor of that shape and type, or else the same value."""
+    if isinstance(value, Tensor) and isinstance(example, Tensor):
+        check_tensor(value, name, example.shape, example.dtype)
+    elif isinstance(value, Tensor) or isinstance(example, Tensor):
+        wanted, found = ("tensor" if isinstance(x, Tensor) else type(x).__name__ for x in (example, value))
+        raise ArgumentError(f"this module was captured with a {wanted} as {name}, not a {found}; pass that")
+    elif value is not example:
+        check_fixed(value, example)
+
+
+def copied(outputs: Any) -> Any:
+    """Return outputs with every tensor copied, once where it is there several times."""
+    copies: dict[int, Tensor] = {}
+
+    def copy_of(tensor: Tensor) -> Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.clone()
+        return copies[id(tensor)]
+
+    return pytree.tree_map_only(Tensor, copy_of, outputs)

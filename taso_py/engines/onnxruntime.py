@@ -1,0 +1,194 @@
+"""ONNX Runtime on the CPU (https://onnxruntime.ai): the engine that most exported models are deployed with.
+
+Its pool of threads spins for a while after each run, ready for the next one; a run is bound to the caller's memory on
+both sides (I/O binding), so that nothing is copied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.session import NodeTime, Session, SessionEngine, bytes_of, dense, weights_of
+from taso_py.ir.errors import first_line
+from taso_py.ir.graph import Graph
+
+_ELEMENT_TYPES: Mapping[torch.dtype, int] = {
+    torch.float32: 1,
+    torch.uint8: 2,
+    torch.int8: 3,
+    torch.int16: 5,
+    torch.int32: 6,
+    torch.int64: 7,
+    torch.bool: 9,
+    torch.float16: 10,
+    torch.float64: 11,
+    torch.bfloat16: 16,
+}
+"""``TensorProto.DataType`` of ONNX."""
+_NAMES: Mapping[str, torch.dtype] = {
+    "tensor(float)": torch.float32,
+    "tensor(uint8)": torch.uint8,
+    "tensor(int8)": torch.int8,
+    "tensor(int16)": torch.int16,
+    "tensor(int32)": torch.int32,
+    "tensor(int64)": torch.int64,
+    "tensor(bool)": torch.bool,
+    "tensor(float16)": torch.float16,
+    "tensor(double)": torch.float64,
+    "tensor(bfloat16)": torch.bfloat16,
+}
+
+
+_KERNEL_TIME = "_kernel_time"
+"""How the names of events end in a profile that are operators' times."""
+_REORDERS = {"ReorderInput": "in", "ReorderOutput": "out"}
+
+
+class OnnxRuntime(SessionEngine):
+    """ONNX Runtime, all graph optimizations on."""
+
+    name = "onnxruntime"
+    packages = ("onnxruntime", "onnx_ir")
+    file = "model.onnx"
+
+    def _session(self, model: bytes | Path, threads: int) -> Session:
+        return OnnxRuntimeSession(model, threads)
+
+    def held_bytes(self, graph: Graph) -> int:
+        """Return how many bytes of weights a run reads: each operator packs its own, also those that it shares."""
+        return sum(bytes_of(value) for node in graph.nodes for value in weights_of(node))
+
+    @property
+    def version(self) -> str:
+        import onnxruntime
+
+        return f"onnxruntime {onnxruntime.__version__}"
+
+    def bound(self, model: bytes, tensors: Sequence[Tensor]) -> Callable[[], object]:
+        options = session_options(torch.get_num_threads())
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        session = self._made(model, options)
+        operands = [dense(tensor) for tensor in tensors]
+        binding, results = session.binding(operands, are_distinct=False)
+
+        def run() -> object:
+            session.session.run_with_iobinding(binding)
+            return operands, results  # the memory that is read and written, for as long as there may be runs
+
+        return run
+
+    def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
+        with TemporaryDirectory() as folder:
+            options = session_options(torch.get_num_threads())
+            options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
+            session = self._made(model, options)
+            for _ in range(1 + runs):
+                session(*tensors)
+            events = json.loads(Path(session.session.end_profiling()).read_text())
+        return _node_times(events, 1 + runs)
+
+    def _made(self, model: bytes | Path, options: Any) -> OnnxRuntimeSession:
+        try:
+            return OnnxRuntimeSession(model, options.intra_op_num_threads, options)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
+
+    def _files(self, session: Session) -> Mapping[str, bytes]:
+        return {self.file: session.model if isinstance(session.model, bytes) else session.model.read_bytes()}
+
+
+def session_options(threads: int) -> Any:
+    """Return the settings that sessions are made with: all optimizations, one operator after the other."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+class OnnxRuntimeSession(Session):
+    """A model in ONNX Runtime."""
+
+    def __init__(self, model: bytes | Path, threads: int, options: Any = None) -> None:
+        """Compile a model.
+
+        Args:
+            model: the model, or its file.
+            threads: on how many threads it computes.
+            options: other settings than :func:`session_options` gives.
+        """
+        import onnxruntime
+
+        super().__init__(model, threads)
+        chosen = options or session_options(threads)
+        self.session = onnxruntime.InferenceSession(model, chosen, providers=["CPUExecutionProvider"])
+        self._inputs = [argument.name for argument in self.session.get_inputs()]
+        outputs = [(result.name, _NAMES[result.type], result.shape) for result in self.session.get_outputs()]
+        self._outputs = [
+            (name, dtype, shape if all(isinstance(size, int) and size > 0 for size in shape) else None)
+            for name, dtype, shape in outputs
+        ]
+
+    def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
+        operands = [dense(tensor) for tensor in tensors]
+        binding, results = self.binding(operands)
+        self.session.run_with_iobinding(binding)
+        if None not in results:
+            return [result for result in results if result is not None]
+        return [
+            torch.from_dlpack(value.to_dlpack()) if result is None else result
+            for value, result in zip(binding.get_outputs(), results, strict=True)
+        ]
+
+    def binding(self, operands: Sequence[Tensor], *, are_distinct: bool = True) -> tuple[Any, Sequence[Tensor | None]]:
+        """Return where a run reads dense operands and writes its results, and these.
+
+        The binding holds addresses: operands and results have to be kept until after the run. A result is None where
+        its size is known only then.
+
+        Args:
+            operands: what is read.
+            are_distinct: whether results are written to memory of their own; nobody can read them otherwise.
+        """
+        memory: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] = {}
+        binding = self.session.io_binding()
+        for name, tensor in zip(self._inputs, operands, strict=True):
+            place = tensor.data_ptr()
+            binding.bind_input(name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tensor.shape, place)
+        results: list[Tensor | None] = []
+        for name, dtype, shape in self._outputs:
+            if shape is None:  # its size is known once it is computed
+                binding.bind_output(name)
+                results.append(None)
+            else:
+                result = torch.empty(shape, dtype=dtype)
+                if not are_distinct:
+                    result = memory.setdefault((dtype, tuple(shape)), result)
+                binding.bind_output(name, "cpu", 0, _ELEMENT_TYPES[dtype], shape, result.data_ptr())
+                results.append(result)
+        return binding, results
+
+
+def _node_times(events: Sequence[Mapping[str, Any]], runs: int) -> Sequence[NodeTime]:
+    """The medians of operators over the runs of a profile, but for the first one."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for event in events:
+        name = str(event["name"])
+        if event["cat"] == "Node" and name.endswith(_KERNEL_TIME):
+            kind = str(event["args"]["op_name"])
+            found.setdefault((name.removesuffix(_KERNEL_TIME), kind), []).append(event["dur"] * 1e-6)
+    return [
+        NodeTime(name, kind, median(seconds[1:] or seconds), _REORDERS.get(kind, ""))
+        for (name, kind), seconds in found.items()
+    ]

@@ -1,0 +1,215 @@
+"""Engines that take a whole graph as an ONNX model, and compute it in a runtime of their own.
+
+What such an engine compiles is a session: called with tensors, it gives tensors. Operands are handed over where they
+lie, if they are dense; results are written to memory that belongs to the caller. Several threads may call one session.
+
+Invariant: a session is immutable; a copy of it is itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from taso_py.backend import NO_PLAN, Plan, Program, build_around
+from taso_py.backend.build import COMPUTES
+from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.frontend.export import quiet
+from taso_py.ir.errors import first_line
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value
+from taso_py.kernels.layout import is_weight
+
+EXTRA = "pip install 'taso-py[engines]'"
+"""How to install what these engines need."""
+
+
+class Session(nn.Module, ABC):
+    """A compiled graph: called with tensors, returns a list of dense tensors of the caller's own."""
+
+    def __init__(self, model: bytes | Path, threads: int) -> None:
+        """Keep what it was compiled from.
+
+        Args:
+            model: the ONNX model, or a file that the engine reads.
+            threads: on how many threads it computes.
+        """
+        super().__init__()
+        self.model, self.threads = model, threads
+
+    @abstractmethod
+    def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Compute the outputs, in order, of the inputs, in order."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model, self.threads)
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """What an engine's profiler says of one operator that it ran."""
+
+    name: str
+    """In the engine's graph; of an operator that it made of ours, it begins with the name that the model gives."""
+    kind: str
+    """The engine's word for what it computes."""
+    seconds: float
+    """The median of the runs."""
+    reorders: str = ""
+    """``in`` where it brings a value into the engine's own order, ``out`` where back."""
+
+
+class SessionEngine(Engine):
+    """An engine that compiles ONNX models for the CPU."""
+
+    devices = ("cpu",)
+    has_own_threads = True
+    packages: tuple[str, ...]
+    """Python packages that it needs."""
+
+    @property
+    def prices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] -- its own, always
+        """Its own name: operators cost there what they cost nowhere else."""
+        return self.name
+
+    def absence(self, device: torch.device) -> str | None:
+        if device.type != "cpu":
+            return f"{self.name} runs on the CPU here; use --device cpu, or another runtime"
+        for package in self.packages:
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                return f"{self.name} needs {package} ({first_line(error)}); {EXTRA}"
+            except Exception as error:  # a library of another version, or for another processor
+                return f"{package} does not load here: {first_line(error)}"
+        return None
+
+    def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
+        return build_around(program, self.compile(self.model_of(program.graph, program.weights)))
+
+    def prepare(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
+    ) -> Runner:
+        """Return a module that was built here as it is; others come by way of PyTorch's own ONNX exporter."""
+        if _session_of(module) is None:
+            return super().prepare(module, args, kwargs, resizable)
+        with torch.no_grad():
+            module(*args, **kwargs)
+        return module
+
+    def files(self, module: nn.Module) -> Mapping[str, bytes]:
+        session = _session_of(module)
+        return {} if session is None else self._files(session)
+
+    def restore(self, program: Program, folder: Path) -> nn.Module:
+        reason = self.absence(program.device)
+        if reason is not None:
+            raise EngineUnavailableError(reason)
+        return build_around(program, self.compile(folder / self.file))
+
+    def model_of(self, graph: Graph, weights: Mapping[str, Tensor]) -> bytes:
+        """Return a graph as an ONNX model, weights included.
+
+        Raises:
+            EngineUnavailableError: it has no such form.
+        """
+        if graph.effects:
+            raise EngineUnavailableError(f"{self.name} cannot run this module: it writes, checks or draws something")
+        try:
+            return onnx_bytes(onnx_model(graph, weights))
+        except NotInOnnx as error:
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
+
+    def compile(self, model: bytes | Path, threads: int | None = None) -> Session:
+        """Compile an ONNX model, or the file of a saved result, on as many threads as PyTorch uses by default.
+
+        Raises:
+            EngineUnavailableError: the engine refuses the model.
+        """
+        try:
+            return self._session(model, threads or torch.get_num_threads())
+        except Exception as error:  # these libraries' errors have no common class
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
+
+    def held_bytes(self, graph: Graph) -> int:
+        """Return how many bytes of weights a run of a graph reads: of each weight once."""
+        return sum(bytes_of(value) for value in {value for node in graph.nodes for value in weights_of(node)})
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Name and version, under which latencies are kept."""
+
+    @abstractmethod
+    def bound(self, model: bytes, tensors: Sequence[Tensor]) -> Callable[[], object]:
+        """Return a run of a model on tensors where they lie, after which none of the engine's threads spins for long.
+
+        Raises:
+            EngineUnavailableError: the engine refuses the model.
+        """
+
+    def count(self, model: bytes, tensors: Sequence[Tensor]) -> int:
+        """Return how many operators an engine makes of a model, reordering left out."""
+        return sum(not time.reorders for time in self.profile(model, tensors, 1))
+
+    @abstractmethod
+    def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
+        """Return what each operator takes that the engine makes of a model, in the order of a run.
+
+        Raises:
+            EngineUnavailableError: the engine refuses the model.
+        """
+
+    @abstractmethod
+    def _session(self, model: bytes | Path, threads: int) -> Session: ...
+
+    @abstractmethod
+    def _files(self, session: Session) -> Mapping[str, bytes]: ...
+
+    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        """A module by PyTorch's own ONNX exporter, as users of the engine do without us; results in a flat list."""
+        with quiet():
+            program = torch.onnx.export(module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
+        assert program is not None
+        session = self.compile(program.model_proto.SerializeToString())
+        structure = pytree.tree_structure(module(*args, **kwargs))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            return pytree.tree_unflatten(list(session(*tensors)), structure)
+
+        return run
+
+
+def weights_of(node: Node) -> Sequence[Value]:
+    """Return the operands that a node reads from memory as weights are, if it is computed at run time."""
+    return [] if node.is_static else [value for value in node.inputs if is_weight(value)]
+
+
+def bytes_of(value: Value) -> int:
+    """Return how many bytes a value takes."""
+    return value.type.elements * TORCH_DTYPES[value.type.dtype].itemsize
+
+
+def _session_of(module: nn.Module) -> Session | None:
+    """The session that a module was built around, if it was."""
+    found = getattr(module, COMPUTES, None)
+    return found if isinstance(found, Session) else None
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a tensor in row-major order without a history of gradients: itself if it is so."""
+    return tensor.detach().contiguous().resolve_conj().resolve_neg()

@@ -1,0 +1,74 @@
+"""The table of engines, and what a user's choice of a runtime stands for.
+
+Invariant: every engine is here once; those of a GPU and those of a processor say so themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from taso_py.engines.cudagraph import CudaGraph
+from taso_py.engines.eager import Eager
+from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.engines.inductor import WHOLE_MODULE_FORMS, CapturedInductor, InductorAroundKernels
+from taso_py.engines.names import AUTO, INDUCTOR
+from taso_py.engines.onnxruntime import OnnxRuntime
+from taso_py.engines.openvino import OpenVino
+from taso_py.engines.tensorrt import TensorRt
+
+AROUND_KERNELS = InductorAroundKernels()
+"""The engine that compiles what lies between the kernels of a plan."""
+_GPU_FORM = CapturedInductor()
+
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Eager(),
+        OnnxRuntime(),
+        OpenVino(),
+        *WHOLE_MODULE_FORMS,
+        AROUND_KERNELS,
+        CudaGraph(),
+        _GPU_FORM,
+        TensorRt(),
+    )
+}
+"""The engines by name, in the order in which ``auto`` tries them: those that are ready at once come first, and captures
+last, since what a capture that fails leaves behind can disturb what is timed after it."""
+CHOICES = (AUTO, *ENGINES)
+"""What may be asked for; ``auto`` and ``inductor`` stand for several."""
+
+
+def engines_to_try(name: str, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
+    """Return the engines that a choice stands for, and why others that it names cannot be used.
+
+    ``auto`` is all that this device has, ``inductor`` all forms of Inductor there.
+
+    Raises:
+        EngineUnavailableError: the device does not have the one asked for.
+    """
+    if name not in (AUTO, INDUCTOR):
+        reason = ENGINES[name].absence(device)
+        if reason is not None:
+            raise EngineUnavailableError(reason)
+        return [ENGINES[name]], []
+    asked = [*WHOLE_MODULE_FORMS, AROUND_KERNELS, _GPU_FORM] if name == INDUCTOR else ENGINES.values()
+    reasons = {engine: engine.absence(device) for engine in asked}
+    # That a GPU's engine is not for a processor, or the other way round, nobody has to be told.
+    missing = [reason for engine, reason in reasons.items() if reason is not None and engine.suits(device)]
+    return [engine for engine, reason in reasons.items() if reason is None], missing
+
+
+def prepare(
+    module: nn.Module, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
+) -> Runner:
+    """Make a module ready to run in an engine of the table; see :meth:`Engine.prepare`.
+
+    Raises:
+        EngineUnavailableError: the engine cannot run this module here.
+    """
+    return ENGINES[name].prepare(module, args, kwargs, resizable)

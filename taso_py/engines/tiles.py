@@ -1,0 +1,90 @@
+"""Tiles for engines that take whole graphs: single operators, and the patterns that such engines compute as one.
+
+What an engine makes of a pattern is its own business; a tile only says that the pattern is priced together, by running
+it there. So a rule that takes a pattern apart which the engine fuses looks as expensive as it is.
+
+Convolutions, and what is computed between them, keep images in an order of the engine's own: channels in blocks of 8 or
+16. Of the two memory formats that graphs are labelled with, ``CHANNELS_LAST`` stands for that one here.
+
+Invariant: the first cover of a node is that of the node alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from taso_py.backend.plan import is_formatted
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant
+from taso_py.kernels.chain import chains, is_activation
+from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
+from taso_py.ops.contraction import Conv2d, Matmul
+from taso_py.ops.elementwise import Add, Div, Mul, Sub
+from taso_py.ops.movement import Concat, Permute
+from taso_py.ops.normalization import BatchNorm, LayerNorm, RmsNorm
+from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+
+_ON_IMAGES = (Conv2d, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat)
+_BINARY = (Add, Sub, Mul, Div)
+
+
+def _nodes_alone(node: Node, device: torch.device) -> Iterator[Cover]:
+    yield alone(node)
+
+
+def _fused(node: Node, device: torch.device) -> Iterator[Cover]:
+    """The products with an epilogue, sums that are normalised, and products of transposed matrices that end here."""
+    for chain in chains(node):
+        if len(chain.nodes) > 1:
+            yield _cover(chain.nodes)
+    if isinstance(node.op, LayerNorm | RmsNorm) and isinstance(node.inputs[0].node.op, Add):
+        yield _cover((node.inputs[0].node, node))
+    if isinstance(node.op, Matmul):
+        for operand, _ in node.inputs:
+            if isinstance(operand.op, Permute) and not operand.is_static:
+                yield _cover((operand, node))
+
+
+def alone(node: Node) -> Cover:
+    """Return the cover of one node."""
+    return _cover((node,))
+
+
+def _cover(nodes: tuple[Node, ...]) -> Cover:
+    return Cover("session", nodes, tuple(reads(nodes)), _formats(nodes), text=chain_text(nodes))
+
+
+def chain_text(nodes: tuple[Node, ...]) -> str:
+    """Return how connected nodes are known: their operators, and what these read of each other (``%0``)."""
+    places = {node: place for place, node in enumerate(nodes)}
+    return "; ".join(
+        " ".join([node.op.at_example.text, *(f"%{places[n]}" if n in places else "_" for n, _ in node.inputs)])
+        for node in nodes
+    )
+
+
+def reads(nodes: Sequence[Node]) -> list[Value]:
+    """Return what connected nodes read that none of them computes, constants left out, each value once."""
+    values = [value for node in nodes for value in node.inputs]
+    return [v for v in dict.fromkeys(values) if v.node not in nodes and not isinstance(v.node.op, Constant)]
+
+
+def _formats(nodes: Sequence[Node]) -> tuple[Formats, ...]:
+    return (DENSE, CHANNELS_LAST) if all(map(_takes_blocks, nodes)) else (DENSE,)
+
+
+def _takes_blocks(node: Node) -> bool:
+    """Whether engines compute a node on images whose channels lie in blocks."""
+    if not is_formatted(node.value):
+        return False
+    images = [value.type for value in node.inputs if is_formatted(value)]
+    if isinstance(node.op, _ON_IMAGES) or is_activation(node):
+        return bool(images)
+    # Scales of channels, as of squeeze and excitation, are images of one place.
+    return isinstance(node.op, _BINARY) and len(images) == len(node.inputs)
+
+
+SESSION_TILES = (Tile("session", _nodes_alone), Tile("session fused", _fused))
+"""All tiles of such engines."""

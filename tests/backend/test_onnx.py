@@ -152,7 +152,8 @@ def test_weights_are_initializers_that_are_shared(engine: str) -> None:
     model = onnx_model(graph, weights)
     # What is read one way only is stored that way.
     assert set(model.graph.initializers) == {"a.w.T", "a.u"}
-    assert model.graph.initializers["a.u"].const_value.raw.data_ptr() == weights["a.u"].data_ptr()
+    held: Any = model.graph.initializers["a.u"].const_value
+    assert held.raw.data_ptr() == weights["a.u"].data_ptr()
     inputs = operands(graph)
     for before, after in zip(run_graph(graph, inputs, weights), run_onnx(engine, graph, inputs, weights), strict=True):
         torch.testing.assert_close(after, before)

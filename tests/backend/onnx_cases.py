@@ -113,6 +113,7 @@ def _functions() -> list[Call]:
         call("trunc.default", M),
         call("sin.default", M),
         call("sqrt.default", J),
+        call("log1p.default", torch.tensor([-1.0, -0.9, -1e-6, 0.0, 1e-9, 1e-4, 0.5, 7.0, math.inf])),
         call("hardtanh.default", X, -0.5, 0.5),
         call("clamp.default", X, -0.3),
         call("clamp.default", X, None, 0.3),

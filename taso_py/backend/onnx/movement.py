@@ -10,6 +10,7 @@ from taso_py.ir.node import Node
 from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
+from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 
 
@@ -49,10 +50,31 @@ def _expand(w: Writer, op: Expand, node: Node, operands: Sequence[OnnxValue]) ->
 
 
 def _pad(w: Writer, op: Pad, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    type_ = node.types[0]
-    lead = [0] * (type_.rank - len(op.widths))
-    before, after = ([*lead, *(pair[side] for pair in op.widths)] for side in (0, 1))
-    return w.op("Pad", operands[0], w.dims([*before, *after]), w.number(op.value, type_.dtype))
+    before, after = ([pair[side] for pair in op.widths] for side in (0, 1))
+    is_convolved = w.is_read_only_as(node.value, lambda reader: isinstance(reader.op, Conv2d))
+    return padded(w, operands[0], node.types[0], before, after, op.value, may_fuse=is_convolved)
+
+
+def padded(
+    w: Writer,
+    value: OnnxValue,
+    type_: TensorType,
+    before: Sequence[Dim],
+    after: Sequence[Dim],
+    filler: float,
+    *,
+    may_fuse: bool = False,
+) -> OnnxValue:
+    """A value with a number before and after the elements of the last axes.
+
+    ONNX Runtime 1.31 makes zeros around an image the padding of the pooling that follows, which is wrong for a maximum
+    and fails where they are wider than the window. It does not where axes are listed; only convolutions may fuse.
+    """
+    number, count = w.number(filler, type_.dtype), len(before)
+    if may_fuse:
+        lead = [0] * (type_.rank - count)
+        return w.op("Pad", value, w.dims([*lead, *before, *lead, *after]), number)
+    return w.op("Pad", value, w.dims([*before, *after]), number, w.integers(range(-count, 0)))
 
 
 def _enlarge(w: Writer, op: Enlarge, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:

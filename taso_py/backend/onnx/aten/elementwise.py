@@ -115,6 +115,18 @@ def _logarithm(base: float) -> OpaqueRow:
     return row
 
 
+def _log1p(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """``log(1 + x)``, exact where 1 + x is rounded (Goldberg 1991, theorem 4)."""
+    dtype = call.types[0].dtype
+    x, one = operand_as(w, call.operand(), dtype), w.number(1.0, dtype)
+    total = w.op("Add", x, one)
+    logarithm = w.op("Log", total)
+    corrected = w.op("Div", w.op("Mul", x, logarithm), w.op("Sub", total, one))
+    # Where nothing was lost, and at infinity, the logarithm is right as it is.
+    lost = w.op("And", w.op("Less", w.op("Abs", x), one), w.op("Not", w.op("Equal", total, one)))
+    return w.op("Where", w.op("Equal", total, one), x, w.op("Where", lost, corrected, logarithm))
+
+
 def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
     """Limits, by the names of the arguments that hold them."""
 
@@ -325,6 +337,7 @@ ROWS: Mapping[str, OpaqueRow] = {
             "sign": "Sign",
         }.items()
     },
+    "aten.log1p.default": _log1p,
     "aten.log2.default": _logarithm(2),
     "aten.log10.default": _logarithm(10),
     "aten.floor.default": _rounded("Floor"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.movement import reshaped
+from taso_py.backend.onnx.movement import padded, reshaped
 from taso_py.backend.onnx.pooling import adaptive_average
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
@@ -63,9 +63,8 @@ def _pooled(w: Writer, call: OpaqueCall, windows: _Windows, name: str, **attribu
     pads = [*windows.padding, *windows.end_padding()]
     if name == "MaxPool" and any(pad >= k for pad, k in zip(pads, windows.kernel * 2, strict=True)):
         # With dilation, a window may reach farther than engines accept as padding.
-        lead = [0] * 2
-        widths = [*lead, *windows.padding, *lead, *windows.end_padding()]
-        x, pads = w.op("Pad", x, w.integers(widths), w.number(-math.inf, call.types[0].dtype)), [0] * len(pads)
+        padding = windows.padding, windows.end_padding()
+        x, pads = padded(w, x, call.types[0], *padding, -math.inf), [0] * len(pads)
     result = w.op(name, x, kernel_shape=windows.kernel, strides=windows.stride, pads=pads, **attributes)
     return result if windows.is_batched else w.op("Squeeze", result, w.integers([0]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
-from taso_py.backend.onnx.movement import reshaped
+from taso_py.backend.onnx.movement import padded, reshaped
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.size import Dim
@@ -93,7 +93,7 @@ def _triangle(*, upper: int) -> OpaqueRow:
     return row
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
+_PAD_MODES = {"reflect": "reflect", "replicate": "edge"}
 
 
 def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
@@ -102,12 +102,12 @@ def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
         kind = mode or call.arguments.get("mode", "constant")
         if kind == "circular":
             return _wrapped(w, x.onnx, [as_number(width) for width in widths])
-        value = call.arguments.get("value")
-        lead = [0] * (x.type.rank - len(widths) // 2)
         # PyTorch lists (before, after) from the last axis backwards.
-        before, after = ([*lead, *reversed(widths[side::2])] for side in (0, 1))
-        filler = w.number(value or 0, x.type.dtype) if kind == "constant" else None
-        return w.op("Pad", x.onnx, w.dims([*before, *after]), filler, mode=_PAD_MODES[kind])
+        before, after = (list(reversed(widths[side::2])) for side in (0, 1))
+        if kind == "constant":
+            return padded(w, x.onnx, x.type, before, after, call.arguments.get("value") or 0)
+        lead = [0] * (x.type.rank - len(before))
+        return w.op("Pad", x.onnx, w.dims([*lead, *before, *lead, *after]), mode=_PAD_MODES[kind])
 
     return row
 

@@ -22,13 +22,15 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from taso_py.runtime.runtimes import COMPILED_CAPTURED, COMPILERS, Runner, RuntimeUnavailableError, prepare
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
+from taso_py.engines.engine import EngineUnavailableError, Runner
+from taso_py.engines.inductor import WHOLE_MODULE_FORMS
+from taso_py.engines.table import prepare
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.source import Source, load_source
@@ -44,6 +46,9 @@ LARGER, BATCHES = ("squeezenet1_1", "resnet50", "nasrnn", "bert_base"), {"cpu": 
 """What is timed on a larger batch as well, and on how large a one, by device."""
 KERNELS, TEMPLATES, EAGER, INDUCTOR, REPLAYED = "kernels", "templates", "ours", "ours+inductor", "ours+cudagraph"
 OURS = (EAGER, INDUCTOR, REPLAYED)
+COMPILERS = tuple(engine.name for engine in WHOLE_MODULE_FORMS)
+"""The forms of Inductor that compile all of a module."""
+COMPILED_CAPTURED = "inductor-cudagraph"
 GRAPH = "cudagraph"
 """The runtime of a GPU that captures a module as it is."""
 BASELINES = {"cpu": COMPILERS, "cuda": (*COMPILERS, COMPILED_CAPTURED, GRAPH)}
@@ -113,7 +118,7 @@ def _baselines(source: Source, settings: Settings) -> tuple[dict[str, Runner], d
     for runtime in BASELINES[settings.device]:
         try:
             prepared[runtime] = prepare(source.callable(), runtime, source.args, source.kwargs)
-        except RuntimeUnavailableError as error:
+        except EngineUnavailableError as error:
             missing[runtime] = str(error)
     return prepared, missing
 

@@ -72,8 +72,8 @@ def covers(node, device):
             return Bound("faulty", kernel)
         yield Cover("faulty", (node,), node.inputs[:1], (DENSE,), node.inputs[1:], binder=bind, text="faulty")
 
-from taso_py.runtime.runtimes import TILES_FOR
-TILES_FOR["eager"] = (*TILES_FOR["eager"], Tile("faulty", covers))
+from taso_py.engines.eager import Eager
+Eager.tiles = (*Eager.tiles, Tile("faulty", covers))
 from taso_py.cli import main
 sys.exit(main())
 """

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
@@ -30,6 +29,8 @@ from taso_py.cost.choice import is_running
 from taso_py.cost.clock import median_interval
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.roofline import Roofline, measure_roofline
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.table import prepare
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
@@ -97,7 +98,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _calls(model: Subject) -> Mapping[str, Callable[[], Any]]:
     source, plan = model.source, model.cost.plan(model.program.graph)
     calls = {ORIGINAL: model.call(NO_PLAN), KERNELS: model.call(plan)}
-    with suppress(RuntimeUnavailableError):
+    with suppress(EngineUnavailableError):
         calls[COMPILED] = source.call_of(prepare(source.callable(), RUNTIME, source.args, source.kwargs))
     return calls
 

@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from taso_py.runtime.runtimes import COMPILERS, RuntimeUnavailableError
 from torch import nn
 
 from experiments import end_to_end
-from experiments.end_to_end import EAGER, EXPERIMENT, KERNELS, MEAN, OTHERS, TEMPLATES, _facts, _figures, _made
+from experiments.end_to_end import (
+    COMPILERS,
+    EAGER,
+    EXPERIMENT,
+    KERNELS,
+    MEAN,
+    OTHERS,
+    TEMPLATES,
+    _facts,
+    _figures,
+    _made,
+)
 from experiments.harness import Row, Settings
+from taso_py.engines.engine import EngineUnavailableError
 from taso_py.runtime import zoo
 from taso_py.runtime.result import Options
 from taso_py.runtime.source import Source
@@ -53,7 +64,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def prepared(module: nn.Module, runtime: str, *_: object) -> nn.Module:
         done.append(runtime)
         if runtime == "inductor-freezing":
-            raise RuntimeUnavailableError(f"{runtime} cannot run this module: no compiler")
+            raise EngineUnavailableError(f"{runtime} cannot run this module: no compiler")
         return module
 
     monkeypatch.setattr(end_to_end, "optimize_source", optimized)

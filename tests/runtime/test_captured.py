@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from taso_py.runtime.runtimes import COMPILED_CAPTURED, RuntimeUnavailableError, prepare
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from taso_py.backend.capture import captured
 from taso_py.backend.guard import ArgumentError
-from taso_py.runtime import runtimes
+from taso_py.engines import inductor
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.table import prepare
 
 
 class Recorder(TorchDispatchMode):
@@ -241,10 +242,10 @@ def test_a_call_on_another_stream_waits_for_the_one_before(
 
 def test_inputs_elsewhere_are_not_captured(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda tensor: tensor.dim() > 0))
-    with pytest.raises(RuntimeUnavailableError, match="cannot run this module: argument b is on cpu, a captured graph"):
+    with pytest.raises(EngineUnavailableError, match="cannot run this module: argument b is on cpu, a captured graph"):
         prepare(Difference(), "cudagraph", (), {"a": torch.ones(2, 3), "b": torch.tensor(1.0)})
-    with pytest.raises(RuntimeUnavailableError, match="argument 0 is on cpu"):
-        prepare(nn.Tanh(), COMPILED_CAPTURED, (torch.tensor(1.0),), {})
+    with pytest.raises(EngineUnavailableError, match="argument 0 is on cpu"):
+        prepare(nn.Tanh(), "inductor-cudagraph", (torch.tensor(1.0),), {})
     assert captures == []
 
 
@@ -257,7 +258,7 @@ def test_after_a_capture_that_fails_one_succeeds(captures: list[str]) -> None:
                 raise RuntimeError("operation not permitted when stream is capturing\nand more")
             return x * x.sum().item()
 
-    with pytest.raises(RuntimeUnavailableError, match="cudagraph cannot run this module: operation not permitted when"):
+    with pytest.raises(EngineUnavailableError, match="cudagraph cannot run this module: operation not permitted when"):
         prepare(Reads(), "cudagraph", (torch.ones(2, 3),), {})
     assert captures == ["failed", "pool 0 given up", "succeeded"]
 
@@ -272,7 +273,7 @@ def test_why_a_capture_failed_is_told_even_where_none_succeeds(
         yield
 
     monkeypatch.setattr(torch.cuda, "graph", failing)
-    with pytest.raises(RuntimeUnavailableError, match=r"the device is lost 1$"):
+    with pytest.raises(EngineUnavailableError, match=r"the device is lost 1$"):
         prepare(nn.Tanh(), "cudagraph", (torch.ones(2, 3),), {})
     assert captures == ["failed", "pool 0 given up", "failed"]
 
@@ -286,11 +287,11 @@ def test_what_a_compiler_captured_is_copied_too(captures: list[str], monkeypatch
         return lambda x: [memory.copy_(module(x))] * 2
 
     monkeypatch.setattr(torch, "compile", compile_)
-    runner = prepare(nn.Tanh(), COMPILED_CAPTURED, (torch.zeros(2),), {})
+    runner = prepare(nn.Tanh(), "inductor-cudagraph", (torch.zeros(2),), {})
     results = runner(torch.ones(2))
     runner(torch.full((2,), -1.0))
     assert torch.equal(results[0], torch.tanh(torch.ones(2)))
     assert results[0] is results[1]
-    assert asked[0] == {"freezing": True, "triton.cudagraphs": True, **runtimes._TUNED}
-    with pytest.raises(RuntimeUnavailableError, match="its sizes are open"):
-        prepare(nn.Tanh(), COMPILED_CAPTURED, (torch.ones(2),), {}, resizable=True)
+    assert asked[0] == {"freezing": True, "triton.cudagraphs": True, **inductor._TUNED}
+    with pytest.raises(EngineUnavailableError, match="its sizes are open"):
+        prepare(nn.Tanh(), "inductor-cudagraph", (torch.ones(2),), {}, resizable=True)

@@ -10,8 +10,7 @@ from torch import nn
 
 from taso_py.runtime.optimize import optimize
 from taso_py.runtime.source import Source
-from taso_py.runtime.trial import Judgement, Trial
-from taso_py.search.result import SearchResult
+from taso_py.runtime.trial import Judgement, Searched, Trial
 from tests.runtime.test_trial import _clamped, _once, _search
 
 
@@ -21,8 +20,8 @@ def test_what_is_saved_and_what_was_timed_are_told_apart(monkeypatch: pytest.Mon
     judgements: list[Judgement] = []
     hold = Trial.hold
 
-    def noted(trial: Trial, found: SearchResult, runtimes: Sequence[str]) -> Judgement:
-        judgements.append(hold(trial, found, runtimes))
+    def noted(trial: Trial, searches: Sequence[Searched]) -> Judgement:
+        judgements.append(hold(trial, searches))
         return judgements[-1]
 
     monkeypatch.setattr(Trial, "hold", noted)

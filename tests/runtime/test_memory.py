@@ -12,6 +12,7 @@ from torch import nn
 from taso_py.backend import NO_PLAN, build, fold
 from taso_py.backend.plan import Plan, Step
 from taso_py.cost.choice import choose
+from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_module
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import covers
@@ -22,7 +23,7 @@ from taso_py.runtime.trial import ORIGINAL
 def _finalist(name: str, runtime: str, *, packs: bool) -> Any:
     program = fold(import_module(nn.Linear(8, 8).eval(), (torch.randn(4, 8),)))
     plan = choose(program.graph, InventedPrices(0, fused=0.0)).plan.eager() if packs else NO_PLAN
-    return SimpleNamespace(name=name, runtime=runtime, module=build(program, plan))
+    return SimpleNamespace(name=name, engine=ENGINES[runtime], module=build(program, plan))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_weight_that_is_packed_is_counted_for_its_size(tile: str) -> None:
     if not known:
         pytest.skip(f"there is no {tile} here")
     module = build(program, Plan({node: Step(known[0])}).eager())
-    finalist: Any = SimpleNamespace(name="packed", runtime="eager", module=module)
+    finalist: Any = SimpleNamespace(name="packed", engine=ENGINES["eager"], module=module)
     assert reporting._memory_bytes(finalist) == 4 * 64
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from taso_py.runtime.runtimes import COMPILED_AROUND, COMPILERS
 
 from taso_py.backend import NO_PLAN, fold
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
+from taso_py.engines.engine import Engine
+from taso_py.engines.inductor import WHOLE_MODULE_FORMS
+from taso_py.engines.table import AROUND_KERNELS, ENGINES
 from taso_py.frontend import import_module
 from taso_py.kernels.table import PLAIN, TILES
 from taso_py.kernels.tile import Tile
@@ -21,7 +23,10 @@ MODULE = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.ReLU(
 X = torch.zeros(1, 8, 24, 24)
 
 
-def _planner(path: Path, runtimes: tuple[str, ...], *, kernels: bool = True) -> Planner:
+EAGER = ENGINES["eager"]
+
+
+def _planner(path: Path, runtimes: tuple[Engine, ...], *, kernels: bool = True) -> Planner:
     tiles = tiles_for(runtimes) if kernels else PLAIN
     database = LatencyDatabase(path / "latencies.sqlite")
     return Planner(CostModel(torch.device("cpu"), database, tiles=tiles, formats=formats_for(tiles)))
@@ -36,24 +41,24 @@ def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(CostModel, "narrowed", told)
     graph = fold(import_module(MODULE, (X,))).graph
-    planner = _planner(tmp_path, ("eager", *COMPILERS, COMPILED_AROUND))
-    for runtime, is_fused_allowed in (("eager", True), (COMPILED_AROUND, False)):
+    planner = _planner(tmp_path, (EAGER, *WHOLE_MODULE_FORMS, AROUND_KERNELS))
+    for runtime, is_fused_allowed in ((EAGER, True), (AROUND_KERNELS, False)):
         plan = planner(graph, runtime)
         assert plan.traced != plan.direct
         kernels = [step.kernel for step in plan.steps.values() if step.kernel]
         assert is_fused_allowed or all(len(kernel.nodes) == 1 for kernel in kernels)
-    assert all(planner(graph, runtime) is NO_PLAN for runtime in COMPILERS)
+    assert all(planner(graph, runtime) is NO_PLAN for runtime in WHOLE_MODULE_FORMS)
     assert len(narrowed) == 1, "beside the latencies of all kernels, those of what a compiler can trace"
 
 
 def test_without_kernels_plans_are_plain_calls(tmp_path: Path) -> None:
     graph = fold(import_module(MODULE, (X,))).graph
-    planner = _planner(tmp_path, ("eager",), kernels=False)
-    assert not any(step.kernel for step in planner(graph, "eager").steps.values())
+    planner = _planner(tmp_path, (EAGER,), kernels=False)
+    assert not any(step.kernel for step in planner(graph, EAGER).steps.values())
 
 
-@pytest.mark.parametrize(("runtimes", "least"), [(("eager", *COMPILERS), len(TILES)), (COMPILERS, 1)])
-def test_the_search_is_guided_by_the_richest_table(runtimes: tuple[str, ...], least: int) -> None:
+@pytest.mark.parametrize(("runtimes", "least"), [((EAGER, *WHOLE_MODULE_FORMS), len(TILES)), (WHOLE_MODULE_FORMS, 1)])
+def test_the_search_is_guided_by_the_richest_table(runtimes: tuple[Engine, ...], least: int) -> None:
     assert len(tiles_for(runtimes)) == least
 
 
@@ -61,8 +66,8 @@ def test_the_search_is_guided_by_the_richest_table(runtimes: tuple[str, ...], le
 def test_a_cap_leaves_out_kernels_that_multiply_by_zeros(numerics: Numerics, tmp_path: Path) -> None:
     indirect = {tile.name for tile in TILES if not tile.is_direct}
     assert indirect
-    assert {tile.name for tile in tiles_for(["eager"], Numerics.ZERO_TERMS)} >= indirect
-    tiles = tiles_for(["eager"], numerics)
+    assert {tile.name for tile in tiles_for([EAGER], Numerics.ZERO_TERMS)} >= indirect
+    tiles = tiles_for([EAGER], numerics)
     assert {tile.name for tile in TILES} - {tile.name for tile in tiles} == indirect
     priced = list[tuple[Tile, ...]]()
 
@@ -73,6 +78,6 @@ def test_a_cap_leaves_out_kernels_that_multiply_by_zeros(numerics: Numerics, tmp
 
     graph = fold(import_module(MODULE, (X,))).graph
     planner = Planner(Told(torch.device("cpu"), LatencyDatabase(tmp_path / "latencies.sqlite"), tiles=tiles))
-    for runtime in ("eager", COMPILED_AROUND):
+    for runtime in (EAGER, AROUND_KERNELS):
         planner(graph, runtime)
     assert not any(tile.name in indirect for tiles in priced for tile in tiles)

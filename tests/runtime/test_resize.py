@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from taso_py.runtime.runtimes import RuntimeUnavailableError, prepare
 from torch import Tensor, nn
 from torch.export import Dim
 
 import taso_py
 from taso_py.backend import Program, build, retype
 from taso_py.cli import main
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.table import prepare
 from taso_py.frontend import import_program
 from taso_py.ir.size import Open
 from taso_py.rules.match import Matcher
@@ -113,7 +114,7 @@ def test_arguments_of_other_sizes_are_expanded_where_the_example_is() -> None:
 
 
 def test_a_captured_graph_cannot_be_resized() -> None:
-    with pytest.raises(RuntimeUnavailableError, match="sizes are open"):
+    with pytest.raises(EngineUnavailableError, match="sizes are open"):
         prepare(nn.Linear(2, 2), "cudagraph", (torch.ones(1, 2),), {}, resizable=True)
 
 

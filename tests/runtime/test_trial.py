@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program
+from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
@@ -382,7 +383,7 @@ def test_kernels_are_priced_captured_where_all_that_is_made_of_them_is(
     def asked(*_: object, **settings: object) -> None:
         raise Asked(settings["captured"])
 
-    monkeypatch.setattr(optimize, "runtimes_to_try", lambda *_: runtimes)
+    monkeypatch.setattr(optimize, "engines_to_try", lambda *_: ([ENGINES[name] for name in runtimes], []))
     monkeypatch.setattr(optimize, "CostModel", asked)
     with pytest.raises(Asked, match=str(captured)):
         optimize.optimize(Layers().eval(), X)

@@ -1,19 +1,25 @@
-"""Runtimes: which ones a device has, and that a prepared module computes the same."""
+"""Engines: which ones a device has, and that a prepared module computes the same."""
 
 import shutil
 from collections.abc import Callable
 
 import pytest
 import torch
-from taso_py.runtime.runtimes import COMPILED_AROUND, RuntimeUnavailableError, prepare, runtimes_to_try
 
 from taso_py.backend import Program, build, fold
 from taso_py.cost.choice import choose
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.table import ENGINES, engines_to_try, prepare
 from taso_py.frontend import import_program
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import TRACED
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def names_to_try(choice: str, device: torch.device) -> tuple[str, ...]:
+    found, _ = engines_to_try(choice, device)
+    return tuple(engine.name for engine in found)
 
 
 def compiles(test: Callable[..., None]) -> Callable[..., None]:
@@ -24,16 +30,17 @@ def compiles(test: Callable[..., None]) -> Callable[..., None]:
 
 def test_auto_stands_for_what_the_device_has() -> None:
     forms = ("inductor", "inductor-freezing", "inductor-max-autotune")
-    assert runtimes_to_try("auto", CPU) == ("eager", *forms, "inductor-kernels")
-    assert runtimes_to_try("auto", CUDA) == ("eager", *forms, "cudagraph", "inductor-cudagraph")
-    assert runtimes_to_try("inductor", CPU) == (*forms, "inductor-kernels")
-    assert runtimes_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph")
-    assert runtimes_to_try("eager", CPU) == ("eager",)
+    sessions = tuple(name for name in ("onnxruntime", "openvino") if ENGINES[name].absence(CPU) is None)
+    assert names_to_try("auto", CPU) == ("eager", *sessions, *forms, "inductor-kernels")
+    assert names_to_try("inductor", CPU) == (*forms, "inductor-kernels")
+    assert names_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph")
+    assert names_to_try("auto", CUDA)[:4] == ("eager", *forms)
+    assert names_to_try("eager", CPU) == ("eager",)
     for captured in ("cudagraph", "inductor-cudagraph"):
-        with pytest.raises(RuntimeUnavailableError, match="need a GPU"):
-            runtimes_to_try(captured, CPU)
-    with pytest.raises(RuntimeUnavailableError, match="are those of the CPU"):
-        runtimes_to_try("inductor-kernels", CUDA)
+        with pytest.raises(EngineUnavailableError, match="need a GPU"):
+            names_to_try(captured, CPU)
+    with pytest.raises(EngineUnavailableError, match="are those of the CPU"):
+        names_to_try("inductor-kernels", CUDA)
 
 
 def test_eager_is_the_module_itself() -> None:
@@ -46,14 +53,14 @@ def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("no C++ compiler\nwith\nmany\nlines")
 
     monkeypatch.setattr(torch, "compile", broken)
-    with pytest.raises(RuntimeUnavailableError, match=r"inductor cannot run this module: no C\+\+ compiler$"):
+    with pytest.raises(EngineUnavailableError, match=r"inductor cannot run this module: no C\+\+ compiler$"):
         prepare(torch.nn.Linear(3, 4), "inductor", (torch.ones(2, 3),), {})
 
 
 @compiles
 def test_frozen_weights_stay_as_they_were() -> None:
     module, x = torch.nn.Linear(3, 4), torch.ones(2, 3)
-    prepared = {runtime: prepare(module, runtime, (x,), {}) for runtime in runtimes_to_try("inductor", CPU)}
+    prepared = {runtime: prepare(module, runtime, (x,), {}) for runtime in names_to_try("inductor", CPU)}
     before = module(x)
     with torch.no_grad():
         module.weight.add_(1)
@@ -76,7 +83,7 @@ class TwoWeights(torch.nn.Module):
 @compiles
 def test_what_is_computed_of_frozen_weights_stays_as_it_was() -> None:
     module, x = TwoWeights(), torch.ones(2, 3)
-    prepared = {runtime: prepare(module, runtime, (x,), {}) for runtime in runtimes_to_try("inductor", CPU)}
+    prepared = {runtime: prepare(module, runtime, (x,), {}) for runtime in names_to_try("inductor", CPU)}
     before = module(x)
     with torch.no_grad():
         module.first.add_(1)
@@ -111,7 +118,7 @@ def test_a_compiler_leaves_products_to_the_kernels_of_a_plan(open_batch: bool) -
     program = fold(import_program(torch.export.export(module, (x,), dynamic_shapes=sizes)))
     built, kernels = planned(program)
     assert kernels >= {"onednn.conv"}
-    runner = prepare(built, COMPILED_AROUND, (x,), {}, resizable=open_batch)
+    runner = prepare(built, "inductor-kernels", (x,), {}, resizable=open_batch)
     for given in (x, torch.randn(5, 3, 8, 8)) if open_batch else (x,):
         with torch.no_grad():
             assert torch.allclose(runner(given), module(given), atol=1e-5)
@@ -136,7 +143,7 @@ def test_what_another_form_packs_is_not_looked_for_in_packed_products() -> None:
     prepare(module, "inductor-freezing", (x,), {})
     built, kernels = planned(fold(import_program(torch.export.export(module, (x,)))))
     assert kernels == {"onednn.linear"}
-    runner = prepare(built, COMPILED_AROUND, (x,), {})
+    runner = prepare(built, "inductor-kernels", (x,), {})
     assert torch.allclose(runner(x), module(x), atol=1e-5)
 
 
@@ -160,6 +167,6 @@ def test_random_numbers_can_be_drawn_after_a_capture_that_failed() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * torch.rand_like(x).sum().item()
 
-    with pytest.raises(RuntimeUnavailableError, match="cudagraph cannot run this module"):
+    with pytest.raises(EngineUnavailableError, match="cudagraph cannot run this module"):
         prepare(Reads(), "cudagraph", (torch.ones(2, 3, device="cuda"),), {})
     assert torch.rand(2, device="cuda").shape == (2,)

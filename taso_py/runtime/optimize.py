@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ from torch.export import ExportedProgram
 
 from taso_py.backend import Plan, Program
 from taso_py.backend.build import PACKED_BYTES
+from taso_py.backend.contract import draws, draws_undone
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
 from taso_py.backend.writes import is_write
@@ -29,6 +31,7 @@ from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
+from taso_py.ir.text import print_graph
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
 from taso_py.progress import progress_bar
@@ -51,13 +54,15 @@ from taso_py.runtime.result import Optimized, OptimizeError, Options
 from taso_py.runtime.runtimes import CAPTURED, COMPILED, COMPILED_AROUND, runtimes_to_try
 from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
-from taso_py.runtime.source import Source, usable
+from taso_py.runtime.source import Source, described, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import, may_be_random
+from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Trial, check_import
+from taso_py.runtime.turn import in_turn
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace, write_trace
+from taso_py.unexpected import reported
 
 AUTOCAST = (
     "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a "
@@ -93,7 +98,8 @@ def optimize(
         options: the fields of :class:`Options`.
 
     Raises:
-        TasoError: the module cannot be imported, or an option is wrong; the message is one line.
+        TasoError: the module cannot be imported, or an option is wrong; the message is one line. Whatever else goes
+            wrong is an :class:`~taso_py.unexpected.UnexpectedError`, whose line names a file with the details.
     """
     source = _source(module, example_inputs, {} if example_kwargs is None else example_kwargs)
     if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
@@ -140,7 +146,7 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
     """What to tell of a model that nobody put into evaluation mode, where that may make a difference."""
     if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
         return ()
-    acts = any(is_write(effect) or may_be_random(effect) for effect in program.graph.effects)
+    acts = draws(program) or any(map(is_write, program.graph.effects))
     return (IN_TRAINING,) if acts else ()
 
 
@@ -177,11 +183,13 @@ def optimize_source(
     if output is not None:
         check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with in_turn(), reported(f"optimizing {source.name}") as facts, torch.inference_mode(mode=False), torch.no_grad():
+        facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or owned(import_source(source))
+        facts |= {"graph": partial(print_graph, program.graph), "device": Environment.current(program.device)}
         _check_circumstances(program.device)
-        with state_kept(program, [source.callable()]):
+        with draws_undone(program), state_kept(program, [source.callable()]):
             notes = [*_in_training(source, program), *check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
                 notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from torch import fx
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from taso_py.backend.tracing import alone
 from taso_py.runtime.profile_run import copy_of
 
 MEMORY = "[memory]"
 """The name of events in which memory is taken or given back."""
 _PREFIX = "part "
+_LEVEL = "KINETO_LOG_LEVEL"
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,23 @@ class Observed:
     """For each part, the most memory in use during it beyond what was in use before the run."""
     busy_s: float | None
     """Seconds in which a GPU ran kernels; None on a CPU, and where its driver told of none."""
+
+
+@contextmanager
+def _unannounced() -> Generator[None]:
+    """Keeps the profiler's library from announcing itself on standard error, where only progress and mistakes belong.
+
+    It reads its level from the environment when it is used for the first time.
+    """
+    if _LEVEL in os.environ:
+        yield
+        return
+    with alone():
+        os.environ[_LEVEL] = "99"
+        try:
+            yield
+        finally:
+            os.environ.pop(_LEVEL, None)
 
 
 def observe(
@@ -53,12 +73,10 @@ def observe(
         device: where it runs.
         trace: a file to write the Chrome trace to, if any.
     """
-    # The profiler's library announces itself on standard error, where only progress and mistakes belong.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     recorded = _recorded(module, names)
     recorded(*args, **kwargs)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+    with _unannounced(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
         recorded(*args, **kwargs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)

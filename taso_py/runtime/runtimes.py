@@ -15,8 +15,7 @@ is prepared as resizable, for all that the module takes. What it returns is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr
-from io import StringIO
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -27,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.capture import captured
 from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
+from taso_py.backend.tracing import silent
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.table import PLAIN, TILES, TRACED
 from taso_py.kernels.tile import Tile
@@ -137,7 +137,8 @@ def _frozen(settings: Mapping[str, Any]) -> _Preparation:
             # What packs products is registered once a process, then applied whatever the configuration says, and takes
             # packed products of a plan for its own (PyTorch 2.13).
             patterns = nullcontext() if packs else patch.object(freezing_patterns, "pass_patterns", [], create=True)
-            with inductor.patch(options), patterns:
+            # Alone: the settings are those of the process. Which kernels were measured is written to the terminal.
+            with silent(), inductor.patch(options), patterns:
                 return running(*args, **kwargs)
 
         def running(*args: Any, **kwargs: Any) -> Any:
@@ -145,13 +146,31 @@ def _frozen(settings: Mapping[str, Any]) -> _Preparation:
             with torch.no_grad():
                 return compiled(*args, **kwargs)
 
-        # Which kernels were measured is written to the terminal meanwhile.
-        with redirect_stderr(StringIO()):
-            compiling(*args, **kwargs)
-        # Other sizes are compiled when they come.
-        return compiling if resizable else running
+        compiling(*args, **kwargs)
+        return _Resizable(compiling, running, args, kwargs) if resizable else running
 
     return prepared
+
+
+class _Resizable:
+    """Calls that compile at sizes that come for the first time, and run what was compiled at others."""
+
+    def __init__(self, compiling: Runner, running: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._compiling, self._running = compiling, running
+        self._known = {_sizes(args, kwargs)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        sizes = _sizes(args, kwargs)
+        if sizes in self._known:
+            return self._running(*args, **kwargs)
+        result = self._compiling(*args, **kwargs)
+        self._known.add(sizes)
+        return result
+
+
+def _sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Size | None, ...]:
+    """The shapes of arguments."""
+    return tuple([getattr(leaf, "shape", None) for leaf in pytree.tree_leaves((tuple(args), dict(kwargs)))])
 
 
 def _frozen_and_captured(settings: Mapping[str, Any]) -> _Preparation:

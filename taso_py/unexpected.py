@@ -75,13 +75,13 @@ def unexpected(error: Exception, what: str, facts: Mapping[str, object] | None =
     """The error to raise in place of another one, a report of which is written."""
     text = "\n".join(_report(error, what, facts or {}))
     place = _written(text, error)
-    if shows_tracebacks():
+    if shows_tracebacks() and not _switch.get():  # who asked in this thread prints it
         _log.error("unexpected while %s", what, exc_info=error)
     advice = "" if shows_tracebacks() else f"; {VARIABLE}=1 shows the traceback"
-    kind = type(error).__name__
-    return UnexpectedError(
-        f"unexpected {kind} while {what} ({first_line(error)}); please report it with {place}{advice}"
-    )
+    said = f"unexpected {type(error).__name__} while {what} ({first_line(error)})"
+    found = UnexpectedError(f"{said}; please report it with {place}{advice}")
+    found.__cause__ = error
+    return found
 
 
 def _report(error: Exception, what: str, facts: Mapping[str, object]) -> Iterator[str]:

@@ -21,9 +21,14 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fail(facts: dict[str, object] | None = None) -> UnexpectedError:
     """The error that a mistake becomes."""
-    with pytest.raises(UnexpectedError) as caught, reported("testing") as known:
-        known |= facts or {}
-        raise ZeroDivisionError("one line\nand another")
+
+    def mistaken() -> None:
+        with reported("testing") as known:
+            known |= facts or {}
+            raise ZeroDivisionError("one line\nand another")
+
+    with pytest.raises(UnexpectedError) as caught:
+        mistaken()
     return caught.value
 
 
@@ -43,7 +48,7 @@ def test_it_is_one_line_that_names_a_report() -> None:
         "# seed\n7",
         "# broken\nnot known: ZeroDivisionError",
         "torch 2",
-        "in fail\n",
+        "in mistaken\n",
     ):
         assert part in text
 
@@ -96,7 +101,7 @@ def test_the_command_line_has_a_line_and_on_request_a_traceback(
     def run(*_: Any) -> int:
         raise error
 
-    monkeypatch.setattr("taso_py.commands.rules._rules_stats", run)
+    monkeypatch.setattr("taso_py.commands.rules.read_database", run)
     assert cli.main(["rules", "stats", *(["--debug"] if debug else [])]) == status
     told = capsys.readouterr().err
     assert str(error) in told.splitlines()[-1]

@@ -38,7 +38,7 @@ def elsewhere(action: Callable[[], Any]) -> Any:
 
 def speak() -> None:
     logging.getLogger("torch.export").error("a log")
-    print("a print", file=sys.stderr)
+    sys.stderr.write("a print\n")
     warnings.warn("a warning", stacklevel=1)
 
 
@@ -62,7 +62,7 @@ def test_only_the_thread_that_traces_is_quiet(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def show(message: Any, *_: Any, **__: Any) -> None:
-        print(message, file=sys.stderr)
+        sys.stderr.write(f"{message}\n")
 
     monkeypatch.setattr(warnings, "showwarning", show)
     everything = ["a log", "a print", "a warning"]

@@ -75,6 +75,7 @@ def process_state() -> dict[str, Any]:
 
 def _loggers() -> dict[str, logging.Logger]:
     known = {name: each for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)}
+    known.pop("torch.__trace", None)  # has a handler that takes itself away when torch.compile is used
     return {"root": logging.root, **known}
 
 

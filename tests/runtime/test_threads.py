@@ -16,6 +16,7 @@ from taso_py.backend import Program
 from taso_py.runtime import dynamo, turn
 from taso_py.runtime.decisions import Decision
 from taso_py.runtime.optimize import optimize
+from taso_py.runtime.prospects import Prospects
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import write_trace
 from tests.search.examples import FakeCost
@@ -35,6 +36,7 @@ def image(batch: int = 1) -> Tensor:
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
     torch.manual_seed(0)
     torch._dynamo.reset()
     yield

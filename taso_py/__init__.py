@@ -8,6 +8,7 @@ Invariant: importing this package imports nothing heavy; names are looked up whe
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,4 +38,15 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    before = list(warnings.filters)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    finally:
+        _drop_filters(before)
+
+
+def _drop_filters(before: list[Any]) -> None:
+    """Takes out the filters of warnings that libraries have set while they were imported (sympy does)."""
+    now: Any = warnings.filters
+    for entry in [entry for entry in now if entry not in before]:
+        now.remove(entry)

@@ -1,6 +1,7 @@
 """The command line: the parser and dispatch; the subcommands are in :mod:`taso_py.commands`.
 
-Invariant: a user's mistake is one line on standard error and exit status 2. Results go to standard output (with
+Invariant: a user's mistake is one line on standard error and exit status 2, without a traceback unless ``--debug`` asks
+for one. Results go to standard output (with
 ``--json`` one JSON document and nothing else), progress to standard error.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,21 +18,28 @@ from typing import Any
 from taso_py.arguments import Parser
 from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
 from taso_py.ir.errors import TasoError, first_line
+from taso_py.unexpected import UnexpectedError, shows_tracebacks, tracebacks_shown, unexpected
 
 COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies, predict)
 """In the order in which help lists them."""
+UNEXPECTED, MISTAKE = 1, 2
+"""Exit statuses: a mistake of ours, and one of the user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     parsed = parser().parse_args(arguments)
+    with tracebacks_shown(parsed.debug or shows_tracebacks()):
+        return _run(parsed)
+
+
+def _run(parsed: argparse.Namespace) -> int:
     try:
         status = parsed.run(parsed)
         print(end="", flush=True)  # what cannot be written is noticed here rather than when the interpreter ends
         return status
     except TasoError as error:
-        print(f"taso-py: error: {error}", file=sys.stderr)
-        return 2
+        return _explain(error)
     except KeyboardInterrupt:
         print("; ".join(filter(None, ("taso-py: interrupted", parsed.kept))), file=sys.stderr)
         return 130
@@ -41,8 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, most likely that of standard output.
         _give_up_output()
-        print(f"taso-py: error: {first_line(error)}", file=sys.stderr)
-        return 2
+        return _explain(error)
+    except Exception as error:  # a mistake of ours, which nobody else foresaw
+        return _explain(unexpected(error, "running taso-py"))
+
+
+def _explain(error: Exception) -> int:
+    """Prints what went wrong; returns the exit status."""
+    if shows_tracebacks():
+        traceback.print_exception(error)
+    print(f"taso-py: error: {error if isinstance(error, TasoError) else first_line(error)}", file=sys.stderr)
+    return UNEXPECTED if isinstance(error, UnexpectedError) else MISTAKE
 
 
 def _give_up_output() -> None:

@@ -19,9 +19,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/ops": ("ir", "networkx numpy"),
     "taso_py/rules": ("files ir ops", "numpy"),
     "taso_py/generate": ("ir ops rules executors", "numpy egglog"),
-    "taso_py/search": ("ir ops rules", "networkx numpy"),
+    "taso_py/search": ("collector ir ops rules", "networkx numpy"),
     "taso_py/kernels": ("ir ops backend", "torch numpy"),
-    "taso_py/cost": ("ir ops kernels backend progress", "torch networkx numpy"),
+    "taso_py/cost": ("collector ir ops kernels backend progress", "torch networkx numpy"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/backend/onnx": ("ir ops backend", "torch onnx_ir"),
     "taso_py/engines": (
@@ -31,7 +31,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
     "taso_py/runtime": (
-        "arguments documents files ir ops rules search kernels cost backend frontend engines report progress",
+        "arguments collector documents files ir ops rules search kernels cost backend frontend engines report progress "
+        "unexpected",
         "torch numpy onnxruntime rich",
     ),
     "taso_py/fuzz": (
@@ -39,9 +40,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "verify torch hypothesis rich",
     ),
     "taso_py/runtime/emit.py": ("ir backend frontend runtime", "torch onnxruntime"),
-    "taso_py/runtime/zoo": ("ir runtime", "torch torchvision timm transformers"),
+    "taso_py/runtime/zoo": ("backend ir runtime", "torch torchvision timm transformers"),
     "taso_py/__init__.py": ("ir rules report runtime", ""),
-    "taso_py/cli.py": ("arguments ir commands", ""),
+    "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (
         "engines executors ir ops rules generate search cost report runtime progress",
@@ -49,6 +50,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "taso_py/arguments.py": ("", ""),
     "taso_py/documents.py": ("", ""),
+    "taso_py/collector.py": ("", ""),
+    "taso_py/unexpected.py": ("cost files ir", ""),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),
     "taso_py/progress.py": ("", "tqdm"),

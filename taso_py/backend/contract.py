@@ -5,17 +5,20 @@ Invariant: after repair, outputs have the strides the original's had, and share 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
 from taso_py.backend.program import Contract, Fixed, Program
-from taso_py.backend.schema import storage_of
+from taso_py.backend.schema import may_draw, overload_named, storage_of
+from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, at_example
+from taso_py.ops.opaque import Opaque
 
 aten = torch.ops.aten
 
@@ -34,12 +37,60 @@ def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Ma
     return Contract(tuple(output.stride() for output in outputs), frozenset(shared))
 
 
+_generators = threading.RLock()
+"""Held while the random generators of the process are set to a state of ours."""
+
+
 @contextmanager
 def random_state_kept() -> Generator[None]:
-    """Restores the state of the random generators afterwards, those of the accelerators in use included."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    """Restores the state of the random generators, of the accelerators in use too, if the body has drawn from them.
+
+    Other threads draw from the same ones: what draws nothing leaves them alone.
+    """
+    with _generators:
+        before = _random_states()
+        try:
+            yield
+        finally:
+            for generator, state in before:
+                if not torch.equal(generator.get_state(), state):
+                    generator.set_state(state)
+
+
+@contextmanager
+def random_state_seeded(seed: int = 0) -> Generator[None]:
+    """Sets the random generators to a state for the body, and restores theirs."""
+    with _generators:
+        before = _random_states()
+        try:
+            # Not torch.manual_seed: before a GPU is used, that seeds it for later on.
+            for generator, _ in before:
+                generator.manual_seed(seed)
+            yield
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
+
+
+def _random_states() -> list[tuple[torch.Generator, Tensor]]:
+    """The random generators that are in use, with the states they are in."""
+    gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    return [(generator, generator.get_state()) for generator in (torch.default_generator, *gpus)]
+
+
+def may_be_random(effect: Node) -> bool:
+    """Whether an effect may draw random numbers, not only write or check something."""
+    return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
+
+
+def draws(program: Program) -> bool:
+    """Whether a program may draw random numbers."""
+    return any(map(may_be_random, program.graph.effects))
+
+
+def draws_undone(program: Program) -> AbstractContextManager[None]:
+    """:func:`random_state_kept`, at no cost for a program that draws nothing."""
+    return random_state_kept() if draws(program) else nullcontext()
 
 
 def keep_contract(
@@ -79,7 +130,8 @@ def restrided(value: Tensor, strides: Sequence[int]) -> Tensor:
     The other strides may follow those of the module's arguments, and stay as they are. An exported program would have
     them as they are now, and be wrong for other arguments; so there the value is as it comes.
     """
-    if torch.compiler.is_exporting():
+    # Another thread may be the one that exports.
+    if torch.compiler.is_exporting() and (torch.compiler.is_dynamo_compiling() or type(value) is not Tensor):
         return value
     sizes, steps = value.shape, zip(value.shape, strides, value.stride(), strict=True)
     return value.as_strided(sizes, [wanted if size == 1 else found for size, wanted, found in steps])
@@ -137,7 +189,7 @@ def _run(module: fx.GraphModule, program: Program) -> list[Tensor]:
     tensors = dict(zip(input_keys(program), program.example_inputs, strict=True))
     leaves = [leaf.value if isinstance(leaf, Fixed) else tensors[leaf] for leaf in program.signature.inputs]
     saved = {name: buffer.clone() for name, buffer in module.named_buffers() if _is_written(module, name)}
-    with torch.no_grad(), random_state_kept():
+    with torch.no_grad(), draws_undone(program):
         results = module(*leaves)
         for name, content in saved.items():
             module.get_buffer(name).copy_(content)

@@ -52,6 +52,7 @@ def command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter, **more
     )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of whatever goes wrong")
     parser.set_defaults(run=run, kept=kept)
     return parser
 

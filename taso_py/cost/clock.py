@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import math
 import random
 import time
 from bisect import insort
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from statistics import median
@@ -25,6 +24,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from taso_py.backend.capture import captured
+from taso_py.collector import collector_paused
 from taso_py.cost.environment import Device, resolve_device
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.prepared import Prepared
@@ -120,7 +120,7 @@ class CpuClock:
 
     def bind(self, fn: Callable[[], object]) -> Timer:
         def sample(repeats: int) -> float:
-            with gc_paused():
+            with collector_paused():
                 if isinstance(fn, Prepared):
                     return sum(_prepared(fn) for _ in repeat(None, repeats))
                 start = time.perf_counter_ns()
@@ -185,7 +185,7 @@ class CudaClock:
             return _capture(fn, repeats) if self._graph else functools.partial(_call, fn, repeats)
 
         def timer(repeats: int) -> float:
-            with self._scope(), gc_paused():
+            with self._scope(), collector_paused():
                 run = batch(repeats)
                 start, end = self._event(), self._event()
                 start.record()
@@ -289,18 +289,6 @@ def _outliers(ordered: Sequence[float]) -> int:
     spread = 1.4826 * median(abs(sample - middle) for sample in ordered)
     bound = max(OUTLIER_DEVIATIONS * spread, OUTLIER_SHARE * middle)
     return sum(abs(sample - middle) > bound for sample in ordered)
-
-
-@contextlib.contextmanager
-def gc_paused() -> Generator[None]:
-    """Keep the garbage collector from running; what it owes is done between the samples."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _call(fn: Callable[[], object], repeats: int) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import platform
 import re
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -168,12 +169,21 @@ def _settings(**switches: object) -> str:
     return ", ".join(f"no {name}" for name, is_on in switches.items() if not is_on)
 
 
+_float32 = threading.RLock()
+
+
 @contextmanager
 def float32_in(precision: str, device: torch.device, kernels: str = "matmul") -> Generator[None]:
     """Lets matrix products, or convolutions (``conv``), of float32 be computed in ``ieee``, ``tf32`` or ``bf16``.
 
-    What was taken over from a setting for more than these kernels is taken over again afterwards.
+    What was taken over from a setting for more than these kernels is taken over again afterwards. The setting is that
+    of the process: one thread at a time changes it, for as short as it can.
     """
+    with _float32:
+        yield from _float32_in(precision, device, kernels)
+
+
+def _float32_in(precision: str, device: torch.device, kernels: str) -> Generator[None]:
     libraries = {"matmul": torch.backends.cuda, "conv": torch.backends.cudnn}
     settings: Any = getattr(libraries[kernels] if device.type == "cuda" else torch.backends.mkldnn, kernels)
     before = settings.fp32_precision

@@ -12,15 +12,16 @@ read as it is, which is the compiler's choice and, around the kernels of a plan,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr
-from io import StringIO
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from taso_py.backend import Plan
+from taso_py.backend.tracing import silent
 from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, copied
 from taso_py.engines.engine import Engine, Runner
 from taso_py.kernels.table import TRACED
@@ -64,7 +65,8 @@ class FrozenInductor(Engine):
             # What packs products is registered once a process, then applied whatever the configuration says, and takes
             # packed products of a plan for its own (PyTorch 2.13).
             patterns = nullcontext() if packs else patch.object(freezing_patterns, "pass_patterns", [], create=True)
-            with inductor.patch(self._options), patterns:
+            # Alone: the settings are those of the process. Which kernels were measured is written to the terminal.
+            with silent(), inductor.patch(self._options), patterns:
                 return running(*args, **kwargs)
 
         def running(*args: Any, **kwargs: Any) -> Any:
@@ -72,11 +74,29 @@ class FrozenInductor(Engine):
             with torch.no_grad():
                 return compiled(*args, **kwargs)
 
-        # Which kernels were measured is written to the terminal meanwhile.
-        with redirect_stderr(StringIO()):
-            compiling(*args, **kwargs)
-        # Other sizes are compiled when they come.
-        return compiling if resizable else running
+        compiling(*args, **kwargs)
+        return _Resizable(compiling, running, args, kwargs) if resizable else running
+
+
+class _Resizable:
+    """Calls that compile at sizes that come for the first time, and run what was compiled at others."""
+
+    def __init__(self, compiling: Runner, running: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._compiling, self._running = compiling, running
+        self._known = {_sizes(args, kwargs)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        sizes = _sizes(args, kwargs)
+        if sizes in self._known:
+            return self._running(*args, **kwargs)
+        result = self._compiling(*args, **kwargs)
+        self._known.add(sizes)
+        return result
+
+
+def _sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Size | None, ...]:
+    """The shapes of arguments."""
+    return tuple([getattr(leaf, "shape", None) for leaf in pytree.tree_leaves((tuple(args), dict(kwargs)))])
 
 
 class InductorAroundKernels(FrozenInductor):

@@ -23,8 +23,8 @@ from taso_py.backend import NO_PLAN, Plan, Program, build_around
 from taso_py.backend.build import COMPUTES
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.backend.tracing import quiet
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
-from taso_py.frontend.export import quiet
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value

@@ -6,12 +6,9 @@ Invariant: whatever torch.export raises becomes one :class:`ImportRefusal` of on
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
 import re
 import textwrap
 import traceback
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.schema import bind
+from taso_py.backend.tracing import quiet
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.opaque import draws
 from taso_py.frontend.source import is_outside, refuse
@@ -155,19 +153,6 @@ def random_draws(graph: fx.Graph) -> list[fx.Node]:
         if draws(bind(overload, node.args, node.kwargs).get):
             found.append(node)
     return found
-
-
-@contextlib.contextmanager
-def quiet() -> Generator[None]:
-    """Without what torch's own export code warns, logs and prints, which no user can act on; gradients off."""
-    disabled = logging.root.manager.disable
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
 
 
 def _guarded(action: Callable[[], _T]) -> _T:

@@ -25,9 +25,9 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import TensorError
+from taso_py.backend.tracing import quiet
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module, import_program
-from taso_py.frontend.export import quiet
 from taso_py.fuzz.draft import Case
 from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.errors import TasoError, first_line

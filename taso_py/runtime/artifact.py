@@ -28,10 +28,11 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
+from taso_py.backend.tracing import alone, quiet
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
-from taso_py.frontend.export import quiet, told_apart
+from taso_py.frontend.export import told_apart
 from taso_py.ir.errors import first_line
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, choose, open_size
@@ -299,7 +300,7 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> 
 
 def _loaded(saved: Saved) -> ExportedProgram:
     try:
-        with torch.device("cpu"):  # as where it was read back for the first time
+        with alone(), torch.device("cpu"):  # as where it was read back for the first time
             exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
 
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from taso_py.backend import Program, build, fold
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.chance import uniform
 from taso_py.backend.plan import Format
 from taso_py.backend.schema import stored_bytes
+from taso_py.backend.tracing import alone
 from taso_py.cost.clock import TimingError
 from taso_py.cost.database import Key
 from taso_py.cost.model import CostModel
@@ -85,11 +87,30 @@ def _measured_in(engine: SessionEngine, cost: CostModel) -> tuple[float, float]:
 
 def _network(device: torch.device) -> tuple[Program, Tensor]:
     """The network and its image."""
-    with random_state_kept(), torch.device("cpu"):
-        torch.manual_seed(0)
-        network, image = Network().eval().float(), torch.rand(1, 3, SIZE, SIZE)
-    image = image.to(device, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    network = drawn(Network, generator)
+    image = uniform((1, 3, SIZE, SIZE), generator, torch.float32).to(device)
     return fold(import_module(network.to(device), (image,))), image
+
+
+def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
+    """A module in evaluation mode with weights that are drawn from a generator.
+
+    By itself it would draw them from the generator of the process, which belongs to the user; on the meta device there
+    is nothing to draw.
+    """
+    with alone(), torch.device("meta"):
+        module = make()
+    module = module.to(torch.float32).to_empty(device="cpu").eval()
+    with torch.no_grad():
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d | nn.LayerNorm):
+                part.reset_parameters()
+                continue
+            for weight in part.parameters(recurse=False):
+                reach = weight[0].numel() ** -0.5  # as PyTorch has it
+                weight.copy_(uniform(weight.shape, generator, torch.float32).mul(2).sub(1).mul(reach))
+    return module
 
 
 class _FewestCalls(CostModel):

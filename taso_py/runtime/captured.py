@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import is_
@@ -38,7 +39,16 @@ def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
         return "it needs gradients (call the model under torch.no_grad() to have it optimized)"
     if any(_varies(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"):
         return "its sizes vary between calls (compile with dynamic=False to have it optimized for each of them)"
+    if any(_writes_to_input(node) for node in graph.graph.nodes):
+        return "it writes to its inputs or buffers (call eval() on a model that only predicts)"
     return ""
+
+
+def _writes_to_input(node: fx.Node) -> bool:
+    """Whether a call surely writes to an input, as far as its name says; others are found at import."""
+    name = node.target if node.op == "call_method" else ""
+    writes = isinstance(name, str) and name.endswith("_") and not name.endswith("__")
+    return writes and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
 
 
 def _varies(example: Any) -> bool:
@@ -188,13 +198,16 @@ class CapturedSource(Source):
         cls, name: str, graph: fx.GraphModule, args: Sequence[Any], frozen: FrozenWeights, autocast: AutocastState
     ) -> CapturedSource:
         """A captured graph, called with these inputs."""
-        module = Captured(graph, frozen.tensors, autocast)
+        # An export puts tensors of its own in the place of those of a module meanwhile; other threads run the graph.
+        held = (*graph.parameters(), *graph.buffers(), *vars(graph).values())
+        twin = deepcopy(graph, {id(leaf): leaf for leaf in held if isinstance(leaf, Tensor)})
+        module = Captured(twin, frozen.tensors, autocast)
         inputs = tuple(arg for place, arg in enumerate(args) if place not in frozen.tensors)
         return cls(name, module, inputs, graph=graph, frozen=frozen, autocast=autocast)
 
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
         """A call as it will be made: of the graph as it is, or of a result behind the check of its weights."""
-        running = Running(self.graph)
+        running = Running(self.graph.forward)
         if runner is not self.module:
             running = Running(self.autocast.without(runner), self.frozen)
         args = _joined(self.args, self.frozen.tensors)

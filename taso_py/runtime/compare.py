@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.chance import normal, order, uniform
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.contract import random_state_seeded
 from taso_py.ir.errors import first_line
 
 SLACK = 64
@@ -130,6 +130,8 @@ class Oracle:
         reference: Callable[..., Any] | None,
         cases: Iterable[tuple[str, Arguments]],
         keeping: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        draws: bool = True,
     ) -> None:
         """Prepare an oracle; nothing is run before the first comparison.
 
@@ -139,15 +141,17 @@ class Oracle:
                 fails, what the original gives takes its place.
             cases: names of inputs, with the inputs.
             keeping: makes what puts the state of original and reference back to what it was, if their calls change it.
+            draws: whether they may draw random numbers; if not, the generators of the process are left alone.
         """
         self._original, self._reference, self._cases, self._keeping = original, reference, tuple(cases), keeping
+        self._run_of = partial(outputs_of, draws=draws)
         self.notes: list[str] = []
         """What could not be compared as it should be, and why."""
 
     def compare(self, candidate: Callable[..., Any]) -> Comparison:
         """Runs a candidate on each case and compares its outputs.
 
-        All must be deterministic; the generator of random numbers is set to the same state before each run.
+        All must be deterministic; if they draw random numbers, it is from the same state of the generator in each run.
         """
         return Comparison(tuple([output for known in self._expected for output in self._compared(known, candidate)]))
 
@@ -161,7 +165,7 @@ class Oracle:
         found: list[_Expectation] = []
         for name, arguments in self._cases:
             try:
-                outputs = outputs_of(self._original, *arguments)
+                outputs = self._run_of(self._original, *arguments)
             except Exception as error:  # a model may raise anything, and need not take random inputs
                 if name == EXAMPLE:
                     raise
@@ -175,7 +179,7 @@ class Oracle:
 
     def _compared(self, known: _Expectation, candidate: Callable[..., Any]) -> Sequence[OutputComparison]:
         try:
-            results = outputs_of(candidate, *known.arguments)
+            results = self._run_of(candidate, *known.arguments)
         except Exception as error:  # the others did not raise
             return [OutputComparison(0, known.name, math.inf, 0.0, 0.0, f"raises {first_line(error)}")]
         if len(known.outputs) != len(results):
@@ -187,15 +191,40 @@ class Oracle:
         ]
         if self._reference is not None and any(o.error > o.allowed and not o.problem for o in compared):
             with self._keeping():
-                errors = _errors_nearby(self._original, self._reference, known.arguments)
+                errors = self._errors_nearby(self._reference, known.arguments)
             compared = [replace(o, allowed=max(o.allowed, FACTOR * errors[o.output])) for o in compared]
         return compared
+
+    def _errors_nearby(self, reference: Callable[..., Any], arguments: Arguments) -> list[float]:
+        """The greatest error of each output of the original on inputs that differ by their rounding; 0 for no tensor.
+
+        Integers stay as they are. Where there are no other inputs, what is measured is the error that is known already.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def rounding(leaf: Tensor) -> Tensor:
+            noise = uniform(leaf.shape, generator)
+            return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
+
+        def errors() -> list[float]:
+            near = _mapped(lambda leaf: nudged(leaf, rounding), arguments)
+            pairs = zip(self._run_of(self._original, *near), self._truths(reference, near), strict=True)
+            return [
+                compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
+                for before, truth in pairs
+            ]
+
+        return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
+
+    def _truths(self, reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
+        """What the reference gives, floating-point arguments in float64."""
+        return self._run_of(reference, *_mapped(to_float64, arguments))
 
     def _reference_or(self, outputs: list[Any], arguments: Arguments) -> list[Any]:
         """What the reference gives; what the original gave, if there is none."""
         if self._reference is not None:
             try:
-                return _truths(self._reference, arguments)
+                return self._truths(self._reference, arguments)
             except Exception as error:  # an operator need not exist in float64
                 self.notes.append(without_reference(error))
                 self._reference = None
@@ -213,37 +242,10 @@ def without_reference(error: Exception) -> str:
     return f"nothing computes it in float64 ({first_line(error)}); compared with the original"
 
 
-def _truths(reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
-    """What the reference gives, floating-point arguments in float64."""
-    return outputs_of(reference, *_mapped(to_float64, arguments))
-
-
 def _mapped(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
     """Arguments with a function applied to each of their leaves."""
     args, kwargs = arguments
     return pytree.tree_map(function, (args, dict(kwargs)))
-
-
-def _errors_nearby(original: Callable[..., Any], reference: Callable[..., Any], arguments: Arguments) -> list[float]:
-    """The greatest error of each output of the original on inputs that differ by their own rounding; 0 for no tensor.
-
-    Integers stay as they are. Where there are no other inputs, what is measured is the error that is known already.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def rounding(leaf: Tensor) -> Tensor:
-        noise = uniform(leaf.shape, generator)
-        return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
-
-    def errors() -> list[float]:
-        near = _mapped(lambda leaf: nudged(leaf, rounding), arguments)
-        pairs = zip(outputs_of(original, *near), _truths(reference, near), strict=True)
-        return [
-            compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
-            for before, truth in pairs
-        ]
-
-    return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
 
 
 def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
@@ -253,11 +255,12 @@ def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
     return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
 
 
-def outputs_of(module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def outputs_of(
+    module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, draws: bool = True
+) -> list[Any]:
     """The leaves of what a module returns for copies of arguments; random numbers begin at the same state each time."""
     args, kwargs = _mapped(_copy, (tuple(args), kwargs))
-    with torch.no_grad(), random_state_kept():
-        torch.manual_seed(0)
+    with torch.no_grad(), random_state_seeded() if draws else nullcontext():
         return pytree.tree_leaves(module(*args, **kwargs))
 
 

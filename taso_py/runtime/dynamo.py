@@ -20,16 +20,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
+from threading import Lock
+from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from taso_py.backend import Program
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.contract import draws_undone
 from taso_py.backend.writes import is_write
 from taso_py.engines.engine import Runner
 from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ops.opaque import Opaque
 from taso_py.rules.substitution import Substitution
 from taso_py.runtime.captured import (
     AutocastState,
@@ -42,9 +47,12 @@ from taso_py.runtime.captured import (
 )
 from taso_py.runtime.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.runtime.optimize import optimize_source, read_rules
+from taso_py.runtime.prospects import Prospects, family_of
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
 from taso_py.runtime.source import Source, usable
+from taso_py.runtime.turn import turn_if_free
+from taso_py.unexpected import reported, unexpected
 
 RUNTIMES = ("eager", "inductor", "onnxruntime", "openvino")
 """What captured graphs may be handed to."""
@@ -54,6 +62,7 @@ REFREEZES = 8
 _log = logging.getLogger(__name__)
 _numbers = count(1)
 _decisions = Decisions()
+_prospects = Prospects()
 
 
 class BackendError(TasoError):
@@ -67,6 +76,8 @@ class BackendOptions(Options):
     time_limit: float = 20.0
     race_seconds: float = 6.0
     reload: bool = False
+    patience: float = 120.0
+    """Seconds that may be spent, since something was gained, on graphs that gain nothing; others are left then."""
     freeze: bool = False
     """Whether weights may be folded and packed; by default as ``torch._inductor.config.freezing``."""
 
@@ -96,11 +107,14 @@ def taso(
     """
     chosen = _options(options, mode)
     name = f"graph {next(_numbers)} of torch.compile"
-    reason = why_untouched(graph, examples)
-    if reason:
-        _log.warning("%s runs as it is: %s", name, reason)
-        return _inductor(graph, examples) if chosen.runtime == "inductor" else graph.forward
-    return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
+    try:
+        reason = why_untouched(graph, examples) or _prospects.why_not(family_of(graph), chosen.patience)
+        if not reason:
+            return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
+    except Exception as error:  # the caller's model runs all the same
+        reason = str(unexpected(error, f"reading {name}"))
+    _log.warning("%s runs as it is: %s", name, reason)
+    return _inductor(graph, examples) if chosen.runtime == "inductor" else graph.forward
 
 
 def _options(options: Mapping[str, Any] | None, mode: str | None) -> BackendOptions:
@@ -129,40 +143,88 @@ def _rules(search: str) -> Sequence[Substitution]:
 
 
 class _Compiled:
-    """A captured graph with what it was made into, once it was called."""
+    """A captured graph with what it was made into, once it was called.
+
+    One thread prepares it, and no two graphs are prepared at once; whoever calls meanwhile runs the captured graph.
+    """
 
     def __init__(self, name: str, graph: fx.GraphModule, options: BackendOptions, autocast: AutocastState) -> None:
         self._name, self._graph, self._options, self._autocast = name, graph, options, autocast
         self._places = frozenset(weight_places(graph)) if options.freeze else frozenset[int]()
         self._known: tuple[Program, Decision] | None = None
-        self._running: Running | None = None
-        self._left = REFREEZES
+        self._captured = self._running = Running(graph.forward)
+        self._is_prepared = False
+        self._preparing = Lock()
+        self._left, self._family = REFREEZES, family_of(graph)
 
     def __call__(self, *args: Any) -> Any:
         running = self._running
-        if running is None or not running.frozen.are_current(args):
-            # Set at once: whatever ends this early, or calls meanwhile, finds a runner with the weights it was made of.
-            running = self._running = self._prepare(args)
-        return running(args)
+        if not (self._is_prepared and running.frozen.are_current(args)):
+            running = self._renewed(args)
+        if running is self._captured:
+            return self._graph.forward(*args)
+        try:
+            return running(args)
+        except Exception as error:
+            result = self._captured(args)  # raises too where it is the caller's mistake, or that of the model
+            self._give_up(str(unexpected(error, f"running {self._name}")))
+            return result
+
+    def _renewed(self, args: Sequence[Any]) -> Running:
+        """What runs on the weights as they are now: prepared, unless another thread prepares this or anything else."""
+        if not self._preparing.acquire(blocking=False):
+            return self._captured
+        try:
+            if self._is_prepared and self._running.frozen.are_current(args):
+                return self._running  # another thread was quicker
+            with turn_if_free() as is_free:
+                if not is_free:
+                    return self._captured
+                # Set at once: whatever ends this early, or calls meanwhile, finds a runner with the weights it was
+                # made of.
+                self._running = self._prepare(args)
+                self._is_prepared = True
+                return self._running
+        finally:
+            self._preparing.release()
+
+    def _give_up(self, reason: str) -> Running:
+        """Runs the graph as it was captured from now on; says so."""
+        _log.warning("%s runs as it is: %s", self._name, reason)
+        self._running = self._captured
+        return self._running
 
     def _prepare(self, args: Sequence[Any]) -> Running:
         """What runs from now on, as long as the frozen weights stay."""
-        self._places = frozenset(
-            p for p in self._places if not args[p].is_inference()
-        )  # their versions are not counted
         self._left -= 1
-        reason = f"its weights changed {REFREEZES} times"
-        if self._left >= 0:
-            try:
-                # Not in inference mode: what is made there cannot be exported.
-                with torch.inference_mode(False), torch.no_grad(), random_state_kept(), self._autocast.off():
-                    return self._made(usable(args))
-            except TasoError as error:
-                reason = str(error)
-        _log.warning("%s runs as it is: %s", self._name, reason)
+        reason = f"its weights changed {REFREEZES} times" if self._left < 0 else ""
+        if self._known is None:
+            reason = reason or _prospects.why_not(self._family, self._options.patience)
+        if reason:
+            return self._as_captured(reason)
+        started = monotonic()
+        try:
+            self._places = frozenset(
+                p for p in self._places if not args[p].is_inference()
+            )  # their versions are not counted
+            # Not in inference mode: what is made there cannot be exported.
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+                self._autocast.off(),
+                reported(f"preparing {self._name}"),
+            ):
+                return self._made(usable(args))
+        except TasoError as error:
+            _prospects.refuse(self._family, monotonic() - started, str(error))
+            return self._as_captured(str(error))
+
+    def _as_captured(self, reason: str) -> Running:
+        """The graph as it was captured, handed to the compiler that was chosen."""
+        captured = self._give_up(reason)
         if self._options.runtime == "inductor":
             return Running(torch.compile(self._graph, backend="inductor", dynamic=False))
-        return Running(self._graph)
+        return captured
 
     def _made(self, args: Sequence[Any]) -> Running:
         """The graph, optimized or as decided before, with its weights as they are now, or as it was captured."""
@@ -180,8 +242,9 @@ class _Compiled:
         # What is tied is one weight of the program, and may be untied at the next call.
         self._known = None if frozen.are_tied else (program, decision)
         if decision.keeps_original:
-            return Running(self._graph)
-        made = decision.carry_out(program, source.args) if made is None else made
+            return self._captured
+        if made is None:
+            made = _carried_out(decision, program, source.args)
         return Running(self._autocast.without(made), frozen)
 
     def _decided(self, source: Source, program: Program) -> tuple[Decision, Runner | None]:
@@ -191,11 +254,32 @@ class _Compiled:
         known = _decisions.get(key) if self._options.cache else None
         if known is not None:
             try:
-                return known, None if known.keeps_original else known.carry_out(program, source.args)
+                if known.keeps_original:
+                    return known, None
+                made = _carried_out(known, program, source.args)
+                _prospects.note(self._family, 0.0, gained=True)
+                return known, made
             except UNUSABLE as error:
                 _log.warning("%s is decided anew: what was decided cannot be done: %s", self._name, first_line(error))
+        if not any(map(_is_known, program.graph.nodes)):
+            raise BackendError("rules and kernels know none of its operators")
+        started = monotonic()
         optimized = optimize_source(source, self._options, rules, program=program)
+        _prospects.note(self._family, monotonic() - started, gained=not optimized.keeps_original)
+        if optimized.keeps_original:
+            _log.info("%s runs as it is: nothing was surely faster", self._name)
         decision = Decision.of(optimized)
         if self._options.cache:
             _decisions.put(key, decision)
         return decision, optimized.module
+
+
+def _is_known(node: Node) -> bool:
+    """Whether a node computes something that rules or kernels know."""
+    return not isinstance(node.op, Opaque | Input | Weight | Constant)
+
+
+def _carried_out(decision: Decision, program: Program, args: Sequence[Any]) -> Runner:
+    """The module that a decision leads to; its first call draws no random numbers of the caller's."""
+    with draws_undone(program):
+        return decision.carry_out(program, args)

@@ -21,8 +21,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.tracing import quiet
 from taso_py.frontend import ImportRefusal, import_program
-from taso_py.frontend.export import quiet
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.runtime.artifact import exported_program
 from taso_py.runtime.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64

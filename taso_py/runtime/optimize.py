@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from taso_py.backend import NO_PLAN, Plan, Program
+from taso_py.backend.contract import draws, draws_undone
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.weights import owned
 from taso_py.backend.writes import is_write
 from taso_py.cost.contention import Watch
 from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import AROUND_KERNELS, engines_to_try
 from taso_py.ir.graph import Graph
+from taso_py.ir.text import print_graph
 from taso_py.kernels.table import PLAIN
 from taso_py.progress import Phases
 from taso_py.report.optimization_page import optimization_page
@@ -49,13 +53,15 @@ from taso_py.runtime.resize import OpenInputs, describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
 from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
-from taso_py.runtime.source import Source, usable
+from taso_py.runtime.source import Source, described, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Judgement, Searched, Trial, check_import, may_be_random
+from taso_py.runtime.trial import ORIGINAL, Judgement, Searched, Trial, check_import
+from taso_py.runtime.turn import in_turn
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
 from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace, write_trace
+from taso_py.unexpected import reported
 
 AUTOCAST = (
     "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a "
@@ -91,7 +97,8 @@ def optimize(
         options: the fields of :class:`Options`.
 
     Raises:
-        TasoError: the module cannot be imported, or an option is wrong; the message is one line.
+        TasoError: the module cannot be imported, or an option is wrong; the message is one line. Whatever else goes
+            wrong is an :class:`~taso_py.unexpected.UnexpectedError`, whose line names a file with the details.
     """
     source = _source(module, example_inputs, {} if example_kwargs is None else example_kwargs)
     if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
@@ -138,7 +145,7 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
     """What to tell of a model that nobody put into evaluation mode, where that may make a difference."""
     if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
         return ()
-    acts = any(is_write(effect) or may_be_random(effect) for effect in program.graph.effects)
+    acts = draws(program) or any(map(is_write, program.graph.effects))
     return (IN_TRAINING,) if acts else ()
 
 
@@ -176,12 +183,14 @@ def optimize_source(
     if output is not None:
         check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with in_turn(), reported(f"optimizing {source.name}") as facts, torch.inference_mode(mode=False), torch.no_grad():
+        facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         with phases.phase("import", "the model, as a graph of operators"):
             program = program or owned(import_source(source))
+        facts |= {"graph": partial(print_graph, program.graph), "device": Environment.current(program.device)}
         _check_circumstances(program.device)
-        with state_kept(program, [source.callable()]):
+        with draws_undone(program), state_kept(program, [source.callable()]):
             with phases.phase("check", "that the graph computes what the model does"):
                 notes = [*source.notes, *_in_training(source, program), *check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):

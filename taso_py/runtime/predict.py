@@ -32,7 +32,9 @@ from taso_py.runtime.replay import check_steps, import_source
 from taso_py.runtime.result import Options
 from taso_py.runtime.searching import search
 from taso_py.runtime.source import Source
+from taso_py.runtime.turn import in_turn
 from taso_py.search.trace import write_trace
+from taso_py.unexpected import reported
 
 
 class PredictionError(TasoError):
@@ -74,7 +76,7 @@ def predict(
         check_writable(output)
         if listed(output):
             raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
-    with torch.no_grad(), LatencyDatabase() as database:
+    with in_turn(), reported(f"predicting {source.name}"), torch.no_grad(), LatencyDatabase() as database:
         there = find_environment(database, environment)
         program = import_source(source)
         graph, cost = _priced(program, options, there, database)

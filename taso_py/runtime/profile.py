@@ -43,6 +43,8 @@ from taso_py.runtime.profile_run import Part, Run, Spread, time_parts
 from taso_py.runtime.profile_trace import Observed, observe
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.source import Source
+from taso_py.runtime.turn import in_turn
+from taso_py.unexpected import reported
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
 """What the output folder gets; the last is a trace for chrome://tracing or Perfetto."""
@@ -89,7 +91,7 @@ def profile_source(
         )
     if output is not None:
         check_writable(output)
-    with torch.no_grad():
+    with in_turn(), reported(f"profiling {source.name}"), torch.no_grad():
         program = import_source(source)
         plan = NO_PLAN
         if saved is not None:  # what is given is not the program, but what runs it

@@ -27,7 +27,7 @@ from torch._ops import OpOverload
 from taso_py.backend.guard import check_fixed, check_tensor
 from taso_py.backend.overwrite import TYPE
 from taso_py.backend.schema import target_of
-from taso_py.cost.clock import gc_paused
+from taso_py.collector import collector_paused
 from taso_py.ir.types import TensorType
 
 WARM_UP = 3
@@ -162,7 +162,7 @@ def time_parts(
     """
     marks = _Marks(device)
     courses = [_Course(module, *_marked(module, marks)) for module in modules]
-    with gc_paused():
+    with collector_paused():
         for course in courses * WARM_UP:
             course.module(*args, **kwargs)
             course.marked(*args, **kwargs)

@@ -20,6 +20,7 @@ from torch import fx
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from taso_py.backend.tracing import alone
 from taso_py.runtime.profile_run import copy_of
 
 MEMORY = "[memory]"
@@ -37,6 +38,23 @@ class Observed:
     """For each part, the most memory in use during it beyond what was in use before the run."""
     busy_s: float | None
     """Seconds in which a GPU ran kernels; None on a CPU, and where its driver told of none."""
+
+
+@contextmanager
+def _unannounced() -> Generator[None]:
+    """Keeps the profiler's library from announcing itself on standard error, where only progress and mistakes belong.
+
+    It reads its level from the environment when it is used for the first time.
+    """
+    if LOG_LEVEL in os.environ:
+        yield
+        return
+    with alone():
+        os.environ[LOG_LEVEL] = "99"
+        try:
+            yield
+        finally:
+            os.environ.pop(LOG_LEVEL, None)
 
 
 def observe(
@@ -60,7 +78,7 @@ def observe(
     recorded = _recorded(module, names)
     recorded(*args, **kwargs)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with _silence(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+    with _unannounced(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
         recorded(*args, **kwargs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -69,18 +87,6 @@ def observe(
     results = profiler.profiler.kineto_results if profiler.profiler else None
     events = results.events() if results else []
     return Observed(_live(events, len(names), device), _busy(events) if device.type == "cuda" else None)
-
-
-@contextmanager
-def _silence() -> Generator[None]:
-    """Keeps the profiler's library from announcing itself on standard error, where progress and mistakes belong."""
-    before = os.environ.get(LOG_LEVEL)
-    os.environ.setdefault(LOG_LEVEL, "99")
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(LOG_LEVEL, None)
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
@@ -92,7 +98,7 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     try:
-        with _silence(), torch.no_grad(), profile(activities=activities, profile_memory=True) as profiler:
+        with _unannounced(), torch.no_grad(), profile(activities=activities, profile_memory=True) as profiler:
             kept = run()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)

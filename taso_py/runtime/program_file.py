@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.passes import move_to_device_pass
 
+from taso_py.backend.tracing import alone
 from taso_py.runtime.spec import InputSpec, SourceError
 
 _Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -65,7 +67,7 @@ def _read(path: str) -> ExportedProgram:
     reasons: list[str] = []
     try:
         # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
-        with _quiet(reasons), torch.device("cpu"):
+        with alone(), _quiet(reasons), torch.device("cpu"):
             return torch.export.load(path)
     except Exception as error:  # what torch raises depends on where in the file it fails
         reasons.append(str(error))
@@ -92,8 +94,11 @@ def _unknown_operator(reasons: Sequence[str]) -> str | None:
 @contextmanager
 def _quiet(reasons: list[str]) -> Generator[None]:
     """Collect the errors that torch logs with a traceback while it tries one file format after the other."""
+    thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
         if record.exc_info and record.exc_info[1] is not None:
             reasons.append(str(record.exc_info[1]))
         return False

@@ -17,6 +17,7 @@ from taso_py.ir.graph import Graph
 from taso_py.runtime.folder import check_whole, listed
 from taso_py.runtime.regions import RegionError, check_regions
 from taso_py.runtime.source import Source
+from taso_py.runtime.turn import in_turn
 from taso_py.search.trace import Trace, read_trace, replay_steps
 
 
@@ -53,7 +54,9 @@ def replay_trace(path: Path, source: Source, seed: int = 0) -> int:
     Raises:
         TasoError: the file cannot be read, the trace is of another model, or a step does not hold.
     """
-    trace, program = load_trace(path), import_source(source)
+    trace = load_trace(path)
+    with in_turn():
+        program = import_source(source)
     check_steps(program.graph, trace, seed, program.device)
     return len(trace.steps)
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
 from taso_py.backend.chance import integers
+from taso_py.backend.contract import draws
 from taso_py.backend.program import Signature
 from taso_py.backend.writes import is_write
 from taso_py.ir.errors import first_line
@@ -51,7 +52,7 @@ def resized_cases(
     for sizes in other_sizes(program.open):
         name = ", ".join(f"{size.name}={value}" for size, value in sizes.items())
         case = resized(program, sizes, seed)
-        refused = _refused(modules, case)
+        refused = _refused(modules, case, may_draw=draws(program))
         if refused:
             notes.append(f"not compared at {name}, which is in the export's range but refused by {refused}")
         else:
@@ -59,11 +60,11 @@ def resized_cases(
     return cases, notes
 
 
-def _refused(modules: Mapping[str, Callable[..., Any]], case: Arguments) -> str:
+def _refused(modules: Mapping[str, Callable[..., Any]], case: Arguments, *, may_draw: bool) -> str:
     """The first module that does not take arguments, and what it says; empty if all do."""
     for what, module in modules.items():
         try:
-            outputs_of(module, *case)
+            outputs_of(module, *case, draws=may_draw)
         except Exception as error:  # a model may raise anything
             return f"{what} ({first_line(error)})"
     return ""

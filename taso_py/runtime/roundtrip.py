@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from taso_py.arguments import Parser
@@ -67,15 +68,18 @@ def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> 
     return RoundTrip(entry.name, same(expected, found), len(program.graph.nodes), opaque_kinds(program), seconds)
 
 
-@contextmanager
-def without_fused_attention() -> Generator[None]:
-    """Multi-head attention does not take its fused path meanwhile."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+class _Watched(TorchFunctionMode):
+    """Calls what it is asked to; PyTorch's fused operators are not used beside such a mode."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def without_fused_attention() -> AbstractContextManager[Any]:
+    """Multi-head attention does not take its fused path meanwhile, in this thread."""
+    return _Watched()
 
 
 def difference(

@@ -30,7 +30,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.contract import random_state_seeded
 from taso_py.cost.environment import resolve_device
 from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
@@ -90,6 +90,18 @@ class Source:
 def usable(arguments: Any) -> Any:
     """Arguments, of tensors that were made in inference mode copies: what is exported may not read those."""
     return pytree.tree_map_only(Tensor, lambda leaf: leaf.clone() if leaf.is_inference() else leaf, arguments)
+
+
+def described(arguments: Any) -> str:
+    """What arguments are: the shapes and types of tensors, the values of others."""
+
+    def one(leaf: Any) -> str:
+        if not isinstance(leaf, Tensor):
+            return repr(leaf)
+        strides = "" if leaf.layout is not torch.strided else f" strides {leaf.stride()}"
+        return f"{leaf.dtype}{list(leaf.shape)}{strides} on {leaf.device}"
+
+    return "\n".join(map(one, pytree.tree_leaves(arguments)))
 
 
 def load_source(
@@ -161,8 +173,7 @@ def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
             close = get_close_matches(name, vars(home), n=3)
             hint = f"; did you mean {', '.join(close)}?" if close else "; name a function of it that makes the model"
             raise SourceError(f"{place} has no {name!r}{hint}") from error
-        with random_state_kept(), _blame(text, name):
-            torch.manual_seed(seed)
+        with random_state_seeded(seed), _blame(text, name):
             made = factory if isinstance(factory, nn.Module) else factory()
     module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):

@@ -22,16 +22,14 @@ import torch
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
-from taso_py.backend.schema import may_draw, overload_named
+from taso_py.backend.contract import draws
 from taso_py.cost.idle import until_idle
 from taso_py.documents import page
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
 from taso_py.kernels.saved import dump
-from taso_py.ops.opaque import Opaque
 from taso_py.progress import Phases
 from taso_py.runtime.artifact import deserialize, reimport
 from taso_py.runtime.compare import (
@@ -293,7 +291,7 @@ class Trial:
         """Whether what was timed can be compared: not the original itself, nor where compilers draw other numbers."""
         if finalist.name == ORIGINAL:
             return False
-        return finalist.engine is ENGINES["eager"] or not any(map(may_be_random, self.program.graph.effects))
+        return finalist.engine is ENGINES["eager"] or not draws(self.program)
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
         """The finalist as it is saved, program and plan, and the module loaded from that; or as it is.
@@ -323,7 +321,8 @@ class Trial:
         original, reference = self.source.callable(), self._reference()
         same = input_cases(self.source.args, self.source.kwargs, self.seed)
         keeping = partial(self._keeping, *(module for module in (original, reference) if module is not None))
-        return [Oracle(original, reference, cases, keeping) for cases in (same, self._resized()) if cases]
+        may_draw, every = draws(self.program), (same, self._resized())
+        return [Oracle(original, reference, cases, keeping, draws=may_draw) for cases in every if cases]
 
     def _reference(self) -> nn.Module | None:
         """The program in float64, if all of its operators can compute in that."""
@@ -407,7 +406,8 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
 def _compared_with_export(source: Source, program: Program, seed: int) -> Comparison:
     original = source.callable()
     with state_kept(program, [original]):
-        return Oracle(original, None, input_cases(source.args, source.kwargs, seed)).compare(build(program))
+        cases = input_cases(source.args, source.kwargs, seed)
+        return Oracle(original, None, cases, draws=draws(program)).compare(build(program))
 
 
 def _contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:
@@ -440,11 +440,6 @@ def _describe(candidate: Candidate) -> str:
 def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
     """Whether ``one`` is the unchanged graph in the engine of ``other``."""
     return one.name != ORIGINAL and not one.candidate.applied and one.engine is other.engine
-
-
-def may_be_random(effect: Node) -> bool:
-    """Whether an effect may draw random numbers, not only write or check something."""
-    return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
 
 
 def _unique(name: str, taken: set[str]) -> str:

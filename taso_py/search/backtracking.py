@@ -31,11 +31,12 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
+from taso_py.collector import collector_paused
 from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine, collector_paused, in_steps
+from taso_py.search.engine import PRECISION, Engine, in_steps
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.skeleton import Skeleton
@@ -61,7 +62,7 @@ def search(
         report: told about progress after every graph that is built.
     """
     matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
-    with collector_paused():
+    with collector_paused(shared=False):
         if sum(not node.is_static for node in graph.nodes) <= WHOLE:
             return Backtracking(graph, matcher, cost, limits, report).run()
         return Partition(graph, matcher, cost, limits, report, Backtracking).run()

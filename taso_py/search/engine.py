@@ -5,12 +5,11 @@ Invariant: a graph is built and kept only once up to its skeleton, and only grap
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 
+from taso_py.collector import collector_paused
 from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
@@ -87,7 +86,7 @@ class Engine(ABC):
         Raises:
             KeyboardInterrupt: it came before it was known what the original costs, so that there is no result.
         """
-        with collector_paused():
+        with collector_paused(shared=False):
             self.original = self.best = self.space.start(self._graph)
             try:
                 self._keep(self.original)
@@ -166,18 +165,3 @@ class Engine(ABC):
         steps = tuple([(path.match, path.after) for path in state.steps])
         applied = tuple([match.rule.id for match, _ in steps])
         return Candidate(self._graph, state.graph, state.seconds, state.static_bytes, applied, steps)
-
-
-@contextlib.contextmanager
-def collector_paused() -> Generator[None]:
-    """Keeps the garbage collector from going through all the states of a search, a third of the time otherwise.
-
-    A search leaves no cycles of references behind: what it made is gone as soon as the last reference to it is.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -20,6 +20,7 @@ from taso_py.frontend import import_module
 from taso_py.runtime import dynamo
 from taso_py.runtime.captured import CapturedSource
 from taso_py.runtime.decisions import Decision
+from taso_py.runtime.prospects import Prospects
 from taso_py.runtime.result import Optimized
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import Trace, write_trace
@@ -46,6 +47,7 @@ class Images(nn.Module):
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
     torch.manual_seed(0)
     torch._dynamo.reset()
     yield

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from taso_py.backend.contract import random_state_seeded
 from taso_py.ir.errors import TasoError
 from taso_py.runtime.zoo.libraries import require
 from taso_py.runtime.zoo.weights import randomize_constants, settle_batch_norms
@@ -57,8 +58,7 @@ class ZooEntry:
             except ImportError as error:
                 reason = f"needs {self.library} ({error})"
                 raise ZooError(f"zoo:{self.name} {reason}; run: pip install 'taso-py[zoo]'") from error
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with random_state_seeded(seed):
             module = self.build(small).eval()
             randomize_constants(module)
             settle_batch_norms(module, self.inputs(small, _SETTLING_BATCH[small]))

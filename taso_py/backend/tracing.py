@@ -1,0 +1,147 @@
+"""Access to PyTorch's tracing and compiling code, one thread at a time, without its output.
+
+PyTorch keeps the state of a trace in variables of the process (torch 2.13: ``torch.compiler``, ``torch.fx``,
+``torch.export``), and guards it by the lock of ``torch.compile`` alone; ``torch.export`` takes none.
+
+Invariant: what is changed for the process is changed by the thread that holds this lock, concerns that thread only (its
+logs, its warnings, what it prints), and is undone however the body ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_OWN = __name__.partition(".")[0]
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Keeps all other threads from tracing and compiling; they go on running what is compiled."""
+    from torch._dynamo.convert_frame import compile_lock  # imported here: it takes as long as PyTorch itself
+
+    with compile_lock:
+        yield
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """For calls that trace: alone, without what PyTorch warns, logs and prints, which no user can act on; no gradients.
+
+    Functions that were compiled before refuse to run in other threads while something is traced, unless what traces
+    says that it is a compiler.
+    """
+    with alone(), _compiling(), silent(), torch.no_grad():
+        yield
+
+
+@contextmanager
+def _compiling() -> Generator[None]:
+    compiler: Any = torch.compiler
+    before, compiler._is_compiling_flag = compiler._is_compiling_flag, True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = before
+
+
+@contextmanager
+def silent() -> Generator[None]:
+    """Drops what this thread warns, logs (but for this project's own lines) and prints to standard error."""
+    with alone(), _without_warnings(), _without_logs(), _without_prints():
+        yield
+
+
+class _OfThread(type(Warning)):
+    """The type of a category that all warnings of one thread belong to."""
+
+    thread: int | None
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return threading.get_ident() == cls.thread
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """Filters the warnings of this thread.
+
+    ``warnings.catch_warnings`` would put the filters of the process back to what they were, and undo what other threads
+    have set since.
+    """
+    category: Any = _OfThread("OfThread", (Warning,), {"thread": threading.get_ident()})
+    entry: Any = ("ignore", None, category, None, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, entry)
+    try:
+        yield
+    finally:
+        category.thread = None  # another thread may have copied the list, and puts its copy in place later
+        now: Any = warnings.filters
+        for each in (filters, now):
+            if entry in each:
+                each.remove(entry)
+
+
+@contextmanager
+def _without_logs() -> Generator[None]:
+    thread = threading.get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.thread != thread or record.name.partition(".")[0] == _OWN
+
+    handlers = list(_handlers())
+    for handler in handlers:
+        handler.addFilter(passes)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(passes)
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    """Whatever writes log records."""
+    named = [each for each in list(logging.root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
+    for logger in (logging.root, *named):
+        yield from logger.handlers
+    if logging.lastResort is not None:
+        yield logging.lastResort
+
+
+class _Muffled:
+    """A stream that drops what one thread writes."""
+
+    def __init__(self, stream: Any, thread: int) -> None:
+        self.stream = stream
+        self.thread: int | None = thread
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self.thread:
+            return len(text)
+        written: int = self.stream.write(text)
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def _without_prints() -> Generator[None]:
+    if sys.stderr is None:  # where it was closed
+        yield
+        return
+    muffled: Any = _Muffled(sys.stderr, threading.get_ident())
+    sys.stderr = muffled
+    try:
+        yield
+    finally:
+        muffled.thread = None  # others may hold on to it, which is then the stream itself
+        if sys.stderr is muffled:
+            sys.stderr = muffled.stream

@@ -1,0 +1,131 @@
+"""What nobody foresaw: one line for the user, a file with all that helps to find out, and a switch for tracebacks.
+
+Invariant: an interrupt, an exit and every :class:`TasoError` pass through; nothing that is done here raises anything
+else than an :class:`UnexpectedError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import tempfile
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeAlias
+
+from taso_py.files import replace_file
+from taso_py.ir.errors import TasoError, first_line
+
+VARIABLE = "TASO_PY_DEBUG"
+"""Set to something else than 0 in the environment, it shows tracebacks."""
+PACKAGES = ("taso-py", "torch", "numpy", "torchvision", "timm", "transformers", "onnx", "onnxruntime")
+"""The packages whose versions a report states."""
+Facts: TypeAlias = dict[str, object]
+"""What a report states, by heading; a function is called for its text when there is something to report."""
+
+_log = logging.getLogger(__name__)
+_switch: ContextVar[bool] = ContextVar("_switch", default=False)
+
+
+class UnexpectedError(TasoError):
+    """A mistake of this project; its text is one line that names the file with the details."""
+
+
+def shows_tracebacks() -> bool:
+    """Whether tracebacks are asked for."""
+    return _switch.get() or os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
+@contextmanager
+def tracebacks_shown(shown: bool = True) -> Generator[None]:
+    """Asks for tracebacks in this thread, or leaves it to the environment."""
+    token = _switch.set(shown)
+    try:
+        yield
+    finally:
+        _switch.reset(token)
+
+
+@contextmanager
+def reported(what: str) -> Generator[Facts]:
+    """Turns whatever the body raises unexpectedly into an :class:`UnexpectedError`.
+
+    Args:
+        what: what is done, as in "while optimizing ResNet".
+
+    Yields:
+        Facts, which the body adds to as they become known.
+    """
+    facts: Facts = {}
+    try:
+        yield facts
+    except (TasoError, BrokenPipeError):
+        raise
+    except Exception as error:
+        raise unexpected(error, what, facts) from error
+
+
+def unexpected(error: Exception, what: str, facts: Mapping[str, object] | None = None) -> UnexpectedError:
+    """The error to raise in place of another one, a report of which is written."""
+    text = "\n".join(_report(error, what, facts or {}))
+    place = _written(text, error)
+    if shows_tracebacks() and not _switch.get():  # who asked in this thread prints it
+        _log.error("unexpected while %s", what, exc_info=error)
+    advice = "" if shows_tracebacks() else f"; {VARIABLE}=1 shows the traceback"
+    said = f"unexpected {type(error).__name__} while {what} ({first_line(error)})"
+    found = UnexpectedError(f"{said}; please report it with {place}{advice}")
+    found.__cause__ = error
+    return found
+
+
+def _report(error: Exception, what: str, facts: Mapping[str, object]) -> Iterator[str]:
+    yield f"An unexpected error of taso-py while {what}: {type(error).__name__}: {error}"
+    for heading, fact in {**facts, "versions": _versions()}.items():
+        yield f"\n# {heading}\n{_stated(fact)}"
+    yield "\n# traceback\n" + "".join(traceback.format_exception(error))
+
+
+def _stated(fact: object) -> str:
+    try:
+        return str(fact() if isinstance(fact, Callable) else fact)
+    except Exception as error:  # a fact may be what is broken
+        return f"not known: {error!r}"
+
+
+def _versions() -> str:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return "\n".join(f"{name} {number}" for name, number in found.items())
+
+
+def _written(text: str, error: Exception) -> str:
+    """The file that a report was written to, of the same name for the same error at the same place."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    name = hashlib.blake2b(repr((type(error).__name__, frames)).encode(), digest_size=6).hexdigest()
+    for folder in _folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / f"error-{name}.txt", text)
+        except OSError:
+            continue
+        return str(folder / f"error-{name}.txt")
+    return "the traceback (no report could be written)"
+
+
+def _folders() -> Iterator[Path]:
+    """Where reports may be written: beside the latencies, or among temporary files."""
+    from taso_py.cost.database import default_path
+
+    with suppress(OSError):
+        yield default_path().parent / "reports"
+    yield Path(tempfile.gettempdir()) / "taso-py-reports"

@@ -1,0 +1,145 @@
+"""Whoever traces is alone and quiet; other threads log, warn, print and run compiled functions as ever."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from taso_py.backend.tracing import alone, quiet
+from tests.process_state import changes, process_state
+
+
+def elsewhere(action: Callable[[], Any]) -> Any:
+    """What an action returns in another thread; raises what it raises."""
+    found: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(action())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def speak() -> None:
+    logging.getLogger("torch.export").error("a log")
+    sys.stderr.write("a print\n")
+    warnings.warn("a warning", stacklevel=1)
+
+
+@pytest.fixture(autouse=True)
+def _shown() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        yield
+
+
+def heard(action: Callable[[], Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is heard of speaking while something is traced, or not."""
+    caplog.clear()
+    capsys.readouterr()
+    action()
+    told = capsys.readouterr().err + caplog.text
+    return [what for what in ("a log", "a print", "a warning") if what in told]
+
+
+def test_only_the_thread_that_traces_is_quiet(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        sys.stderr.write(f"{message}\n")
+
+    monkeypatch.setattr(warnings, "showwarning", show)
+    everything = ["a log", "a print", "a warning"]
+    assert heard(speak, capsys, caplog) == everything
+    with quiet():
+        assert heard(speak, capsys, caplog) == []
+        assert heard(lambda: elsewhere(speak), capsys, caplog) == everything
+    assert heard(speak, capsys, caplog) == everything
+
+
+def test_our_own_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with quiet():
+        logging.getLogger("taso_py.runtime").warning("ours")
+    assert "ours" in caplog.text
+
+
+@pytest.mark.parametrize("ending", [None, ValueError, KeyboardInterrupt])
+def test_the_process_is_as_before_however_it_ends(ending: type[BaseException] | None) -> None:
+    before = process_state()
+    with pytest.raises(ending) if ending else nullcontext(), quiet():
+        assert set(changes(before, process_state())) >= {"standard error", "warning filters", "is_compiling"}
+        if ending:
+            raise ending
+    assert changes(before, process_state()) == {}
+
+
+def test_what_another_thread_sets_meanwhile_stays() -> None:
+    handler = logging.StreamHandler()
+    with quiet():
+        elsewhere(lambda: logging.getLogger("some.library").addHandler(handler))
+        elsewhere(lambda: warnings.filterwarnings("ignore", message="set meanwhile"))
+        stream = sys.stderr
+    assert logging.getLogger("some.library").handlers == [handler]
+    assert any(entry[1] is not None and entry[1].pattern == "set meanwhile" for entry in warnings.filters)
+    logging.getLogger("some.library").removeHandler(handler)
+    assert stream.write("") == 0  # whoever holds on to it writes to the stream itself
+    assert stream is not sys.stderr
+
+
+def test_one_thread_traces_at_a_time() -> None:
+    order: list[str] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with alone():
+            inside.set()
+            leave.wait(10)
+            order.append("first")
+
+    def second() -> None:
+        inside.wait(10)
+        with alone():
+            order.append("second")
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    for thread in threads:
+        thread.start()
+    inside.wait(10)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize("within", [quiet, alone])
+def test_compiled_functions_run_while_something_is_traced(within: Any) -> None:
+    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    x = torch.zeros(3)
+    compiled(x)
+
+    def traced(y: torch.Tensor) -> torch.Tensor:
+        found.append(elsewhere(lambda: compiled(x)))
+        return y * 2
+
+    found: list[torch.Tensor] = []
+    # PyTorch refuses the call where what traces does not say that it compiles, which is what this guards against.
+    refused = nullcontext() if within is quiet else pytest.raises(RuntimeError, match="symbolically trace")
+    with refused, within():
+        torch.fx.symbolic_trace(traced)
+    assert len(found) == (within is quiet)

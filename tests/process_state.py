@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor
+from torch.fx import _symbolic_trace, traceback
+from torch.utils import _device
 
 _SWITCHES: tuple[Callable[[], Any], ...] = (
     torch.get_default_dtype,
@@ -63,8 +66,10 @@ def process_state() -> dict[str, Any]:
         ],
         "oneDNN": torch.backends.mkldnn.enabled,
         "module calls": (torch.nn.Module.__call__, torch.nn.Module.__getattr__),
-        "fx traces": torch.fx._symbolic_trace._is_fx_tracing_flag,
-        "device": torch.utils._device.CURRENT_DEVICE,
+        "fx traces": _symbolic_trace._is_fx_tracing_flag,
+        "device": _device.CURRENT_DEVICE,
+        "torch functions": (torch.compile, torch.compiler.is_exporting, traceback.annotate, traceback.set_current_meta),
+        "Inductor": inductor.get_config_copy(),
         "threads": {thread.name for thread in threading.enumerate() if not thread.daemon},
     }
     for name, logger in _loggers().items():

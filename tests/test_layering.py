@@ -51,6 +51,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/arguments.py": ("", ""),
     "taso_py/documents.py": ("", ""),
     "taso_py/collector.py": ("", ""),
+    "taso_py/compiler.py": ("runtime", ""),
     "taso_py/unexpected.py": ("cost files ir", ""),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),

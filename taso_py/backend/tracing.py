@@ -14,10 +14,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.fx.traceback
 
 _OWN = __name__.partition(".")[0]
 
@@ -38,7 +39,7 @@ def quiet() -> Generator[None]:
     Functions that were compiled before refuse to run in other threads while something is traced, unless what traces
     says that it is a compiler.
     """
-    with alone(), _compiling(), silent(), torch.no_grad():
+    with alone(), _compiling(), _unnoticed(), silent(), torch.no_grad():
         yield
 
 
@@ -50,6 +51,36 @@ def _compiling() -> Generator[None]:
         yield
     finally:
         compiler._is_compiling_flag = before
+
+
+@contextmanager
+def _unnoticed() -> Generator[None]:
+    """Lets other threads act as if nothing were exported.
+
+    They would not compile what is handed to ``torch.compile`` meanwhile, and what runs as an interpreted graph there
+    would write to the metadata of the nodes that are traced here (torch 2.13).
+    """
+    thread = threading.get_ident()
+    exporting: Any = torch.compiler.is_exporting
+    places: list[tuple[Any, str]] = [(torch.compiler, "is_exporting")]
+    places += [(torch.fx.traceback, name) for name in ("annotate", "set_current_meta")]
+    before = [getattr(module, name) for module, name in places]
+
+    def here(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                return function(*args, **kwargs)
+            return False if function is exporting else nullcontext()
+
+        return call
+
+    try:
+        for (module, name), function in zip(places, before, strict=True):
+            setattr(module, name, here(function))
+        yield
+    finally:
+        for (module, name), function in zip(places, before, strict=True):
+            setattr(module, name, function)
 
 
 @contextmanager

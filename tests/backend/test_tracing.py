@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._export.utils import _compiling_state_context
+from torch.fx import traceback
 
 from taso_py.backend.tracing import alone, quiet
 from tests.process_state import changes, process_state
@@ -143,3 +145,22 @@ def test_compiled_functions_run_while_something_is_traced(within: Any) -> None:
     with refused, within():
         torch.fx.symbolic_trace(traced)
     assert len(found) == (within is quiet)
+
+
+def test_other_threads_act_as_if_nothing_were_exported() -> None:
+    def marked() -> bool:
+        with traceback.annotate({"mark": True}):
+            return "custom" in traceback.get_current_meta()
+
+    def seen() -> tuple[bool, bool, bool]:
+        compiled: Any = torch.compile(torch.relu, backend="eager")
+        return torch.compiler.is_exporting(), compiled is torch.relu, marked()
+
+    functions = torch.compiler.is_exporting, traceback.annotate, traceback.set_current_meta
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with quiet(), _compiling_state_context():
+            assert seen() == (True, True, True)  # what PyTorch does for the process, here for this thread only
+            assert elsewhere(seen) == (False, False, False)
+    assert seen() == (False, False, True)
+    assert functions == (torch.compiler.is_exporting, traceback.annotate, traceback.set_current_meta)

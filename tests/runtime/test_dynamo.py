@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -89,7 +91,14 @@ def test_torch_finds_the_backend_by_its_name() -> None:
     group = "torch_dynamo_backends"
     (name, value), *others = project["entry-points"][group].items()
     assert (name, others) == ("taso", [])
-    assert EntryPoint(name=name, value=value, group=group).load() is dynamo.taso
+    loaded = EntryPoint(name=name, value=value, group=group).load()
+    with pytest.raises(dynamo.BackendError, match="no option 'frieze'"):
+        loaded(None, (), options={"frieze": True})
+
+
+def test_loading_the_backend_imports_nothing_heavy() -> None:
+    script = "import sys, taso_py.compiler; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("freeze", [False, True])

@@ -153,13 +153,13 @@ def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any,
 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
-    """The module that :func:`serialize` gave the content of, computed as a plan says if there is one.
+    """The module that :func:`serialize` gave the content of, built as a plan says if there is one.
 
     Raises:
         UnsavableError: it cannot be read back.
+        ImportRefusal: it cannot be imported again.
     """
-    exported = _read_back(content)
-    return exported.module() if plan is None else _built(exported, partial(_restored, plan))
+    return _built(_read_back(content), partial(_restored, plan))
 
 
 def _built(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
@@ -167,8 +167,8 @@ def _built(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.
     return build(program, planned(program))
 
 
-def _restored(plan: Mapping[str, Any], program: Program) -> Plan:
-    return restore(program.graph, plan, program.device)
+def _restored(plan: Mapping[str, Any] | None, program: Program) -> Plan:
+    return NO_PLAN if plan is None else restore(program.graph, plan, program.device)
 
 
 def save(
@@ -219,7 +219,7 @@ class Saved:
             ArtifactError: it is not one.
         """
         try:
-            return NO_PLAN if self.plan is None else _restored(self.plan, program)
+            return _restored(self.plan, program)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             place = f"{self.folder / PLAN} has no plan for {self.program.name}"
             raise ArtifactError(f"{place}: {error!r}; optimize the model again") from error
@@ -275,7 +275,7 @@ def _prepared(saved: Saved) -> Runner:
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     saved.check()
-    module = exported.module() if saved.plan is None else _built(exported, saved.applied)
+    module = _built(exported, saved.applied)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     with kept([module]):

@@ -186,7 +186,7 @@ def optimize_source(
             if isinstance(source.module, ExportedProgram):
                 notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
             if output is not None:
-                check_savable(source, program, planned=options.kernels)
+                check_savable(source, program)
             return _Job(source, options, rules, trace, notes).run(program, output, forms)
 
 

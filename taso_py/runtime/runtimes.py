@@ -10,6 +10,7 @@ read as it is, which is the compiler's choice and, around the kernels of a plan,
 
 Invariant: a prepared module computes what the module computes, for inputs of the shapes of the example inputs; if it
 is prepared as resizable, for all that the module takes. What it returns is the caller's: no later call writes to it.
+Compiled or captured, it is frozen (:mod:`taso_py.backend.frozen`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.capture import captured
+from taso_py.backend.frozen import FrozenRunner
 from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.table import PLAIN, TILES, TRACED
@@ -98,6 +100,7 @@ def prepare(
     try:
         with torch.no_grad():
             runner = _PREPARE[runtime](module, args, kwargs, resizable)
+            runner = runner if runtime == "eager" else FrozenRunner(runner)
             runner(*args, **kwargs)
     except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:
         if runtime == "eager":

@@ -144,8 +144,12 @@ class FrozenRunner:
     def __reduce__(self) -> NoReturn:
         raise CopyError(NO_PICKLE)
 
+    def __copy__(self) -> Self:
+        """The runner itself, since it cannot be changed."""
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The runner itself: nothing can be changed through it but its state, which it keeps."""
+        """The runner itself; copies of one that writes to buffers have those in common."""
         return self
 
 

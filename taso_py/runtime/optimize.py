@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,7 @@ from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
 from taso_py.cost.model import CostModel
+from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.kernels.table import PLAIN
@@ -177,14 +179,17 @@ def optimize_source(
     if output is not None:
         check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with torch.inference_mode(mode=False), torch.no_grad(), ExitStack() as until_done:
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
+        hooks = until_done.enter_context(hooks_set_aside(source.module, source.args, source.kwargs))
         program = program or owned(import_source(source))
         _check_circumstances(program.device)
         with state_kept(program, [source.callable()]):
-            notes = [*_in_training(source, program), *check_import(source, program, options.seed)]
+            notes = [*hooks, *_in_training(source, program), *check_import(source, program, options.seed)]
             if isinstance(source.module, ExportedProgram):
-                notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
+                notes.append(
+                    "the original program is timed as plain calls, without PyTorch's own checks of its arguments"
+                )
             if output is not None:
                 check_savable(source, program)
             return _Job(source, options, rules, trace, notes).run(program, output, forms)

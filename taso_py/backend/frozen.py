@@ -121,6 +121,13 @@ class FrozenModule(fx.GraphModule):
     def __reduce__(self) -> NoReturn:
         raise CopyError(NO_PICKLE)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
+        """A module with tensors of its own, but for those that kernels have packed, which nobody writes to."""
+        # Trees of arguments do not change; copying them warns (PyTorch 2.13).
+        specs = [vars(self)[name] for name in ("_in_spec", "_out_spec") if name in vars(self)]
+        memo.update((id(spec), spec) for spec in specs)
+        return super().__deepcopy__(memo)
+
     def __copy__(self) -> FrozenModule:
         """A module with the tensors of this one."""
         copied = FrozenModule(self, self.graph, type(self).__name__)

@@ -56,7 +56,7 @@ def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
         result = run(*args, **kwargs)
     finally:
         torch._C._set_grad_enabled(True)  # pyright: ignore[reportPrivateUsage]
-    return _refusing(result, differentiated) if differentiated else result
+    return _UNTRACED(result, differentiated) if differentiated else result
 
 
 def _tensors(arguments: Any) -> list[Tensor]:
@@ -73,7 +73,6 @@ def _has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-@torch.compiler.disable
 def _refusing(result: Any, arguments: list[Tensor]) -> Any:
     """Return a result whose tensors require gradients and raise in a backward pass; an argument in it stays itself."""
     given = {id(argument) for argument in arguments}
@@ -88,6 +87,10 @@ def _refusing(result: Any, arguments: list[Tensor]) -> Any:
     refusing = _Refusal.apply(len(marked), *marked.values(), *arguments)
     replaced = dict(zip(marked, refusing, strict=True))
     return pytree.tree_unflatten([replaced.get(id(leaf), leaf) for leaf in leaves], structure)
+
+
+_UNTRACED: Any = torch.compiler.disable(_refusing)
+"""Compilers would trace the derivative, and stop where it raises."""
 
 
 class _Refusal(torch.autograd.Function):
@@ -123,7 +126,7 @@ class FrozenModule(fx.GraphModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
         """A module with tensors of its own, but for those that kernels have packed, which nobody writes to."""
-        # Trees of arguments do not change; copying them warns (PyTorch 2.13).
+        # Trees of arguments do not change, and copying them warns (PyTorch 2.13).
         specs = [vars(self)[name] for name in ("_in_spec", "_out_spec") if name in vars(self)]
         memo.update((id(spec), spec) for spec in specs)
         return super().__deepcopy__(memo)
@@ -162,6 +165,10 @@ class FrozenRunner:
 
 class FrozenCodeGen(_PyTreeCodeGen):
     """Code that turns gradients off before it does anything else."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The code generator itself, which nothing changes; a copy of its trees of arguments would warn."""
+        return self
 
     def additional_globals(self) -> list[tuple[str, Any]]:
         """The function that the first lines of the code call."""

@@ -54,7 +54,12 @@ def perceptron() -> tuple[nn.Module, Any]:
 def llama() -> tuple[nn.Module, Any]:
     from transformers import LlamaConfig, LlamaModel
 
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     return LlamaModel(LlamaConfig(vocab_size=9, num_key_value_heads=1, **sizes)), TOKENS
 
 
@@ -67,7 +72,12 @@ def gpt2() -> tuple[nn.Module, Any]:
 def vit() -> tuple[nn.Module, Any]:
     from transformers import ViTConfig, ViTModel
 
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     return ViTModel(ViTConfig(image_size=8, patch_size=4, **sizes)), _rows(1, 3, 8, 8)
 
 

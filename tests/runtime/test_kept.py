@@ -61,5 +61,5 @@ def test_a_program_comes_back_with_our_checks_and_with_state_of_its_own() -> Non
         assert found.module(X[:2]).shape == (2, 8)
     for wrong in (torch.zeros(0, 8), torch.zeros(65, 8), torch.zeros(4, 9), X.double(), "text"):
         with pytest.raises(ArgumentError) as caught:
-            found.module(wrong)  # pyright: ignore[reportArgumentType]
+            found.module(wrong)
         assert "\n" not in str(caught.value)

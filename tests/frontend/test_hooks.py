@@ -15,11 +15,18 @@ from torch.nn.utils import weight_norm
 from taso_py.frontend import import_module
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.runtime.optimize import optimize
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.source import Source
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 QUICK: dict[str, Any] = {"kernels": False, "race_seconds": 0.1, "time_limit": 1.0, "cache": False}
 seen: list[Any] = []
 calls = 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    seen.clear()
 
 
 def model() -> nn.Sequential:
@@ -76,7 +83,13 @@ def test_hooks_that_look_on_see_nothing() -> None:
     with torch.no_grad():
         module(X)
     assert (count, calls, len(seen)) == (1, 1, 2), "they are back"
-    seen.clear()
+
+
+def test_an_import_alone_shows_hooks_nothing_either() -> None:
+    module = model()
+    module[0].register_forward_hook(counting)
+    import_source(Source("model", module, (X,)))
+    assert seen == []
 
 
 def test_a_model_without_hooks_is_not_called() -> None:

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
+from torch.fx.graph import _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import keep_contract
 from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
+from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
 from taso_py.backend.guard import check_fixed, check_tensor, check_tree
 from taso_py.backend.lowering import Caller, lower, materialize
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
@@ -50,15 +51,15 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
         plan: how to compute it; its kernels pack their weights now, and weights that only they read are not kept twice.
 
     Returns:
-        A module in evaluation mode that takes the arguments the original took and returns the same tree. Each fx node
-        of a graph node has that node's digest in ``meta["digest"]``.
+        A module in evaluation mode that takes the arguments the original took and returns the same tree. It is frozen
+        (:mod:`taso_py.backend.frozen`). Each fx node of a graph node has that node's digest in ``meta["digest"]``.
     """
     root, places = assemble(program.graph, program.weights, program.parameters)
     writer = _Writer(program, plan, root, places)
     writer.write(program.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
-    module = fx.GraphModule(root, writer.graph, "Optimized")
+    module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = writer.packs.nbytes
     for place in writer.packed.values():
         module.register_buffer(place, module.get_buffer(place), persistent=False)
@@ -86,7 +87,7 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
     root.add_module(COMPUTES, computes)
     writer = _Writer(program, NO_PLAN, root, {})
     writer.write_around(program.graph)
-    module = fx.GraphModule(root, writer.graph, "Optimized")
+    module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = 0
     keep_contract(module, program, {}, writer.size)
     return _called_as(program.signature, module)
@@ -245,7 +246,7 @@ class _Writer:
                 self.graph.erase_node(node)
 
 
-class _CheckedCodeGen(_PyTreeCodeGen):
+class _CheckedCodeGen(FrozenCodeGen):
     """Code that checks the structure of its arguments before it flattens them."""
 
     def additional_globals(self) -> list[tuple[str, Any]]:
@@ -259,9 +260,9 @@ class _CheckedCodeGen(_PyTreeCodeGen):
         return f"\n    {check_tree.__name__}({given}{flattening}"
 
 
-def _codegen(signature: Signature) -> _PyTreeCodeGen:
+def _codegen(signature: Signature) -> FrozenCodeGen:
     """What makes the module take and return the original's trees; Python itself checks arguments that have none."""
     spec = signature.in_spec
     is_flat = all(leaf.is_leaf() for child in spec.children() for leaf in child.children())
-    kind = _PyTreeCodeGen if is_flat else _CheckedCodeGen
+    kind = FrozenCodeGen if is_flat else _CheckedCodeGen
     return kind(_PyTreeInfo(list(signature.argument_names), spec, signature.out_spec))

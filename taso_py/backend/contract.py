@@ -1,12 +1,14 @@
 """The contract with the original's callers: strides and sharing of storage, observed and restored.
 
-Invariant: after repair, outputs have the strides the original's had, and share storage only where the original's did.
+Invariant: after repair, outputs have the strides the original's had, share storage only where the original's did, and
+keep no more memory than twice their own and :data:`SLACK_BYTES`, on the example inputs; that of arguments and weights,
+which is there anyway, is not counted.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -21,6 +23,9 @@ from taso_py.ir.size import Dim, at_example
 from taso_py.ops.opaque import Opaque
 
 aten = torch.ops.aten
+
+SLACK_BYTES = 4096
+"""How much memory an output may keep beside twice its own: a copy takes longer than so little is worth."""
 
 
 def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Contract:
@@ -110,18 +115,48 @@ def keep_contract(
     *_, end = module.graph.nodes
     places = [place for place, leaf in enumerate(program.signature.outputs) if isinstance(leaf, int)]
     leaves = list(end.args[0])
+    apart = {
+        index
+        for index in range(len(found))
+        if any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared)
+    }
+    lent = {*map(storage_of, (*program.example_inputs, *weights.values()))}
+    wasteful = _wasteful({i: (leaves[places[i]], tensor) for i, tensor in enumerate(found) if i not in apart}, lent)
+    copies: dict[fx.Node, fx.Node] = {}
     with module.graph.inserting_before(end):
         for index, (place, tensor) in enumerate(zip(places, found, strict=True)):
-            shape, strides = program.graph.outputs[index].type.dims, wanted.strides[index]
+            shape, strides, leaf = program.graph.outputs[index].type.dims, wanted.strides[index], leaves[place]
             example = [at_example(stride) for stride in strides]
             lies_alike = _places(tensor.shape, tensor.stride()) == _places(tensor.shape, example)
-            if not lies_alike or any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared):
-                leaves[place] = copied(module.graph, leaves[place], tensor, shape, strides, written)
+            if lies_alike and index in wasteful and leaf in copies:
+                leaves[place] = copies[leaf]  # what is returned twice stays one tensor
+            elif not lies_alike or index in apart or index in wasteful:
+                leaves[place] = copied(module.graph, leaf, tensor, shape, strides, written)
+                copies[leaf] = leaves[place]
             elif list(tensor.stride()) != example:
-                arguments = (leaves[place], [written(step) for step in strides])
+                arguments = (leaf, [written(step) for step in strides])
                 leaves[place] = module.graph.call_function(restrided, arguments)
     end.args = (leaves,)
     module.recompile()
+
+
+def _wasteful(outputs: Mapping[int, tuple[fx.Node, Tensor]], lent: Collection[int]) -> set[int]:
+    """Which outputs would keep much more memory than their own: views of what else was computed.
+
+    Args:
+        outputs: by index, as node and example.
+        lent: storages that are there anyway.
+    """
+    sharing: dict[int, list[int]] = {}
+    for index, (_, tensor) in outputs.items():
+        sharing.setdefault(storage_of(tensor), []).append(index)
+    found: set[int] = set()
+    for storage, indices in sharing.items():
+        own = {node: tensor.numel() * tensor.element_size() for node, tensor in map(outputs.__getitem__, indices)}
+        held = outputs[indices[0]][1].untyped_storage().nbytes()
+        if storage not in lent and held > 2 * sum(own.values()) + SLACK_BYTES:
+            found.update(indices)
+    return found
 
 
 def restrided(value: Tensor, strides: Sequence[int]) -> Tensor:

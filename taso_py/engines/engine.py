@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build
+from taso_py.backend.frozen import FrozenRunner
 from taso_py.ir.errors import InvariantError, TasoError, first_line
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
@@ -105,7 +106,7 @@ class Engine(ABC):
         """
         try:
             with torch.no_grad():
-                runner = self._prepared(module, args, kwargs, resizable)
+                runner = FrozenRunner(self._prepared(module, args, kwargs, resizable))
                 runner(*args, **kwargs)
         except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error

@@ -44,7 +44,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 _NOTHING = object()
 """Stands for what is not there."""
 _Container: TypeAlias = list[Any] | deque[Any] | set[Any] | dict[Any, Any]
-_CONTAINERS = (list, deque, set, dict)
+CONTAINERS = (list, deque, set, dict)
 """What elements are put into and taken out of."""
 
 
@@ -66,7 +66,7 @@ def _held(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
 
 def _elements(name: str, value: Any, known: set[int]) -> Iterator[tuple[str, Any]]:
     """What is in a container or tuple and in those therein, by name; of those that are known nothing."""
-    if not isinstance(value, (*_CONTAINERS, tuple)) or id(value) in known:
+    if not isinstance(value, (*CONTAINERS, tuple)) or id(value) in known:
         return
     known.add(id(value))
     for index, (key, element) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
@@ -173,8 +173,8 @@ class Snapshot:
                 continue
             if place is not None and place.home.get(place.key, _NOTHING) is not value:
                 place.home[place.key] = value
-            if isinstance(value, _CONTAINERS):
-                _refill(value, content)
+            if isinstance(value, CONTAINERS):
+                refill(value, content)
             elif isinstance(content, Tensor) and not equal(value, content):
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
                     _rewrite(value, content)
@@ -212,8 +212,8 @@ def _rewrite(tensor: Tensor, content: Tensor) -> None:
         tensor.data = content
 
 
-def _refill(container: _Container, content: _Container) -> None:
-    """Puts into a container what it held before, the same objects, if it holds others now."""
+def refill(container: _Container, content: _Container) -> None:
+    """Put into a container what it held before, the same objects, if it holds others now."""
     now, before = _flat(container), _flat(content)
     if len(now) == len(before) and all(map(is_, now, before)):
         return
@@ -230,7 +230,7 @@ def _flat(container: _Container) -> list[Any]:
 
 def _content(value: Any) -> Any:
     """A value; of a tensor a copy, of a container a copy that holds the same objects."""
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, CONTAINERS):
         return dict(value) if isinstance(value, dict) else [*value]
     return copied(value)
 

@@ -160,13 +160,13 @@ def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any,
 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
-    """The module that :func:`serialize` gave the content of, computed as a plan says if there is one.
+    """The module that :func:`serialize` gave the content of, built as a plan says if there is one.
 
     Raises:
         UnsavableError: it cannot be read back.
+        ImportRefusal: it cannot be imported again.
     """
-    exported = _read_back(content)
-    return exported.module() if plan is None else _built(exported, partial(_restored, plan))
+    return _built(_read_back(content), partial(_restored, plan))
 
 
 def _built(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
@@ -174,8 +174,8 @@ def _built(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.
     return build(program, planned(program))
 
 
-def _restored(plan: Mapping[str, Any], program: Program) -> Plan:
-    return restore(program.graph, plan, program.device)
+def _restored(plan: Mapping[str, Any] | None, program: Program) -> Plan:
+    return NO_PLAN if plan is None else restore(program.graph, plan, program.device)
 
 
 def save(
@@ -235,7 +235,7 @@ class Saved:
             ArtifactError: it is not one.
         """
         try:
-            return NO_PLAN if self.plan is None else _restored(self.plan, program)
+            return _restored(self.plan, program)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             place = f"{self.folder / PLAN} has no plan for {self.program.name}"
             raise ArtifactError(f"{place}: {error!r}; optimize the model again") from error
@@ -315,8 +315,8 @@ def _prepared(saved: Saved, exported: ExportedProgram) -> Runner:
             return engine.restore(import_program(*_with_inputs(exported)), saved.folder)
         except EngineUnavailableError as error:
             _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
-            return exported.module()
-    module = exported.module() if saved.plan is None else _built(exported, saved.applied)
+            return _built(exported, saved.applied)
+    module = _built(exported, saved.applied)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     args, kwargs = exported.example_inputs

@@ -31,6 +31,7 @@ from taso_py.engines.engine import KERNEL_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import AROUND_KERNELS, engines_to_try
+from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.graph import Graph
 from taso_py.ir.text import print_graph
 from taso_py.kernels.table import PLAIN
@@ -183,7 +184,13 @@ def optimize_source(
     if output is not None:
         check_writable(output, names_of(forms))
     # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
-    with in_turn(), reported(f"optimizing {source.name}") as facts, torch.inference_mode(mode=False), torch.no_grad():
+    with (
+        in_turn(),
+        reported(f"optimizing {source.name}") as facts,
+        torch.inference_mode(mode=False),
+        torch.no_grad(),
+        hooks_set_aside(source.module, source.args, source.kwargs) as hooks,
+    ):
         facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         with phases.phase("import", "the model, as a graph of operators"):
@@ -192,11 +199,14 @@ def optimize_source(
         _check_circumstances(program.device)
         with draws_undone(program), state_kept(program, [source.callable()]):
             with phases.phase("check", "that the graph computes what the model does"):
-                notes = [*source.notes, *_in_training(source, program), *check_import(source, program, options.seed)]
+                checked = check_import(source, program, options.seed)
+                notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
             if isinstance(source.module, ExportedProgram):
-                notes.append("the original is timed without PyTorch's own checks of a saved program's arguments")
+                notes.append(
+                    "the original program is timed as plain calls, without PyTorch's own checks of its arguments"
+                )
             if output is not None:
-                check_savable(source, program, planned=options.kernels)
+                check_savable(source, program)
             if phases.shown and program.device.type == "cpu":
                 _warn(phases, watch)
             return _Job(source, options, rules, trace, notes, phases).run(program, output, forms)

@@ -25,6 +25,7 @@ from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
 from taso_py.cost.roofline import Bound, Roofline, measure_roofline
+from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input
@@ -91,7 +92,12 @@ def profile_source(
         )
     if output is not None:
         check_writable(output)
-    with in_turn(), reported(f"profiling {source.name}"), torch.no_grad():
+    with (
+        in_turn(),
+        reported(f"profiling {source.name}"),
+        torch.no_grad(),
+        hooks_set_aside(source.module, source.args, source.kwargs),
+    ):
         program = import_source(source)
         plan = NO_PLAN
         if saved is not None:  # what is given is not the program, but what runs it

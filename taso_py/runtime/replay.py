@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from taso_py.frontend import Program, import_module, import_program
+from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.runtime.folder import check_whole, listed
@@ -26,10 +27,11 @@ class ReplayError(TasoError):
 
 
 def import_source(source: Source) -> Program:
-    """The program of what MODEL names."""
+    """The program of what MODEL names; hooks of a module that only look on see nothing of this."""
     if isinstance(source.module, ExportedProgram):
         return import_program(source.module, source.args, source.kwargs)
-    return import_module(source.module, source.args, source.kwargs)
+    with hooks_set_aside(source.module, source.args, source.kwargs):
+        return import_module(source.module, source.args, source.kwargs)
 
 
 def load_trace(path: Path) -> Trace:

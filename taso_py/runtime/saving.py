@@ -1,13 +1,13 @@
 """Whether what is optimized has a form to be saved in at all, found out before minutes are spent on it.
 
-Invariant: what passes has been written to a file and read back, and imported again where that is needed.
+Invariant: what passes has been written to a file, read back and imported again.
 """
 
 from __future__ import annotations
 
 from taso_py.backend import Program, build
 from taso_py.frontend import ImportRefusal
-from taso_py.runtime.artifact import UnsavableError, deserialize, open_shapes, reimport, serialize
+from taso_py.runtime.artifact import UnsavableError, deserialize, open_shapes, serialize
 from taso_py.runtime.folder import ArtifactError
 from taso_py.runtime.source import Source
 
@@ -24,22 +24,18 @@ def file_of(source: Source, program: Program, original: Program) -> bytes:
     return serialize(build(program), source.args, source.kwargs, open_shapes(original))
 
 
-def check_savable(source: Source, program: Program, *, planned: bool) -> None:
+def check_savable(source: Source, program: Program) -> None:
     """Makes sure that a result can be saved: the unchanged program must be.
 
     Args:
         source: what is optimized.
         program: its program.
-        planned: whether kernels are going to be chosen, for what is imported again from the file.
 
     Raises:
         ArtifactError: it cannot be.
     """
     try:
-        content = file_of(source, program, program)
-        deserialize(content)
-        if planned:
-            reimport(content)
+        deserialize(file_of(source, program, program))
     except UnsavableError as error:
         advice = "take and return tensors in plain tuples, lists or dicts, or leave --output out"
         raise ArtifactError(f"the result could not be saved: {error}; {advice}") from error

@@ -23,6 +23,7 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
 from taso_py.backend.contract import draws
+from taso_py.backend.writes import is_write
 from taso_py.cost.idle import until_idle
 from taso_py.documents import page
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
@@ -174,7 +175,7 @@ class Trial:
         return self._original_wins(finalists, first)
 
     def _finalists(self, searches: Sequence[Searched]) -> Iterator[Finalist]:
-        original = self.source.unchecked()
+        original = self._original()
         unchanged = searches[0].result.original
         yield Finalist(ORIGINAL, unchanged, self.program, NO_PLAN, ENGINES["eager"], original, original)
         taken: set[str] = {ORIGINAL}
@@ -187,6 +188,14 @@ class Trial:
                     yield from self._built(candidate, usable, taken)
                 except torch.OutOfMemoryError as error:
                     self._note(f"{_describe(candidate)}: not built for want of memory ({first_line(error)})")
+
+    def _original(self) -> nn.Module:
+        """What the user has, and gets back where nothing is faster: the module itself, or a program as plain calls.
+
+        What PyTorch makes of a program calls operators by a longer way, behind checks that take tens of microseconds.
+        """
+        module = self.source.module
+        return module if isinstance(module, nn.Module) else build(self.program, Plan(direct=True))
 
     def _built(self, candidate: Candidate, engines: Sequence[Engine], taken: set[str]) -> Iterator[Finalist]:
         """A candidate built for those of the engines that can be used."""
@@ -248,8 +257,8 @@ class Trial:
         if not comparison.passed:
             raise TrialError(f"the unchanged graph disagrees with the model, please report it: {comparison.reason}")
         self._note("nothing was surely faster than the original, which is kept as it is")
-        kept = self.source.callable()
-        original = replace(original, runner=kept, module=kept)
+        if original.module is self.source.module and any(map(is_write, self.program.graph.effects)):
+            self._note("what is returned is the model itself: calls of it write to the model's buffers")
         times = median(first.times[ORIGINAL])
         return Judgement(original, content, plan, comparison, EVEN, EVEN, (times, times), first, first, contestants)
 
@@ -288,8 +297,8 @@ class Trial:
             yield Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs))
 
     def _is_comparable(self, finalist: Finalist) -> bool:
-        """Whether what was timed can be compared: not the original itself, nor where compilers draw other numbers."""
-        if finalist.name == ORIGINAL:
+        """Whether what was timed can be compared: not the model itself, nor where compilers draw other numbers."""
+        if finalist.module is self.source.module:
             return False
         return finalist.engine is ENGINES["eager"] or not draws(self.program)
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from taso_py.backend.capture import captured
+from taso_py.backend.frozen import GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.engines import inductor
 from taso_py.engines.engine import EngineUnavailableError
@@ -137,7 +138,8 @@ def test_a_replay_computes_the_same_on_other_inputs(captures: list[str]) -> None
     for given in (x, 2 * x):
         result = replay(given)
         assert torch.equal(result, module(given))
-        assert not result.requires_grad
+        with pytest.raises(GradientError):
+            result.sum().backward()
     assert captures == ["succeeded"]
 
 

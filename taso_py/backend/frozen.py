@@ -1,0 +1,185 @@
+"""Frozen results: no gradients flow through them, and asking for one is an error, never a wrong number.
+
+Weights are folded, kernels of libraries have no derivatives, and results are written over operands that are dead; so
+whatever is built runs with gradients off, in every grad mode. If an argument requires gradients, so does what is
+returned, and a backward pass that reaches it raises :class:`GradientError`. Frozen state cannot be pickled either.
+
+Invariant: values are those of a call under ``torch.no_grad()``; without an argument that requires gradients, what is
+returned requires none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor, fx
+from torch.autograd import forward_ad
+from torch.fx.graph import CodeGen, _PyTreeCodeGen  # pyright: ignore[reportPrivateUsage]
+from torch.utils import _pytree as pytree
+
+from taso_py.ir.errors import TasoError
+
+
+class GradientError(TasoError):
+    """A gradient that is asked of a frozen result."""
+
+
+class CopyError(TasoError):
+    """A copy of a frozen result that cannot be made."""
+
+
+NO_GRADIENTS = (
+    "an optimized module is frozen and has no gradients; call the original module where an argument requires "
+    "gradients, or detach the argument"
+)
+NO_PICKLE = (
+    "an optimized module cannot be pickled, since its kernels hold weights packed for this machine; save it with "
+    "optimize(..., output=FOLDER) and read it with taso_py.load(FOLDER)"
+)
+
+
+def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a function returns with gradients off, such that a backward pass to the arguments raises.
+
+    Raises:
+        GradientError: an argument has a tangent of forward-mode differentiation.
+    """
+    tensors = _tensors(args) + _tensors(kwargs.values()) if kwargs else _tensors(args)
+    differentiated = [tensor for tensor in tensors if tensor.requires_grad]
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):  # pyright: ignore[reportPrivateUsage]
+        raise GradientError(NO_GRADIENTS)
+    # The context manager of this takes ten times as long.
+    torch._C._set_grad_enabled(False)  # pyright: ignore[reportPrivateUsage]
+    try:
+        result = run(*args, **kwargs)
+    finally:
+        torch._C._set_grad_enabled(True)  # pyright: ignore[reportPrivateUsage]
+    return _UNTRACED(result, differentiated) if differentiated else result
+
+
+def _tensors(arguments: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            found.append(argument)
+        elif argument is not None:
+            found += [leaf for leaf in pytree.tree_leaves(argument) if isinstance(leaf, Tensor)]
+    return found
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def _refusing(result: Any, arguments: list[Tensor]) -> Any:
+    """Return a result whose tensors require gradients and raise in a backward pass; an argument in it stays itself."""
+    given = {id(argument) for argument in arguments}
+    leaves, structure = pytree.tree_flatten(result)
+    marked = {
+        id(leaf): leaf
+        for leaf in leaves
+        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()) and id(leaf) not in given
+    }
+    if not marked:
+        return result
+    refusing = _Refusal.apply(len(marked), *marked.values(), *arguments)
+    replaced = dict(zip(marked, refusing, strict=True))
+    return pytree.tree_unflatten([replaced.get(id(leaf), leaf) for leaf in leaves], structure)
+
+
+_UNTRACED: Any = torch.compiler.disable(_refusing)
+"""Compilers would trace the derivative, and stop where it raises."""
+
+
+class _Refusal(torch.autograd.Function):
+    """The identity of the first ``count`` tensors, depending on the others, with a derivative that raises."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        # Detached, they are no views made in here, which callers might not write to.
+        return tuple(tensor.detach() for tensor in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        del ctx, inputs, output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> NoReturn:
+        del ctx, gradients
+        raise GradientError(NO_GRADIENTS)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        del ctx, tangents
+        raise GradientError(NO_GRADIENTS)
+
+
+class FrozenModule(fx.GraphModule):
+    """A graph module that can be copied, but not pickled: its code names functions that only this process has."""
+
+    def __reduce__(self) -> NoReturn:
+        raise CopyError(NO_PICKLE)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
+        """A module with tensors of its own, but for those that kernels have packed, which nobody writes to."""
+        # Trees of arguments do not change, and copying them warns (PyTorch 2.13).
+        specs = [vars(self)[name] for name in ("_in_spec", "_out_spec") if name in vars(self)]
+        memo.update((id(spec), spec) for spec in specs)
+        return super().__deepcopy__(memo)
+
+    def __copy__(self) -> FrozenModule:
+        """A module with the tensors of this one."""
+        copied = FrozenModule(self, self.graph, type(self).__name__)
+        copied.meta = self.meta
+        return copied
+
+
+class FrozenRunner:
+    """What a module was compiled or captured to, called like the module."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        """Wraps a function that computes what the module does."""
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it with gradients off."""
+        if torch.is_grad_enabled():
+            return without_gradients(self._run, *args, **kwargs)
+        return self._run(*args, **kwargs)
+
+    def __reduce__(self) -> NoReturn:
+        raise CopyError(NO_PICKLE)
+
+    def __copy__(self) -> Self:
+        """The runner itself, since it cannot be changed."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The runner itself; copies of one that writes to buffers have those in common."""
+        return self
+
+
+class FrozenCodeGen(_PyTreeCodeGen):
+    """Code that turns gradients off before it does anything else."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The code generator itself, which nothing changes; a copy of its trees of arguments would warn."""
+        return self
+
+    def additional_globals(self) -> list[tuple[str, Any]]:
+        """The function that the first lines of the code call."""
+        return [*super().additional_globals(), (without_gradients.__name__, without_gradients)]
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False) -> str:
+        """The head of the function and the flattening of its arguments, the change of grad mode between them."""
+        names = list(self.pytree_info.orig_args)
+        whole = super().gen_fn_def(free_vars, maybe_return_annotation, expanded_def=expanded_def)
+        head = CodeGen.gen_fn_def(self, list(names), maybe_return_annotation, expanded_def=expanded_def)
+        guard = f"""
+    if torch.is_grad_enabled():
+        return {without_gradients.__name__}({", ".join(["self.forward", *names])})"""
+        return head + guard + whole.removeprefix(head)

@@ -1,0 +1,152 @@
+"""Hooks of a model: those that only look on see nothing of an optimization, those that compute are part of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import weight_norm
+
+from taso_py.frontend import import_module
+from taso_py.frontend.hooks import hooks_set_aside
+from taso_py.runtime.optimize import optimize
+from taso_py.runtime.replay import import_source
+from taso_py.runtime.source import Source
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+QUICK: dict[str, Any] = {"kernels": False, "race_seconds": 0.1, "time_limit": 1.0, "cache": False}
+seen: list[Any] = []
+calls = 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    seen.clear()
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+
+
+class Collector:
+    """Keeps what passes by in attributes and in containers of containers."""
+
+    def __init__(self) -> None:
+        self.features: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self.last: Any = None
+
+    def __call__(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+        del module, args
+        self.features[name].append(output)
+        self.last = output
+
+    def method(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self("method", module, args, output)
+
+
+def counting(module: nn.Module, args: Any, output: Tensor) -> None:
+    global calls
+    calls += 1
+    seen.append(output.detach().numpy().sum())
+
+
+def test_hooks_that_look_on_see_nothing() -> None:
+    module, kept, count, collector = model(), dict[str, Any](), 0, Collector()
+
+    def count_up(_: Any, args: Any) -> None:
+        nonlocal count
+        count += 1
+        kept["last"] = args[0].numpy()  # what no fake tensor has
+
+    def on_module(m: Any, _: Any, output: Tensor) -> Tensor:
+        m.features = output
+        return output  # what it was given, which changes nothing
+
+    module[0].register_forward_pre_hook(count_up)
+    module[0].register_forward_hook(on_module)
+    module[0].register_full_backward_hook(lambda *_: seen.append("backward"))
+    module[1].register_forward_hook(partial(collector, "relu"))
+    module[1].register_forward_hook(collector.method)
+    module.register_forward_hook(counting)
+    module.register_forward_hook(lambda m, a, k, y: seen.append(y), with_kwargs=True)
+    registered = [list(part._forward_hooks.items()) for part in module.modules()]
+    found = optimize(module, X, **QUICK)
+    assert (seen, kept, count, calls, dict(collector.features), collector.last) == ([], {}, 0, 0, {}, None)
+    assert not hasattr(module[0], "features")
+    assert [list(part._forward_hooks.items()) for part in module.modules()] == registered
+    assert "7 hooks of the model that change nothing: an optimized module has none of them" in found.report.notes
+    with torch.no_grad():
+        module(X)
+    assert (count, calls, len(seen)) == (1, 1, 2), "they are back"
+
+
+def test_an_import_alone_shows_hooks_nothing_either() -> None:
+    module = model()
+    module[0].register_forward_hook(counting)
+    import_source(Source("model", module, (X,)))
+    assert seen == []
+
+
+def test_a_model_without_hooks_is_not_called() -> None:
+    with hooks_set_aside(nn.Linear(3, 3), ("of another type",), {}) as notes:
+        assert notes == ()
+
+
+def scaling(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output * 2
+
+
+def halving(module: nn.Module, args: Any) -> Any:
+    return (args[0] * 0.5,)
+
+
+def writing(module: nn.Module, args: Any, output: Tensor) -> None:
+    output.add_(1)
+
+
+@pytest.mark.parametrize("hook", [scaling, writing])
+def test_hooks_that_compute_are_part_of_the_model(hook: Callable[..., Any]) -> None:
+    module = model()
+    module[0].register_forward_hook(hook)
+    module[1].register_forward_hook(lambda *_: seen.append("looking"))
+    module[1].register_forward_pre_hook(halving)
+    wanted = module(X)
+    seen.clear()
+    with hooks_set_aside(module, (X,), {}) as notes, torch.no_grad():
+        assert import_module(module, (X,)).graph.outputs
+        assert torch.equal(module(X), wanted)
+    assert [note.partition(" of")[0] for note in notes] == ["1 hook", "2 hooks"]
+    assert seen == []
+    assert torch.equal(optimize(module, X, **QUICK).module(X), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weights_that_a_hook_computes_are_those_of_now() -> None:
+    module = nn.Sequential(weight_norm(nn.Linear(8, 8))).eval()
+    with torch.no_grad():
+        module[0].get_parameter("weight_g").mul_(3)  # the weight follows at the next call only
+    found = optimize(module, X, **QUICK)
+    with torch.no_grad():
+        torch.testing.assert_close(found.module(X), module(X))
+
+
+def test_hooks_come_back_after_an_error() -> None:
+    module = model()
+    handle = module[0].register_forward_hook(lambda *_: seen.append(1))
+
+    def fail() -> None:
+        with hooks_set_aside(module, (X,), {}):
+            assert not module[0]._forward_hooks
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert len(module[0]._forward_hooks) == 1
+    handle.remove()
+    assert not module[0]._forward_hooks
+    assert seen == []

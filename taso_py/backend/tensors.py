@@ -6,6 +6,7 @@ argument is plain data that the grammar can write.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,7 @@ _NAMED: Mapping[str, Callable[[str], Any]] = {
     "memory_format": lambda name: getattr(torch, name),
     "complex": complex,
     "text": str,
+    "dict": json.loads,
 }
 
 
@@ -111,8 +113,14 @@ def encode(argument: Any) -> AttributeValue:
             raise TensorError(f"an argument of type {type(argument).__name__} is not supported")
 
 
-def decode(value: AttributeValue, inputs: Sequence[Any]) -> Any:
-    """The argument for PyTorch, with ``inputs`` in the places of references."""
+def decode(value: AttributeValue, inputs: Sequence[Any], graph: Callable[[str], Any]) -> Any:
+    """The argument for PyTorch.
+
+    Args:
+        value: as :func:`encode` gives it.
+        inputs: go in the places of references.
+        graph: makes what is called of the text of a graph.
+    """
     match value:
         case Ref():
             return inputs[value.index]
@@ -120,8 +128,10 @@ def decode(value: AttributeValue, inputs: Sequence[Any]) -> Any:
             return TORCH_DTYPES[value]
         case str():
             kind, _, text = value.partition(":")
-            return _NAMED[kind](text)
+            return graph(text) if kind == "graph" else _NAMED[kind](text)
+        case ("tuple:", *items):
+            return tuple(decode(item, inputs, graph) for item in items)
         case tuple():
-            return [decode(item, inputs) for item in value]
+            return [decode(item, inputs, graph) for item in value]
         case _:
             return value

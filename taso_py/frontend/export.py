@@ -24,8 +24,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.bits import all_resolved
 from taso_py.backend.schema import bind
 from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
 from taso_py.frontend.source import is_outside, refuse
 
@@ -56,9 +58,9 @@ def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[An
 
     torch.export takes one that is another for a single argument, the last, and one that is a parameter for that: the
     program is wrong where they differ in a call, as with the query, key and value of an attention layer that was
-    exported for one tensor in all three places.
+    exported for one tensor in all three places. Conjugate views are resolved, as a result does with its arguments.
     """
-    return pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs)))
+    return all_resolved(pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs))))
 
 
 _EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)
@@ -72,6 +74,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
+    check_written_views(exported.graph)
     _forget_derived_ranges(exported.graph)
     with _idle_dropout_shares(exported.graph), _falling_back(exported.graph):
         functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))

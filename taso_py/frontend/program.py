@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import TreeSpec
 
+from taso_py.backend.bits import all_resolved
 from taso_py.backend.contract import observe
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
@@ -50,7 +51,7 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
     """
-    kwargs = kwargs or {}
+    args, kwargs = all_resolved((tuple(args), dict(kwargs or {})))
     run = run_original(module, args, kwargs)
     before = Snapshot(module)
     try:
@@ -170,7 +171,8 @@ def _leaves(
             inputs.append(importer.leaf(node, Input(spec.arg.name, type_)))
         else:
             key = state.keys[str(spec.target)]
-            importer.leaf(node, Weight(key, type_, mutable=key in state.written))
+            leaf = Weight(key, type_, mutable=key in state.written)
+            importer.leaf(node, leaf, is_memory=spec.target in state.views)
     return inputs
 
 

@@ -97,7 +97,7 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
     """An attribute with its floating-point and complex types replaced."""
     match value:
         case DType():
-            if value in _COMPLEX:
+            if value.is_complex:
                 return DType.C128 if dtype is DType.F64 else DType.C64
             return dtype if value.is_floating else value
         case TensorType():
@@ -108,7 +108,6 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
             return value
 
 
-_COMPLEX = (DType.C64, DType.C128)
 _BITS = frozenset({"aten.view.dtype"})
 """Operators for which the type of an operand is more than its precision."""
 
@@ -122,7 +121,7 @@ def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | No
     if "half_to_float" in known:
         # There are no halves any more; it is the last argument.
         new = replace(new, arguments=(*new.arguments[:-1], False))
-    reads_float = any(value.type.dtype.is_floating or value.type.dtype in _COMPLEX for value in inputs)
+    reads_float = any(value.type.dtype.is_floating or value.type.dtype.is_complex for value in inputs)
     if reads_float or not any(type_.dtype is dtype for type_ in new.types):
         return make(new, inputs, token)
     # Without a floating-point operand, the type is the one given, or torch's default.

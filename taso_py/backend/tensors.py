@@ -61,6 +61,22 @@ def ir_dtype(dtype: torch.dtype) -> DType:
     return found
 
 
+def unsupported(value: Any) -> str | None:
+    """What a tensor is that the graph has no form for, and what to do about it; None for all other values."""
+    if not isinstance(value, Tensor):
+        return None
+    if value.is_nested:
+        return "a nested tensor, of which a graph has no form; pad it by torch.nested.to_padded_tensor and pass a mask"
+    if value.is_quantized:
+        return "a quantized tensor, of which a graph has no form; optimize the model before it is quantized"
+    if value.is_mkldnn:
+        return "a tensor packed for oneDNN, of which a graph has no form; call .to_dense() on it"
+    if value.layout is not torch.strided:
+        kind = str(value.layout).removeprefix("torch.")
+        return f"a sparse tensor ({kind}), of which a graph has no form; call .to_dense() on it"
+    return None
+
+
 def tensor_type(tensor: Tensor, dims: Callable[[Sequence[Any]], tuple[Dim, ...]] = tuple) -> TensorType:
     """Element type and shape of a tensor, real or fake.
 
@@ -71,8 +87,8 @@ def tensor_type(tensor: Tensor, dims: Callable[[Sequence[Any]], tuple[Dim, ...]]
     Raises:
         TensorError: the graph has no form for it, as its layout is not strided.
     """
-    if tensor.layout is not torch.strided:
-        raise TensorError(f"tensors with layout {tensor.layout} are not supported; call .to_dense() on them")
+    if (problem := unsupported(tensor)) is not None:
+        raise TensorError(f"this is {problem}")
     return TensorType(ir_dtype(tensor.dtype), dims(tensor.shape))
 
 

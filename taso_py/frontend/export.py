@@ -29,7 +29,7 @@ from taso_py.backend.schema import bind
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
-from taso_py.frontend.source import is_outside, refuse
+from taso_py.frontend.source import is_outside, refuse, shortened
 
 _T = TypeVar("_T")
 _OWN_FOLDER = str(Path(__file__).parent)
@@ -203,6 +203,15 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "quantized",
     ),
     (
+        r"alias annotations",
+        "a custom operator returns what it writes to; let it return nothing, or give it the tag torch.Tag.inplace or "
+        "torch.Tag.out",
+    ),
+    (
+        r"unresolved conjugated",
+        "a conjugate view that is written to, or given as it is, is read as real numbers; call .resolve_conj() first",
+    ),
+    (
         r"[Dd]ata.dependent|[Uu]nbacked|control.?flow",
         "control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
     ),
@@ -228,4 +237,4 @@ def _user_line(error: Exception) -> str:
     if not outside:
         return ""
     frame = outside[-1]
-    return f" (at {Path(frame.filename).name}:{frame.lineno}: {frame.line})"
+    return f" (at {Path(frame.filename).name}:{frame.lineno}: {shortened(frame.line or '')})"

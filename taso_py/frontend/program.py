@@ -22,6 +22,7 @@ from taso_py.backend.contract import observe
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import write
+from taso_py.frontend.diagnosis import check_tensors, diagnosis
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, fake_mode_of, functionalize
 from taso_py.frontend.importer import Importer
@@ -51,15 +52,20 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
     """
+    check_tensors(module, args, kwargs or {})
     args, kwargs = all_resolved((tuple(args), dict(kwargs or {})))
     run = run_original(module, args, kwargs)
     before = Snapshot(module)
     try:
         exported = export(module, args, kwargs)
+        functional = functionalize(exported)
+    except ImportRefusal as error:
+        seen = diagnosis(module, args, kwargs)
+        raise ImportRefusal(seen or str(error)) from error
     finally:
         # Tracing writes to tensors that are constants to it, and leaves what it traced in attributes.
         before.restore()
-    return _import(exported, run)
+    return _import(exported, functional, run)
 
 
 def import_program(
@@ -82,7 +88,8 @@ def import_program(
             )
         args, kwargs = exported.example_inputs
     module = exported.module()
-    return _import(exported, run_original(module, args or (), kwargs or {}))
+    run = run_original(module, args or (), kwargs or {})
+    return _import(exported, functionalize(exported), run)
 
 
 def _returned(run: OriginalRun, signature: Signature) -> list[Any]:
@@ -95,9 +102,8 @@ def _returned(run: OriginalRun, signature: Signature) -> list[Any]:
     return [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
 
 
-def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
-    """The program of an export, given a run of the original."""
-    functional = functionalize(exported)
+def _import(exported: ExportedProgram, functional: ExportedProgram, run: OriginalRun) -> Program:
+    """The program of an export and its form without writes, given a run of the original."""
     state = find_state(functional)
     mode, device = _mode_and_device(functional.graph)
     importer = Importer(Sizes(mode), device)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import fx, nn
+from torch.fx.node import map_aggregate
 
 from taso_py.backend.schema import overload_named, returns_nothing, returns_one_tensor
 from taso_py.backend.tensors import TORCH_DTYPES, decode
@@ -313,7 +314,7 @@ def attached(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
         root.add_module(name, argument)
         return graph.get_attr(name)
 
-    return fx.node.map_aggregate(arguments, attach)
+    return map_aggregate(arguments, attach)
 
 
 _TABLE: Mapping[type[Operator], Lowering] = {

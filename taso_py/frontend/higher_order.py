@@ -150,14 +150,14 @@ class _Views:
             return index
         base = self._bases[index]
         size, stride = list(base.shape), list(base.stride())
+        numbers = (*size, *stride, *pytree.tree_leaves(told))
+        if not all(isinstance(number, int) for number in numbers) or base.storage_offset():
+            refuse(self._node, "writes to a part of a tensor of open sizes, or of a part itself", _COPY)
         if "slice_dim" in told:
             axis, start, end = (told[what] for what in ("slice_dim", "slice_start", "slice_end"))
             size[axis], offset = end - start, start * stride[axis]
         else:
             size, stride, offset = (list(told["size"]), list(told["stride"]), told["storage_offset"])
-        numbers = (*base.shape, *size, *stride, offset)
-        if not all(isinstance(number, int) for number in numbers) or base.storage_offset():
-            refuse(self._node, "writes to a part of a tensor of open sizes, or of a part itself", _COPY)
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if offset < 0 or (0 not in size and last >= base.numel()):
             refuse(self._node, "writes to memory beyond a tensor", _COPY)
@@ -197,11 +197,10 @@ def _tensors(argument: Any) -> list[fx.Node]:
 
 def _source(node: fx.Node) -> fx.Node | None:
     """What a value may be a view of."""
-    call = node.args[0] if node.target is operator.getitem else node
-    is_view = isinstance(call, fx.Node) and isinstance(call.target, OpOverload) and is_trusted(call.target)
-    if not is_view or not may_alias(call.target):
-        return None
-    return call.all_input_nodes[0] if call.all_input_nodes else None
+    call = node.all_input_nodes[0] if node.target is operator.getitem else node
+    overload: Any = call.target
+    is_view = isinstance(overload, OpOverload) and is_trusted(overload) and may_alias(overload)
+    return call.all_input_nodes[0] if is_view and call.all_input_nodes else None
 
 
 def _viewed(node: fx.Node) -> fx.Node:

@@ -249,10 +249,12 @@ class Importer:
             elif node.op == "call_function":
                 inner.call(node)
         *_, end = module.graph.nodes
-        outputs = [inner.env.get(leaf) for leaf in pytree.tree_leaves(end.args)]
-        if not all(isinstance(value, Value) for value in outputs):
+        leaves = pytree.tree_leaves(end.args)
+        found = (inner.env.get(leaf) for leaf in leaves)
+        outputs = tuple(value for value in found if isinstance(value, Value))
+        if len(outputs) < len(leaves):
             refuse(end, "of a graph inside an operator is no tensor", "return tensors only")
-        return Graph(tuple(inputs), tuple(outputs), tuple(inner.effects))
+        return Graph(tuple(inputs), outputs, tuple(inner.effects))
 
     def _as_it_lies(self, value: Value) -> Value:
         """The value in the layout that it has in the original, whatever is rewritten before it."""

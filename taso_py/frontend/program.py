@@ -52,15 +52,16 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
     """
-    check_tensors(module, args, kwargs or {})
-    args, kwargs = all_resolved((tuple(args), dict(kwargs or {})))
-    run = run_original(module, args, kwargs)
+    named: Mapping[str, Any] = kwargs or {}
+    check_tensors(module, args, named)
+    args, named = all_resolved(tuple(args)), all_resolved(dict(named))
+    run = run_original(module, args, named)
     before = Snapshot(module)
     try:
-        exported = export(module, args, kwargs)
+        exported = export(module, args, named)
         functional = functionalize(exported)
     except ImportRefusal as error:
-        seen = diagnosis(module, args, kwargs)
+        seen = diagnosis(module, args, named)
         raise ImportRefusal(seen or str(error)) from error
     finally:
         # Tracing writes to tensors that are constants to it, and leaves what it traced in attributes.

@@ -140,8 +140,8 @@ def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
     """A failure without the lines that it does not need: what hypothesis draws hangs together, and some of it stays."""
     lines, first = case.text.splitlines(keepends=True), failure.reason
     for place in reversed(range(len(lines))):
-        if lines[place].lstrip().startswith("return"):
-            continue  # without results it fails for that
+        if lines[place].lstrip().startswith(("return", "import taso_py")):
+            continue  # without results it fails for that, and without an import elsewhere
         shorter = replace(case, text="".join(lines[:place] + lines[place + 1 :]))
         try:
             checker.check(shorter, failure.seed)

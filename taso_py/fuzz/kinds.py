@@ -77,7 +77,7 @@ def _model(draft: Draft) -> str | None:
         return None
     last = draft.of(name).shape[-1]
     text = draft.choice(MODELS)
-    given = {"last": last}
+    given: dict[str, object] = {"last": last}
     if "{weight}" in text:
         shape = (last // 2 + 1,)
         given["weight"] = draft.state_tensor(f"torch.randn({shape}, generator=g, dtype=torch.complex64)")

@@ -80,6 +80,14 @@ def test_a_rewrite_that_brings_a_view_to_a_reader_of_memory_changes_nothing() ->
     assert torch.equal(build(replace(program, graph=rewritten))(Z), build(program)(Z))
 
 
+def test_a_product_of_complex_numbers_keeps_the_order_of_its_operands() -> None:
+    """It is rounded by that order; the graph has the operands of its own products in another one."""
+    turn = torch.polar(torch.ones(64), torch.arange(64.0) / 3)
+    x = torch.view_as_complex(torch.randn(8, 64, 2, generator=torch.Generator().manual_seed(0)))
+    assert not torch.equal(x * turn, turn * x)
+    round_trip(Model(lambda s, x: (x * s.turn, s.turn * x), turn=turn), x)
+
+
 def test_models_without_views_pay_nothing() -> None:
     program = round_trip(Model(lambda s, x: torch.view_as_real(x * 2)), Z)
     assert opaque_targets(program) == ["mul", "view_as_real"]

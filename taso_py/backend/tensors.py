@@ -41,6 +41,8 @@ TORCH_DTYPES: Mapping[DType, torch.dtype] = {
 
 _IR_DTYPES = {dtype: ours for ours, dtype in TORCH_DTYPES.items()}
 
+_QUANTIZED = (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
 NO_TENSOR = TensorType(DType.BOOL, (0,))
 """Stands in an opaque operator's types for a result that is no tensor; nothing reads it."""
 
@@ -56,6 +58,8 @@ def ir_dtype(dtype: torch.dtype) -> DType:
         TensorError: the graph has no such type.
     """
     found = _IR_DTYPES.get(dtype)
+    if dtype in _QUANTIZED:
+        raise TensorError("a graph has no form of quantized tensors; optimize the model before it is quantized")
     if found is None:
         raise TensorError(f"tensors of type {dtype} are not supported; cast them to a supported type before the model")
     return found

@@ -212,7 +212,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "a conjugate view that is written to, or given as it is, is read as real numbers; call .resolve_conj() first",
     ),
     (
-        r"[Dd]ata.dependent|[Uu]nbacked|control.?flow",
+        r"[Dd]ata.?[Dd]ependent|[Uu]nbacked|control.?flow",
         "control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
     ),
 )
@@ -225,7 +225,7 @@ def explain(error: Exception) -> str:
     first = textwrap.shorten(first, 200, placeholder=" ...")
     at = _user_line(error)
     for pattern, cause in _CAUSES:
-        if re.search(pattern, text):
+        if re.search(pattern, f"{type(error).__name__}: {text}"):
             return f"cannot export the model: {cause}{at} (torch.export: {first})"
     return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first}"
 

@@ -61,7 +61,7 @@ def module_path(node: fx.Node) -> str:
 
 def operator_name(node: fx.Node) -> str:
     """The operator that a node calls, as a person would name it."""
-    target = node.target
+    target = node.args[0] if node.target is torch.ops.higher_order.auto_functionalized_v2 else node.target
     return str(target) if isinstance(target, str | OpOverload) else getattr(target, "__name__", str(target))
 
 

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
 from taso_py.executors import HERE, Pool
-from taso_py.fuzz.check import Checker, DiscrepancyError
+from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
 from taso_py.fuzz.draft import Case
 from taso_py.fuzz.kinds import ROUNDS
 from taso_py.fuzz.models import models
@@ -82,6 +82,16 @@ class Tally:
         self.resized += other.resized
         self.failures += other.failures
 
+    def count(self, outcome: Outcome) -> None:
+        """Adds what became of one that did not fail."""
+        self.tried += 1
+        self.refused.update([outcome.refused] if outcome.refused else [])
+        self.rules.update(outcome.rules)
+        self.kernels.update(outcome.kernels)
+        self.kinds.update(outcome.kinds)
+        self.opened += bool(outcome.open)
+        self.resized += outcome.resized
+
     def __str__(self) -> str:
         lines = [
             f"{self.tried} models: {self.refused.total()} refused, {self.rules.total()} rewrites by {len(self.rules)} "
@@ -114,13 +124,7 @@ def run_batch(number: int, count: int, kind: str = "plain") -> Tally:
             last[:] = [(Failure(str(error), case.text, chance, number), case)]
             raise
         if not last:
-            tally.tried += 1
-            tally.refused.update([outcome.refused] if outcome.refused else [])
-            tally.rules.update(outcome.rules)
-            tally.kernels.update(outcome.kernels)
-            tally.kinds.update(() if outcome.refused else outcome.kinds)
-            tally.opened += bool(outcome.open)
-            tally.resized += outcome.resized
+            tally.count(outcome)
 
     try:
         with warnings.catch_warnings():

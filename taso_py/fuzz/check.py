@@ -182,10 +182,13 @@ class _Check:
             return False
         built = build(program, NO_PLAN.eager())
         expected, together = self._outputs(built), Barrier(CALLERS)
+        count = torch.get_num_threads()
 
         def call(_: int) -> list[Tensor]:
+            # Each thread has a mode of its own, and a number of threads, by which libraries round.
+            torch.set_num_threads(count)
             together.wait()
-            with torch.no_grad():  # each thread has a mode of its own
+            with torch.no_grad():
                 return pytree.tree_leaves(built(*self.args))
 
         with ThreadPoolExecutor(CALLERS) as pool:

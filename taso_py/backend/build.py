@@ -19,7 +19,7 @@ from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
 from taso_py.backend.guard import check_fixed, check_tensor, check_tree
-from taso_py.backend.lowering import Caller, lower, materialize
+from taso_py.backend.lowering import Caller, attached, lower, materialize
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
 from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, Step, is_formatted, laid_out
 from taso_py.backend.program import Fixed, Program, Signature
@@ -162,7 +162,8 @@ class _Writer:
             type_ = node.types[0]
             fixed = [size if isinstance(size, int) else None for size in type_.shape]
             arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
-            self.graph.call_function(check_tensor, arguments)
+            self._values[node.value] = self.graph.call_function(check_tensor, arguments)
+            self._values[node.value].meta[TYPE] = type_
         self.size.declare(graph, {node: self._values[node.value] for node in inputs.values()})
         for placeholder, leaf in self._fixed.items():
             self.graph.call_function(check_fixed, (placeholder, leaf.value))
@@ -226,7 +227,7 @@ class _Writer:
         return resolving(lambda target, *args, **keywords: self._call(node, target, *args, **keywords), self.size)
 
     def _call(self, node: Node | None, target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
-        written = self.graph.call_function(target, arguments, keywords)
+        written = self.graph.call_function(target, *attached(self._root, (arguments, keywords), self.graph))
         if node is not None:
             written.meta["digest"] = node.digest
         return written

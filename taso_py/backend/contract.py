@@ -1,8 +1,8 @@
-"""The contract with the original's callers: strides and sharing of storage, observed and restored.
+"""The contract with the original's callers: strides, bits and sharing of storage, observed and restored.
 
-Invariant: after repair, outputs have the strides the original's had, share storage only where the original's did, and
-keep no more memory than twice their own and :data:`SLACK_BYTES`, on the example inputs; that of arguments and weights,
-which is there anyway, is not counted.
+Invariant: after repair, outputs have the strides and bits the original's had, share storage only where the original's
+did, and keep no more memory than twice their own and :data:`SLACK_BYTES`, on the example inputs; that of arguments and
+weights, which is there anyway, is not counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
+from taso_py.backend.bits import Bits, bits_of
 from taso_py.backend.program import Contract, Fixed, Program
 from taso_py.backend.schema import may_draw, overload_named, storage_of
 from taso_py.ir.node import Node
@@ -29,7 +30,7 @@ SLACK_BYTES = 4096
 
 
 def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Contract:
-    """What the outputs of a run show: strides, and which share storage with what."""
+    """What the outputs of a run show: strides, bits, and which share storage with what."""
     owners: dict[int, list[str]] = {}
     for kind, named in (("input", inputs), ("weight", weights)):
         for name, tensor in named.items():
@@ -39,7 +40,7 @@ def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Ma
         beside = owners.setdefault(storage_of(output), [])
         shared |= {(f"output {index}", other) for other in beside}
         beside.append(f"output {index}")
-    return Contract(tuple(output.stride() for output in outputs), frozenset(shared))
+    return Contract(tuple(output.stride() for output in outputs), frozenset(shared), tuple(map(bits_of, outputs)))
 
 
 _generators = threading.RLock()
@@ -128,11 +129,14 @@ def keep_contract(
             shape, strides, leaf = program.graph.outputs[index].type.dims, wanted.strides[index], leaves[place]
             example = [at_example(stride) for stride in strides]
             lies_alike = _places(tensor.shape, tensor.stride()) == _places(tensor.shape, example)
+            bits = wanted.bits[index]
             if lies_alike and index in wasteful and leaf in copies:
                 leaves[place] = copies[leaf]  # what is returned twice stays one tensor
-            elif not lies_alike or index in apart or index in wasteful:
-                leaves[place] = copied(module.graph, leaf, tensor, shape, strides, written)
-                copies[leaf] = leaves[place]
+            elif not lies_alike or index in apart or index in wasteful or seen.bits[index] != bits:
+                # In memory is the conjugate, or the negative, of what is read as such.
+                stored = _called(module.graph, leaf, bits, (aten.conj_physical, aten.neg))
+                copy = copied(module.graph, stored, tensor, shape, strides, written)
+                leaves[place] = copies[leaf] = _called(module.graph, copy, bits, (aten._conj, aten._neg_view))
             elif list(tensor.stride()) != example:
                 arguments = (leaf, [written(step) for step in strides])
                 leaves[place] = module.graph.call_function(restrided, arguments)
@@ -170,6 +174,13 @@ def restrided(value: Tensor, strides: Sequence[int]) -> Tensor:
         return value
     sizes, steps = value.shape, zip(value.shape, strides, value.stride(), strict=True)
     return value.as_strided(sizes, [wanted if size == 1 else found for size, wanted, found in steps])
+
+
+def _called(graph: fx.Graph, node: fx.Node, bits: Bits, operators: Sequence[Any]) -> fx.Node:
+    """A value after a call for each bit that is set."""
+    for is_set, operator in zip(bits, operators, strict=True):
+        node = graph.call_function(operator.default, (node,)) if is_set else node
+    return node
 
 
 def _places(shape: Sequence[int], strides: Sequence[Dim]) -> list[tuple[int, Dim]]:

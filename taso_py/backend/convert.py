@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.program import Origin, Program
-from taso_py.backend.schema import defaults, overload_named
+from taso_py.backend.schema import defaults, is_trusted, overload_named
 from taso_py.backend.tensors import TORCH_DTYPES, TensorError, ir_dtype
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue
+from taso_py.ir.text import print_graph
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.opaque import Opaque
+from taso_py.ops.table import parse_graph
 
 
 def to_device(program: Program, device: torch.device) -> Program:
@@ -40,6 +42,8 @@ def _rebuilding(device: torch.device) -> Callable[[Node, tuple[Value, ...]], Nod
     def moved(value: AttributeValue) -> AttributeValue:
         if isinstance(value, str) and value.startswith("device:"):
             return f"device:{device}"
+        if isinstance(value, str) and value.startswith(_GRAPH):
+            return _mapped_inside(value, rebuild)
         return tuple(map(moved, value)) if isinstance(value, tuple) else value
 
     def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
@@ -50,6 +54,15 @@ def _rebuilding(device: torch.device) -> Callable[[Node, tuple[Value, ...]], Nod
         return make(op, inputs, node.token)
 
     return rebuild
+
+
+_GRAPH = "graph:"
+
+
+def _mapped_inside(value: str, rebuild: Callable[[Node, tuple[Value, ...]], Node]) -> str:
+    """A graph that an operator takes, as its attribute, with its nodes rebuilt."""
+    kind, _, text = value.partition("\n")
+    return f"{kind}\n{print_graph(parse_graph(text).map(rebuild))}"
 
 
 def retype(program: Program, dtype: DType = DType.F64) -> Program:
@@ -63,11 +76,16 @@ def retype(program: Program, dtype: DType = DType.F64) -> Program:
     """
 
     def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
-        attributes = {field.name: _retyped(getattr(node.op, field.name), dtype) for field in fields(node.op)}
+        attributes = {field.name: inside(_retyped(getattr(node.op, field.name), dtype)) for field in fields(node.op)}
         op = replace(node.op, **attributes)
         if isinstance(node.op, Opaque) and isinstance(op, Opaque):
             return _opaque(node.op, op, inputs, node.token, dtype)
         return make(op, inputs, node.token)
+
+    def inside(value: AttributeValue) -> AttributeValue:
+        if isinstance(value, tuple):
+            return tuple(map(inside, value))
+        return _mapped_inside(value, rebuild) if isinstance(value, str) and value.startswith(_GRAPH) else value
 
     def converted(tensor: Tensor) -> Tensor:
         return tensor.to(TORCH_DTYPES[cast(DType, _retyped(ir_dtype(tensor.dtype), dtype))])
@@ -79,7 +97,7 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
     """An attribute with its floating-point and complex types replaced."""
     match value:
         case DType():
-            if value in _COMPLEX:
+            if value.is_complex:
                 return DType.C128 if dtype is DType.F64 else DType.C64
             return dtype if value.is_floating else value
         case TensorType():
@@ -90,7 +108,6 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
             return value
 
 
-_COMPLEX = (DType.C64, DType.C128)
 _BITS = frozenset({"aten.view.dtype"})
 """Operators for which the type of an operand is more than its precision."""
 
@@ -104,13 +121,14 @@ def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | No
     if "half_to_float" in known:
         # There are no halves any more; it is the last argument.
         new = replace(new, arguments=(*new.arguments[:-1], False))
-    reads_float = any(value.type.dtype.is_floating or value.type.dtype in _COMPLEX for value in inputs)
+    reads_float = any(value.type.dtype.is_floating or value.type.dtype.is_complex for value in inputs)
     if reads_float or not any(type_.dtype is dtype for type_ in new.types):
         return make(new, inputs, token)
     # Without a floating-point operand, the type is the one given, or torch's default.
     if "dtype" in known:
         return make(_with_dtype(new, list(known).index("dtype"), dtype), inputs, token)
-    if torch.Tag.pointwise in overload.tags and any(value.type.dtype is not DType.BOOL for value in inputs):
+    is_pointwise = is_trusted(overload) and torch.Tag.pointwise in overload.tags
+    if is_pointwise and any(value.type.dtype is not DType.BOOL for value in inputs):
         wide = [v if v.type.dtype is DType.BOOL else make(Cast(dtype), [v]).value for v in inputs]
         return make(new, wide, token)
     if len(old.types) != 1:

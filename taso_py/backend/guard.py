@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
+from taso_py.backend.bits import resolved
 from taso_py.backend.program import Literal
 from taso_py.ir.errors import TasoError
 
@@ -22,8 +23,8 @@ class ArgumentError(TasoError):
     """An argument other than the module was built for."""
 
 
-def check_tensor(value: object, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> None:
-    """Raises unless the argument is a tensor of that shape and type; None stands for a size that is open."""
+def check_tensor(value: object, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> Tensor:
+    """The argument, resolved; raises unless it is a tensor of that shape and type. None is a size that is open."""
     if not isinstance(value, Tensor):
         raise ArgumentError(f"this module was built for a tensor as {name}, not {type(value).__name__}")
     fits = value.dim() == len(shape) and all(w is None or w == s for w, s in zip(shape, value.shape, strict=True))
@@ -33,6 +34,8 @@ def check_tensor(value: object, name: str, shape: Sequence[int | None], dtype: t
             f"this module was built for {name} of type {dtype} and shape [{wanted}], not {value.dtype} "
             f"{list(value.shape)}; build it again with example inputs like these"
         )
+    # A compiler resolves views itself, and some cannot trace the question.
+    return value if torch.compiler.is_compiling() else resolved(value)
 
 
 def check_tree(tree: object, spec: TreeSpec) -> None:

@@ -12,15 +12,18 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch import fx, nn
+from torch.fx.node import map_aggregate
 
-from taso_py.backend.schema import overload_named, returns_one_tensor
+from taso_py.backend.schema import overload_named, returns_nothing, returns_one_tensor
 from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
-from taso_py.ir.node import Node
-from taso_py.ir.operator import Constant, Operator
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
@@ -29,6 +32,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, 
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.table import parse_graph
 
 aten = torch.ops.aten
 
@@ -263,13 +267,54 @@ def _contiguous(call: Caller, op: Contiguous, node: Node, operands: Sequence[Any
 
 
 def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> Any:
-    overload = overload_named(op.target)
-    arguments = [decode(argument, operands) for argument in op.arguments]
-    keywords = {str(name): decode(value, operands) for name, value in cast(Sequence[tuple[str, Any]], op.keywords)}
+    overload, given = overload_named(op.target), list(operands)
+    for place in op.written:
+        given[place] = call(aten.clone.default, given[place])
+    for base, shape, strides, offset in op.views:
+        given.append(call(aten.as_strided.default, given[base], list(shape), list(strides), offset))
+    arguments = [decode(argument, given, nested) for argument in op.arguments]
+    keywords = {str(name): decode(value, given, nested) for name, value in cast(Sequence[tuple[str, Any]], op.keywords)}
     result = call(overload, *arguments, **keywords)
-    if returns_one_tensor(overload):
-        return (result,)
-    return tuple(call(operator.getitem, result, index) for index in range(len(op.types)))
+    became = tuple(given[place] for place in op.written)
+    count = len(op.types) - len(became)
+    if returns_one_tensor(overload) or returns_nothing(overload):
+        return (*([result] * count), *became)
+    return (*(call(operator.getitem, result, index) for index in range(count)), *became)
+
+
+@lru_cache(maxsize=256)
+def nested(text: str) -> fx.GraphModule:
+    """The module of a graph that an operator takes; the first line says in what it returns its results."""
+    kind, _, written = text.partition("\n")
+    graph, module = parse_graph(written), fx.Graph()
+    root, values = fx.GraphModule({}, module), dict[Value, fx.Node]()
+
+    def call(target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+        return module.call_function(target, *attached(root, (arguments, keywords), module))
+
+    for node in graph.nodes:
+        if isinstance(node.op, Input):
+            values[node.value] = module.placeholder(node.op.key)
+        elif not isinstance(node.op, Constant):
+            results = lower(call, node, [values.get(value) for value in node.inputs], torch.device("cpu"))
+            values.update(zip(node.outputs, results, strict=True))
+    results = [values[value] for value in graph.outputs]
+    module.output(results[0] if kind == "one" else results if kind == "list" else tuple(results))
+    return fx.GraphModule(root, module)
+
+
+def attached(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
+    """Arguments of a call in a graph, modules among them as attributes of its root."""
+
+    def attach(argument: Any) -> Any:
+        if not isinstance(argument, nn.Module):
+            return argument
+        known = {id(module): name for name, module in root.named_children()}
+        name = known.get(id(argument)) or next(n for i in range(1 << 30) if not hasattr(root, n := f"graph_{i}"))
+        root.add_module(name, argument)
+        return graph.get_attr(name)
+
+    return map_aggregate(arguments, attach)
 
 
 _TABLE: Mapping[type[Operator], Lowering] = {

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 
 from taso_py.backend.schema import in_place_form, is_trusted
 from taso_py.backend.storage import KERNEL, OVERWRITES, Storages, allocates
+from taso_py.ir.types import TensorType
 
 aten = torch.ops.aten
 
@@ -82,7 +83,9 @@ def _form(node: fx.Node) -> _Form | None:
     if node.op != "call_function" or not isinstance(target, OpOverload) or not is_trusted(target):
         return None
     function = in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
-    commutes = target in _COMMUTE and not node.kwargs
+    # A product of complex numbers is rounded by the order of its operands.
+    type_: TensorType | None = node.meta.get(TYPE)
+    commutes = target in _COMMUTE and not node.kwargs and type_ is not None and not type_.dtype.is_complex
     return None if function is None else _Form(function, 0, range(min(len(node.args), 1 + commutes)))
 
 

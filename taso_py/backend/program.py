@@ -51,6 +51,8 @@ class Contract:
     """Per graph output."""
     shared: frozenset[tuple[str, str]]
     """Which share storage: pairs of an output's label (``output 0``) and another output's, an input's or a weight's."""
+    bits: tuple[tuple[bool, bool], ...]
+    """Per graph output, whether it is a conjugate view, and whether a negative one."""
 
 
 @dataclass(frozen=True, order=True)

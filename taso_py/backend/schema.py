@@ -6,11 +6,11 @@ Invariant: nothing here calls an operator.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
 _TRUSTED_NAMESPACES = ("aten", "prims")
 
@@ -23,14 +23,21 @@ def target_of(node: fx.Node) -> Any:
     return node.meta.get(OVERLOAD, node.target)
 
 
-def overload_named(name: str) -> OpOverload:
-    """The overload of a full name, as ``aten.add.Tensor``."""
-    namespace, operator, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+Operation: TypeAlias = OpOverload | HigherOrderOperator
+"""What an opaque node calls; a higher-order operator has no schema, so that nothing is known of it."""
 
 
-def defaults(overload: OpOverload) -> dict[str, Any]:
+def overload_named(name: str) -> Operation:
+    """The overload of a full name, as ``aten.add.Tensor``, or a higher-order operator, as ``higher_order.cond``."""
+    namespace, operator, *overload = name.split(".")
+    found = getattr(getattr(torch.ops, namespace), operator)
+    return getattr(found, overload[0]) if overload else found
+
+
+def defaults(overload: Operation) -> dict[str, Any]:
     """The arguments' names, in order, with their default values; None where there is none."""
+    if not isinstance(overload, OpOverload):
+        return {}
     return {argument.name: argument.default_value for argument in _schema(overload).arguments}
 
 
@@ -45,12 +52,18 @@ def is_mutable(overload: OpOverload) -> bool:
     return bool(_schema(overload).is_mutable)
 
 
-def is_trusted(overload: OpOverload) -> bool:
+def written_arguments(overload: OpOverload) -> list[str]:
+    """The names of the arguments that a call writes to."""
+    arguments = _schema(overload).arguments
+    return [argument.name for argument in arguments if argument.alias_info is not None and argument.alias_info.is_write]
+
+
+def is_trusted(overload: Operation) -> TypeGuard[OpOverload]:
     """Whether the operator is one of PyTorch's own, whose schema and tags say truly what it does."""
-    return overload.namespace in _TRUSTED_NAMESPACES
+    return isinstance(overload, OpOverload) and overload.namespace in _TRUSTED_NAMESPACES
 
 
-def may_draw(overload: OpOverload) -> bool:
+def may_draw(overload: Operation) -> bool:
     """Whether a call may draw random numbers; unknown operators may."""
     return not is_trusted(overload) or torch.Tag.nondeterministic_seeded in overload.tags
 
@@ -60,13 +73,20 @@ def result_count(overload: OpOverload) -> int:
     return len(_schema(overload).returns)
 
 
-def returns_one_tensor(overload: OpOverload) -> bool:
+def returns_one_tensor(overload: Operation) -> bool:
     """Whether a call returns a tensor, not a tuple or list of them."""
+    if not isinstance(overload, OpOverload):
+        return False
     returns = _schema(overload).returns
     return len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
 
 
-def may_alias(overload: OpOverload) -> bool:
+def returns_nothing(overload: Operation) -> bool:
+    """Whether a call returns None."""
+    return isinstance(overload, OpOverload) and not result_count(overload)
+
+
+def may_alias(overload: Operation) -> bool:
     """Whether a result may share storage with an argument; unknown operators may."""
     return not is_trusted(overload) or any(result.alias_info is not None for result in _schema(overload).returns)
 

@@ -6,6 +6,7 @@ argument is plain data that the grammar can write.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ TORCH_DTYPES: Mapping[DType, torch.dtype] = {
 
 _IR_DTYPES = {dtype: ours for ours, dtype in TORCH_DTYPES.items()}
 
+_QUANTIZED = (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
 NO_TENSOR = TensorType(DType.BOOL, (0,))
 """Stands in an opaque operator's types for a result that is no tensor; nothing reads it."""
 
@@ -55,9 +58,27 @@ def ir_dtype(dtype: torch.dtype) -> DType:
         TensorError: the graph has no such type.
     """
     found = _IR_DTYPES.get(dtype)
+    if dtype in _QUANTIZED:
+        raise TensorError("a graph has no form of quantized tensors; optimize the model before it is quantized")
     if found is None:
         raise TensorError(f"tensors of type {dtype} are not supported; cast them to a supported type before the model")
     return found
+
+
+def unsupported(value: Any) -> str | None:
+    """What a tensor is that the graph has no form for, and what to do about it; None for all other values."""
+    if not isinstance(value, Tensor):
+        return None
+    if value.is_nested:
+        return "a nested tensor, of which a graph has no form; pad it by torch.nested.to_padded_tensor and pass a mask"
+    if value.is_quantized:
+        return "a quantized tensor, of which a graph has no form; optimize the model before it is quantized"
+    if value.is_mkldnn:
+        return "a tensor packed for oneDNN, of which a graph has no form; call .to_dense() on it"
+    if value.layout is not torch.strided:
+        kind = str(value.layout).removeprefix("torch.")
+        return f"a sparse tensor ({kind}), of which a graph has no form; call .to_dense() on it"
+    return None
 
 
 def tensor_type(tensor: Tensor, dims: Callable[[Sequence[Any]], tuple[Dim, ...]] = tuple) -> TensorType:
@@ -70,8 +91,8 @@ def tensor_type(tensor: Tensor, dims: Callable[[Sequence[Any]], tuple[Dim, ...]]
     Raises:
         TensorError: the graph has no form for it, as its layout is not strided.
     """
-    if tensor.layout is not torch.strided:
-        raise TensorError(f"tensors with layout {tensor.layout} are not supported; call .to_dense() on them")
+    if (problem := unsupported(tensor)) is not None:
+        raise TensorError(f"this is {problem}")
     return TensorType(ir_dtype(tensor.dtype), dims(tensor.shape))
 
 
@@ -81,6 +102,7 @@ _NAMED: Mapping[str, Callable[[str], Any]] = {
     "memory_format": lambda name: getattr(torch, name),
     "complex": complex,
     "text": str,
+    "dict": json.loads,
 }
 
 
@@ -111,8 +133,14 @@ def encode(argument: Any) -> AttributeValue:
             raise TensorError(f"an argument of type {type(argument).__name__} is not supported")
 
 
-def decode(value: AttributeValue, inputs: Sequence[Any]) -> Any:
-    """The argument for PyTorch, with ``inputs`` in the places of references."""
+def decode(value: AttributeValue, inputs: Sequence[Any], graph: Callable[[str], Any]) -> Any:
+    """The argument for PyTorch.
+
+    Args:
+        value: as :func:`encode` gives it.
+        inputs: go in the places of references.
+        graph: makes what is called of the text of a graph.
+    """
     match value:
         case Ref():
             return inputs[value.index]
@@ -120,8 +148,10 @@ def decode(value: AttributeValue, inputs: Sequence[Any]) -> Any:
             return TORCH_DTYPES[value]
         case str():
             kind, _, text = value.partition(":")
-            return _NAMED[kind](text)
+            return graph(text) if kind == "graph" else _NAMED[kind](text)
+        case ("tuple:", *items):
+            return tuple(decode(item, inputs, graph) for item in items)
         case tuple():
-            return [decode(item, inputs) for item in value]
+            return [decode(item, inputs, graph) for item in value]
         case _:
             return value

@@ -21,11 +21,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.bits import all_resolved
 from taso_py.backend.schema import bind
 from taso_py.backend.tracing import quiet
 from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
-from taso_py.frontend.source import is_outside, refuse
+from taso_py.frontend.source import is_outside, refuse, shortened
 
 _T = TypeVar("_T")
 _OWN_FOLDER = str(Path(__file__).parent)
@@ -54,9 +56,9 @@ def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[An
 
     torch.export takes one that is another for a single argument, the last, and one that is a parameter for that: the
     program is wrong where they differ in a call, as with the query, key and value of an attention layer that was
-    exported for one tensor in all three places.
+    exported for one tensor in all three places. Conjugate views are resolved, as a result does with its arguments.
     """
-    return pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs)))
+    return all_resolved(pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs))))
 
 
 _EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)
@@ -70,6 +72,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
+    check_written_views(exported.graph)
     _forget_derived_ranges(exported.graph)
     with _idle_dropout_shares(exported.graph), _falling_back(exported.graph):
         functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
@@ -185,7 +188,16 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "quantized",
     ),
     (
-        r"[Dd]ata.dependent|[Uu]nbacked|control.?flow",
+        r"alias annotations",
+        "a custom operator returns what it writes to; let it return nothing, or give it the tag torch.Tag.inplace or "
+        "torch.Tag.out",
+    ),
+    (
+        r"unresolved conjugated",
+        "a conjugate view that is written to, or given as it is, is read as real numbers; call .resolve_conj() first",
+    ),
+    (
+        r"[Dd]ata.?[Dd]ependent|[Uu]nbacked|control.?flow",
         "control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
     ),
 )
@@ -198,7 +210,7 @@ def explain(error: Exception) -> str:
     first = textwrap.shorten(first, 200, placeholder=" ...")
     at = _user_line(error)
     for pattern, cause in _CAUSES:
-        if re.search(pattern, text):
+        if re.search(pattern, f"{type(error).__name__}: {text}"):
             return f"cannot export the model: {cause}{at} (torch.export: {first})"
     return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first}"
 
@@ -210,4 +222,4 @@ def _user_line(error: Exception) -> str:
     if not outside:
         return ""
     frame = outside[-1]
-    return f" (at {Path(frame.filename).name}:{frame.lineno}: {frame.line})"
+    return f" (at {Path(frame.filename).name}:{frame.lineno}: {shortened(frame.line or '')})"

@@ -18,21 +18,25 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+from torch.utils import _pytree as pytree
 
+from taso_py.backend.bits import VIEWING, bits_of, memory_of, resolved
 from taso_py.backend.lowering import lower, materialize, variants
 from taso_py.backend.program import Origin
 from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
-from taso_py.frontend.call import Call, NotInDialectError
+from taso_py.frontend.call import Call, NotInDialectError, apply
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
-from taso_py.frontend.dialect.strides import fixed_layout
+from taso_py.frontend.dialect.strides import fixed_layout, without_bits
+from taso_py.frontend.higher_order import WRITING, nested_call, writing_call
 from taso_py.frontend.opaque import opaque_call
 from taso_py.frontend.sizes import OpenSizeError, Sizes
 from taso_py.frontend.source import check_sizes, module_path, refuse, source_line, type_of
 from taso_py.ir.errors import ShapeError
+from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
-from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.operator import Constant, Input, Ref, Weight
 from taso_py.ir.size import Dim
 from taso_py.ops.opaque import Opaque
 
@@ -43,6 +47,8 @@ class Importer:
 
     sizes: Sizes
     device: torch.device
+    is_nested: bool = False
+    """Whether the graph is inside an operator, which is opaque with all that is in it."""
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
     """A value, a sequence of values for a call with several results, or a size."""
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
@@ -53,11 +59,22 @@ class Importer:
     """Node digest -> the variant of its lowering that keeps the original's layout, where it is not the first."""
     tokens: Iterator[int] = field(default_factory=itertools.count)
 
-    def leaf(self, fx_node: fx.Node, op: Input | Weight) -> Node:
-        """Imports a placeholder."""
-        node = make(op)
-        self.env[fx_node] = node.value
-        self.layouts[node.value] = fx_node.meta["val"]
+    def leaf(self, fx_node: fx.Node, op: Input | Weight, *, is_memory: bool = False) -> Node:
+        """Imports a placeholder, a conjugate or negative view as one of a leaf that is none.
+
+        Args:
+            fx_node: the placeholder.
+            op: the leaf.
+            is_memory: whether the leaf is what lies in memory, or else has the same numbers as the placeholder.
+        """
+        node, value, fake = make(op), make(op).value, fx_node.meta["val"]
+        with self._fake():
+            self.layouts[value] = memory_of(fake) if is_memory else resolved(fake)
+        for is_set, (computing, viewing) in zip(bits_of(fake), VIEWING, strict=True):
+            for target in ((viewing,) if is_memory else (computing, viewing)) if is_set else ():
+                value = apply(Opaque(target, (Ref(0),), (value.type,)), value)
+        self._lay_out(value)
+        self.env[fx_node] = value
         return node
 
     def call(self, fx_node: fx.Node) -> None:
@@ -76,10 +93,11 @@ class Importer:
         elif isinstance(fx_node.meta.get("val"), torch.SymInt | torch.SymBool) and self._size(fx_node):
             return
         elif not is_redundant_assertion(fx_node) and not import_number(fx_node, self.env, self.effect):
-            if not isinstance(fx_node.target, OpOverload):
-                refuse(fx_node, "is control flow that the graph has no form for", "write it with tensor operators")
-            call = self._bind(fx_node, fx_node.target)
-            found = self._by_table(call) or self._opaque(fx_node, call)
+            if isinstance(fx_node.target, OpOverload):
+                call = self._bind(fx_node, fx_node.target)
+                found = (None if self.is_nested else self._by_table(call)) or self._opaque(fx_node, call)
+            else:
+                found = self._higher_order(fx_node)
             self.env[fx_node] = found if isinstance(fx_node.meta.get("val"), list | tuple) else [*found, None][0]
             self._record_source(fx_node, found)
 
@@ -161,11 +179,12 @@ class Importer:
         return False
 
     def _alike(self, lowered: Tensor, original: Tensor) -> bool:
-        """Whether two fake tensors have the same type, shape, strides and device, whatever the open sizes are."""
+        """Whether two fake tensors are alike in type, shape, strides, bits and device, whatever the open sizes are."""
         return (
             lowered.dtype is original.dtype
             and self.sizes.agree(lowered.shape, original.shape)
             and self.sizes.agree(lowered.stride(), original.stride())
+            and bits_of(lowered) == bits_of(original)
             and lowered.device == original.device
         )
 
@@ -206,13 +225,48 @@ class Importer:
                 self.layouts[value] = result
         return node.outputs
 
+    def _higher_order(self, fx_node: fx.Node) -> Sequence[Value]:
+        env, sizes = self.env.__getitem__, self.sizes
+        if fx_node.target is WRITING:
+            call = writing_call(fx_node, env, layouts=self.layouts, sizes=sizes)
+        else:
+            call = nested_call(fx_node, env, sizes=sizes, imported=self._nested)
+        for value in call.inputs:
+            self._lay_out(value)
+        node = self.effect(call.op, [self._as_it_lies(value) for value in call.inputs])
+        self.layouts.update((v, r) for v, r in zip(node.outputs, call.results, strict=True) if r is not None)
+        return node.outputs
+
+    def _nested(self, module: fx.GraphModule) -> Graph:
+        """A graph that an operator takes, call for call."""
+        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, is_nested=True), list[Node]()
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                if not isinstance(node.meta.get("val"), Tensor):
+                    refuse(node, "of a graph inside an operator is no tensor", "pass tensors only")
+                type_ = type_of(node, node.meta["val"], inner.sizes)
+                inputs.append(inner.leaf(node, Input(f"x{len(inputs)}", type_)))
+            elif node.op == "call_function":
+                inner.call(node)
+        *_, end = module.graph.nodes
+        leaves = pytree.tree_leaves(end.args)
+        found = (inner.env.get(leaf) for leaf in leaves)
+        outputs = tuple(value for value in found if isinstance(value, Value))
+        if len(outputs) < len(leaves):
+            refuse(end, "of a graph inside an operator is no tensor", "return tensors only")
+        return Graph(tuple(inputs), outputs, tuple(inner.effects))
+
     def _as_it_lies(self, value: Value) -> Value:
         """The value in the layout that it has in the original, whatever is rewritten before it."""
-        guarded = fixed_layout(value, self.layouts[value])
-        with self._fake():
-            for node in self._new_nodes(guarded.node):
-                self._propagate(node, 0)
+        guarded = fixed_layout(without_bits(value), self.layouts[value])
+        self._lay_out(guarded)
         return guarded
+
+    def _lay_out(self, value: Value) -> None:
+        """Finds the layouts of a value, and of what it is computed of, as far as they have none."""
+        with self._fake():
+            for node in self._new_nodes(value.node):
+                self._propagate(node, 0)
 
     def _record_source(self, fx_node: fx.Node, found: Sequence[Value | None]) -> None:
         """Notes the place in the source for what the call became, as far as no earlier call became the same."""

@@ -16,7 +16,7 @@ from taso_py.backend.tensors import TensorError, encode
 from taso_py.frontend.call import Call
 from taso_py.frontend.source import refuse
 from taso_py.ir.node import Value
-from taso_py.ir.operator import Ref
+from taso_py.ir.operator import AttributeValue, Ref
 from taso_py.ir.size import Poly
 from taso_py.ops.opaque import Opaque
 
@@ -40,6 +40,43 @@ def draws(argument: Callable[[str], Any]) -> bool:
     return not any(rate == 0 for rate in rates if rate is not None)
 
 
+class Template:
+    """The arguments of a call as an opaque operator has them, and the values that they refer to."""
+
+    def __init__(self, fx_node: fx.Node, env: Callable[[fx.Node], Any]) -> None:
+        """Takes the call, and what its operands became."""
+        self.inputs: list[Value] = []
+        self._node, self._env = fx_node, env
+
+    def __call__(self, argument: Any) -> AttributeValue:
+        """An argument, as it was given.
+
+        Raises:
+            ImportRefusal: it has no form in the graph.
+        """
+        try:
+            return encode(self._reference(argument))
+        except TensorError as error:
+            refuse(self._node, f"cannot be imported: {error}", "replace the operator")
+
+    def refer(self, value: Value) -> Ref:
+        """What stands for a value."""
+        self.inputs.append(value)
+        return Ref(len(self.inputs) - 1)
+
+    def _reference(self, argument: Any) -> Any:
+        if isinstance(argument, list | tuple):
+            return [self._reference(item) for item in argument]
+        if not isinstance(argument, fx.Node):
+            return argument
+        value = self._env(argument)
+        if isinstance(value, int | Poly):
+            return value
+        if not isinstance(value, Value):
+            refuse(self._node, "takes a number that depends on the data", "keep the computation in tensors")
+        return self.refer(value)
+
+
 def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> tuple[Opaque, list[Value]]:
     """The opaque operator of a call and its inputs, arguments as they were given.
 
@@ -48,25 +85,7 @@ def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> 
     """
     if is_mutable(call.overload):
         refuse(fx_node, "writes to its arguments", "use the form of the operator that returns a new tensor")
-    inputs: list[Value] = []
-
-    def reference(argument: Any) -> Any:
-        if isinstance(argument, fx.Node):
-            value = env(argument)
-            if isinstance(value, int | Poly):
-                return value
-            if not isinstance(value, Value):
-                refuse(fx_node, "takes a number that depends on the data", "keep the computation in tensors")
-            inputs.append(value)
-            return Ref(len(inputs) - 1)
-        if isinstance(argument, list | tuple):
-            return [reference(item) for item in argument]
-        return argument
-
-    try:
-        arguments = encode([reference(argument) for argument in fx_node.args])
-        keywords = tuple((name, encode(reference(argument))) for name, argument in fx_node.kwargs.items())
-    except TensorError as error:
-        refuse(fx_node, f"cannot be imported: {error}", "replace the operator")
-    assert isinstance(arguments, tuple)
-    return Opaque(str(call.overload), arguments, call.types, keywords, is_pure(call)), inputs
+    template = Template(fx_node, env)
+    arguments = tuple(map(template, fx_node.args))
+    keywords = tuple((name, template(argument)) for name, argument in fx_node.kwargs.items())
+    return Opaque(str(call.overload), arguments, call.types, keywords, is_pure(call)), template.inputs

@@ -17,10 +17,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import TreeSpec
 
+from taso_py.backend.bits import all_resolved
 from taso_py.backend.contract import observe
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import write
+from taso_py.frontend.diagnosis import check_tensors, diagnosis
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, fake_mode_of, functionalize
 from taso_py.frontend.importer import Importer
@@ -50,15 +52,21 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
     """
-    kwargs = kwargs or {}
-    run = run_original(module, args, kwargs)
+    named: Mapping[str, Any] = kwargs or {}
+    check_tensors(module, args, named)
+    args, named = all_resolved(tuple(args)), all_resolved(dict(named))
+    run = run_original(module, args, named)
     before = Snapshot(module)
     try:
-        exported = export(module, args, kwargs)
+        exported = export(module, args, named)
+        functional = functionalize(exported)
+    except ImportRefusal as error:
+        seen = diagnosis(module, args, named)
+        raise ImportRefusal(seen or str(error)) from error
     finally:
         # Tracing writes to tensors that are constants to it, and leaves what it traced in attributes.
         before.restore()
-    return _import(exported, run)
+    return _import(exported, functional, run)
 
 
 def import_program(
@@ -81,7 +89,8 @@ def import_program(
             )
         args, kwargs = exported.example_inputs
     module = exported.module()
-    return _import(exported, run_original(module, args or (), kwargs or {}))
+    run = run_original(module, args or (), kwargs or {})
+    return _import(exported, functionalize(exported), run)
 
 
 def _returned(run: OriginalRun, signature: Signature) -> list[Any]:
@@ -94,9 +103,8 @@ def _returned(run: OriginalRun, signature: Signature) -> list[Any]:
     return [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
 
 
-def _import(exported: ExportedProgram, run: OriginalRun) -> Program:
-    """The program of an export, given a run of the original."""
-    functional = functionalize(exported)
+def _import(exported: ExportedProgram, functional: ExportedProgram, run: OriginalRun) -> Program:
+    """The program of an export and its form without writes, given a run of the original."""
     state = find_state(functional)
     mode, device = _mode_and_device(functional.graph)
     importer = Importer(Sizes(mode), device)
@@ -170,7 +178,8 @@ def _leaves(
             inputs.append(importer.leaf(node, Input(spec.arg.name, type_)))
         else:
             key = state.keys[str(spec.target)]
-            importer.leaf(node, Weight(key, type_, mutable=key in state.written))
+            leaf = Weight(key, type_, mutable=key in state.written)
+            importer.leaf(node, leaf, is_memory=spec.target in state.views)
     return inputs
 
 

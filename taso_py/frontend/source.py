@@ -27,6 +27,16 @@ _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
+LONGEST_LINE = 80
+"""Characters of a line of source that a message quotes."""
+
+
+def shortened(line: str) -> str:
+    """A line of source as messages quote it."""
+    line = " ".join(line.split())
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]} ..."
+
+
 def is_outside(file: str) -> bool:
     """Whether code is neither PyTorch's nor Python's own; packages may be in a folder of Python's."""
     return not file.startswith((_TORCH, "<")) and (not file.startswith(_PYTHON) or bool(_PACKAGES.search(file)))
@@ -38,7 +48,7 @@ def source_line(node: fx.Node) -> str:
     outside = [frame for frame in frames if is_outside(frame["file"])]
     if frames:
         frame = (outside or frames)[-1]
-        return f"{Path(frame['file']).name}:{frame['line']}: {frame['code'].strip()}"
+        return f"{Path(frame['file']).name}:{frame['line']}: {shortened(frame['code'])}"
     module = module_path(node)
     return f"module {module}" if module else f"node {node.name}"
 
@@ -51,7 +61,7 @@ def module_path(node: fx.Node) -> str:
 
 def operator_name(node: fx.Node) -> str:
     """The operator that a node calls, as a person would name it."""
-    target = node.target
+    target = node.args[0] if node.target is torch.ops.higher_order.auto_functionalized_v2 else node.target
     return str(target) if isinstance(target, str | OpOverload) else getattr(target, "__name__", str(target))
 
 

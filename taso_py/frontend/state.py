@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, InputSpec
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from taso_py.backend.bits import PLAIN, bits_of, memory_of, resolved
 from taso_py.backend.schema import storage_of
 from taso_py.frontend.errors import ImportRefusal
 
@@ -30,10 +31,12 @@ class State:
     """The keys of parameters, and whether they require gradients."""
     written: frozenset[str]
     """The keys of buffers that the program writes to."""
+    views: frozenset[str]
+    """The names of conjugate and negative views of a tensor that has a key."""
 
     def tensor(self, key: str) -> Tensor:
-        """A tensor to compute with: detached, and a copy if the program writes to it."""
-        tensor = self.tensors[key].detach()
+        """A tensor to compute with: detached, resolved, and a copy if the program writes to it."""
+        tensor = resolved(self.tensors[key].detach())
         return tensor.clone() if key in self.written else tensor
 
 
@@ -50,22 +53,36 @@ def find_state(exported: ExportedProgram) -> State:
         ImportRefusal: something in it is not a plain tensor.
     """
     signature = exported.graph_signature
+    found = {str(spec.target): _tensor(exported, str(spec.target)) for spec in signature.input_specs if _is_state(spec)}
     tensors: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
     known: dict[object, str] = {}
-    parameters: dict[str, bool] = {}
-    for spec in signature.input_specs:
-        if spec.target is None or spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            continue
-        tensor = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
-        if not isinstance(tensor, Tensor) or is_traceable_wrapper_subclass(tensor):
-            kind = type(tensor).__name__
-            raise ImportRefusal(f"the model's {spec.target} is a {kind}, not a plain tensor; convert it to one first")
-        if tensor.layout is not torch.strided:
-            raise ImportRefusal(f"the model's {spec.target} has layout {tensor.layout}; call .to_dense() on it first")
-        key = keys[spec.target] = known.setdefault(place_of(tensor), spec.target)
-        tensors[key] = tensor
-        if spec.kind is InputKind.PARAMETER:
-            parameters[key] = tensor.requires_grad
+    views: set[str] = set()
+    # What conjugate and negative views are views of comes first.
+    for name, tensor in sorted(found.items(), key=lambda item: bits_of(item[1]) != PLAIN):
+        memory = known.get(place_of(memory_of(tensor))) if bits_of(tensor) != PLAIN else None
+        if memory is not None:
+            views.add(name)
+        key = keys[name] = memory or known.setdefault(place_of(tensor), name)
+        tensors.setdefault(key, tensor)
+    named = [str(spec.target) for spec in signature.input_specs if spec.kind is InputKind.PARAMETER]
+    parameters = {keys[name]: found[name].requires_grad for name in named if name not in views}
+    for name in views.intersection(signature.buffers_to_mutate.values()):
+        raise ImportRefusal(f"the model writes to its {name}, a view of another tensor; make it a tensor of its own")
     written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
-    return State(tensors, keys, parameters, written)
+    return State(tensors, keys, parameters, written, frozenset(views))
+
+
+def _is_state(spec: InputSpec) -> bool:
+    is_tensor = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+    return is_tensor and spec.target is not None
+
+
+def _tensor(exported: ExportedProgram, name: str) -> Tensor:
+    tensor = exported.state_dict.get(name, exported.constants.get(name))
+    if not isinstance(tensor, Tensor) or is_traceable_wrapper_subclass(tensor):
+        kind = type(tensor).__name__
+        raise ImportRefusal(f"the model's {name} is a {kind}, not a plain tensor; convert it to one first")
+    if tensor.layout is not torch.strided:
+        raise ImportRefusal(f"the model's {name} has layout {tensor.layout}; call .to_dense() on it first")
+    return tensor

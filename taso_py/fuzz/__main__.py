@@ -13,6 +13,7 @@ from rich.progress import Progress
 from taso_py.arguments import Parser
 from taso_py.executors import add_options, open_pool
 from taso_py.fuzz.campaign import Failure, Tally, run
+from taso_py.fuzz.kinds import ROUNDS
 from taso_py.ir.errors import TasoError
 
 
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--count", metavar="N", type=int, default=200, help="models (%(default)s)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="(%(default)s)")
+    parser.add_argument(
+        "--kind", choices=[*dict.fromkeys(ROUNDS)], help="all models are of this kind (default: of each in turns)"
+    )
     add_options(parser)
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="where failing models are written (default: not at all)"
@@ -45,7 +49,7 @@ def _campaign(options: argparse.Namespace) -> Tally:
     tally = Tally()
     with open_pool(options.jobs, options.executor) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("models", total=options.count)
-        for found in run(options.count, options.seed, pool):
+        for found in run(options.count, options.seed, pool, [options.kind] if options.kind else ROUNDS):
             tally.add(found)
             progress.update(task, completed=tally.tried)
             _report(found.failures, options.out)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import cycle
 from textwrap import indent
 from traceback import format_exc
 
@@ -19,8 +20,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
 from taso_py.executors import HERE, Pool
-from taso_py.fuzz.check import Checker, DiscrepancyError
+from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
 from taso_py.fuzz.draft import Case
+from taso_py.fuzz.kinds import ROUNDS
 from taso_py.fuzz.models import models
 from taso_py.rules.database import read_database
 
@@ -61,6 +63,8 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter[str])
     rules: Counter[str] = field(default_factory=Counter[str])
     kernels: Counter[str] = field(default_factory=Counter[str])
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    """How many models have more than ordinary operators, by what that is."""
     opened: int = 0
     """Those of which sizes were left open."""
     resized: int = 0
@@ -73,33 +77,46 @@ class Tally:
         self.refused += other.refused
         self.rules += other.rules
         self.kernels += other.kernels
+        self.kinds += other.kinds
         self.opened += other.opened
         self.resized += other.resized
         self.failures += other.failures
+
+    def count(self, outcome: Outcome) -> None:
+        """Adds what became of one that did not fail."""
+        self.tried += 1
+        self.refused.update([outcome.refused] if outcome.refused else [])
+        self.rules.update(outcome.rules)
+        self.kernels.update(outcome.kernels)
+        self.kinds.update(outcome.kinds)
+        self.opened += bool(outcome.open)
+        self.resized += outcome.resized
 
     def __str__(self) -> str:
         lines = [
             f"{self.tried} models: {self.refused.total()} refused, {self.rules.total()} rewrites by {len(self.rules)} "
             f"rules, {self.kernels.total()} calls of {len(self.kernels)} kernels, {len(self.failures)} failures",
             f"  {self.opened} with open sizes, computed at {self.resized} other sizes",
+            f"  {', '.join(f'{count} of kind {kind}' for kind, count in sorted(self.kinds.items())) or 'all ordinary'}",
             *(f"  refused {count} x: {reason}" for reason, count in self.refused.most_common(12)),
         ]
         return "\n".join(lines)
 
 
-def run_batch(number: int, count: int) -> Tally:
+def run_batch(number: int, count: int, kind: str = "plain") -> Tally:
     """Tries random models; a failing one is made smaller and ends the batch.
 
     Args:
         number: the seed.
         count: how many models.
+        kind: of which, one of :data:`ROUNDS`.
     """
     tally, checker = Tally(), _checker()
     last: list[tuple[Failure, Case]] = []
 
     @seed(number)
     @settings(_SETTINGS, max_examples=count)
-    @given(models(), st.integers(0, 1 << 16))
+    @given(models(kind), st.integers(0, 1 << 16))
     def attempt(case: Case, chance: int) -> None:
         try:
             outcome = checker.check(case, chance)
@@ -107,12 +124,7 @@ def run_batch(number: int, count: int) -> Tally:
             last[:] = [(Failure(str(error), case.text, chance, number), case)]
             raise
         if not last:
-            tally.tried += 1
-            tally.refused.update([outcome.refused] if outcome.refused else [])
-            tally.rules.update(outcome.rules)
-            tally.kernels.update(outcome.kernels)
-            tally.opened += bool(outcome.open)
-            tally.resized += outcome.resized
+            tally.count(outcome)
 
     try:
         with warnings.catch_warnings():
@@ -132,8 +144,8 @@ def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
     """A failure without the lines that it does not need: what hypothesis draws hangs together, and some of it stays."""
     lines, first = case.text.splitlines(keepends=True), failure.reason
     for place in reversed(range(len(lines))):
-        if lines[place].lstrip().startswith("return"):
-            continue  # without results it fails for that
+        if lines[place].lstrip().startswith(("return", "import taso_py")):
+            continue  # without results it fails for that, and without an import elsewhere
         shorter = replace(case, text="".join(lines[:place] + lines[place + 1 :]))
         try:
             checker.check(shorter, failure.seed)
@@ -151,16 +163,18 @@ def _checker() -> Checker:
     return Checker(read_database())
 
 
-def run(count: int, number: int, pool: Pool = HERE) -> Iterator[Tally]:
+def run(count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS) -> Iterator[Tally]:
     """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded."""
-    batches = [(number * 1_000_003 + start, min(BATCH, count - start)) for start in range(0, count, BATCH)]
+    starts = range(0, count, BATCH)
+    kinds = cycle(rounds)
+    batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds)) for start in starts]
     return pool.map(partial(_apply, run_batch), batches, lost=_died)
 
 
-def _apply(function: Callable[[int, int], Tally], batch: tuple[int, int]) -> Tally:
+def _apply(function: Callable[[int, int, str], Tally], batch: tuple[int, int, str]) -> Tally:
     return function(*batch)
 
 
-def _died(batch: tuple[int, int]) -> Tally:
-    number, count = batch
+def _died(batch: tuple[int, int, str]) -> Tally:
+    number, count, _ = batch
     return Tally(tried=count, failures=[Failure("processes died in this batch", "", 0, number)])

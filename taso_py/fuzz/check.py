@@ -14,7 +14,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Barrier
 from typing import Any, TypeAlias
 
 import torch
@@ -23,13 +25,16 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
+from taso_py.backend.bits import PLAIN, all_resolved, bits_of
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module, import_program
 from taso_py.fuzz.draft import Case
+from taso_py.fuzz.kinds import THREADS
 from taso_py.fuzz.prices import InventedCost
+from taso_py.fuzz.writing import NAMESPACE
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -58,8 +63,14 @@ OPEN_ONE_IN = 3
 """Of how many models one has its sizes left open."""
 GROWTH = 4.0
 """How many times its weights a folded model may store."""
-_WRITES = re.compile(r"[a-z]_\(")
+_WRITES = re.compile(rf"[a-z]_\(|ops\.{NAMESPACE}\.")
 """A call that writes to its operand, in the text of a model."""
+_DRAWS = re.compile(r"rand_like|bernoulli|, True\)")
+"""A call that draws random numbers, of which threads have one generator together."""
+CALLERS = 4
+"""How many threads call a model at once."""
+CALLED_ONE_IN = 3
+"""Of how many models one is called by several threads at once."""
 
 
 class DiscrepancyError(Exception):
@@ -80,6 +91,8 @@ class Outcome:
     """The sizes that were left open."""
     resized: int = 0
     """At how many other sizes it was computed."""
+    kinds: frozenset[str] = frozenset()
+    """What was in it beyond ordinary operators, or was done to it beyond calls."""
 
 
 _Place: TypeAlias = tuple[str, frozenset[Node]]
@@ -146,12 +159,42 @@ class _Check:
         is_open = bool(self.program.open)
         for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):
             built = build(self.program)
-            check._expect("as imported", difference(module, built, check.args, is_open=is_open))
+            plain = all_resolved(check.args)
+            check._expect("as imported", difference(module, built, plain, is_open=is_open))
+            check._given_views(module, built)
             check._laid_out_otherwise(module, built)
             if rules:
                 check._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
             kernels = check._planned(program)
-        return Outcome("", rules, kernels, tuple(size.name for size in program.open), len(cases))
+        kinds = self.case.kinds | ({THREADS} if self._called_at_once(program) else set())
+        return Outcome("", rules, kernels, tuple(size.name for size in program.open), len(cases), kinds)
+
+    def _given_views(self, module: nn.Module, built: nn.Module) -> None:
+        """The built program on arguments that are conjugate or negative views: bits of results may be others."""
+        if all(bits_of(leaf) == PLAIN for leaf in self.args):
+            return
+        expected, found = (all_resolved(self._outputs(called)) for called in (module, built))
+        self._expect("given views", "" if all(map(_nearly, expected, found)) else "results differ")
+
+    def _called_at_once(self, program: Program) -> bool:
+        """A built program that overwrites what is dead, called by several threads at once; whether it was."""
+        if self.seed % CALLED_ONE_IN or _DRAWS.search(self.case.text):
+            return False
+        built = build(program, NO_PLAN.eager())
+        expected, together = self._outputs(built), Barrier(CALLERS)
+        count = torch.get_num_threads()
+
+        def call(_: int) -> list[Tensor]:
+            # Each thread has a mode of its own, and a number of threads, by which libraries round.
+            torch.set_num_threads(count)
+            together.wait()
+            with torch.no_grad():
+                return pytree.tree_leaves(built(*self.args))
+
+        with ThreadPoolExecutor(CALLERS) as pool:
+            for found in pool.map(call, range(CALLERS)):
+                self._expect("called at once", "" if same(expected, found) else "results differ")
+        return True
 
     def _laid_out_otherwise(self, module: nn.Module, built: nn.Module) -> None:
         """The built program on arguments whose elements lie in another order than those of the example inputs."""
@@ -263,6 +306,8 @@ def _rounds_by_place(graph: Graph) -> bool:
 
 def _nearly(before: Tensor, after: Tensor) -> bool:
     """Whether two results are equal but for some roundings."""
+    if before.is_complex() and after.is_complex():
+        before, after = (torch.view_as_real(x.resolve_conj()) for x in (before, after))
     if before.shape != after.shape or before.dtype is not after.dtype or not before.is_floating_point():
         return before.shape == after.shape and before.dtype is after.dtype and bool(torch.equal(before, after))
     return torch.allclose(before, after, rtol=64 * _eps(before), atol=64 * _eps(before), equal_nan=True)
@@ -294,6 +339,8 @@ def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
     """Why a result in double precision is not that of the original; empty if it is."""
     if found.shape != truth.shape or found.dtype != truth.dtype:
         return f"{found.dtype} {list(found.shape)}, was {truth.dtype} {list(truth.shape)}"
+    if truth.is_complex():
+        truth, found, nudged = (torch.view_as_real(x.resolve_conj()) for x in (truth, found, nudged))
     truth, found, nudged = truth.double(), found.double(), nudged.double()
     finite = truth.isfinite()
     if not bool(finite.any()):
@@ -304,7 +351,8 @@ def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
 
 
 def _eps(leaf: Any) -> float:
-    return torch.finfo(leaf.dtype).eps if isinstance(leaf, Tensor) and leaf.is_floating_point() else 0.0
+    has_eps = isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    return torch.finfo(leaf.dtype).eps if has_eps else 0.0
 
 
 def _nudged(leaf: Any, share: float) -> Any:

@@ -5,6 +5,7 @@ Invariant: the text of a draft is valid Python that runs; calling the model on i
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
-
+{imports}
 
 class Model(nn.Module):
     def __init__(self):
@@ -56,6 +57,8 @@ class Case:
     """A Python file with a factory called ``model``."""
     is_smooth: bool
     """Whether rounding changes its results by little: no comparisons, random numbers, infinities or huge values."""
+    kinds: frozenset[str] = frozenset()
+    """What is in it beyond ordinary operators."""
 
     def make(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """The module and its example inputs; the same each time."""
@@ -78,6 +81,10 @@ class Draft:
     inputs: list[str] = field(default_factory=list[str])
     values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """What the names in scope hold."""
+    kinds: set[str] = field(default_factory=set[str])
+    """What is in it beyond ordinary operators."""
+    imports: list[str] = field(default_factory=list[str])
+    """Modules that the model needs."""
 
     def __post_init__(self) -> None:
         self._self = SimpleNamespace()
@@ -116,14 +123,27 @@ class Draft:
         """A parameter, or rarely a buffer, of a shape."""
         text = f"torch.randn({tuple(shape)}, generator=g).to({dtype})"
         text = f"{text}.abs() + 0.1" if positive else text
+        return self.state_tensor(text, is_parameter=dtype.is_floating_point and not self.chance(4))
+
+    def state_tensor(self, text: str, *, is_parameter: bool = False) -> str:
+        """A buffer or parameter that an expression gives; ``g`` is a generator of random numbers."""
         name = f"w{len(self.state)}"
         value = eval(text, {**GLOBALS, "g": self._generators[0]})
-        if dtype.is_floating_point and not self.chance(4):
+        if is_parameter:
             self.state.append(f"self.{name} = nn.Parameter({text})")
             value = nn.Parameter(value)
         else:
             self.state.append(f"self.register_buffer({name!r}, {text})")
         setattr(self._self, name, value)
+        return f"self.{name}"
+
+    def part(self, module: str, hook: str) -> str:
+        """A module in the model, with a hook."""
+        name = f"m{len(self.state)}"
+        made: nn.Module = eval(module, GLOBALS)
+        eval(f"made.{hook}", {**GLOBALS, "made": made})
+        self.state += [f"self.{name} = {module}", f"self.{name}.{hook}"]
+        setattr(self._self, name, made)
         return f"self.{name}"
 
     def of(self, name: str) -> Tensor:
@@ -147,15 +167,25 @@ class Draft:
         self.values.update(zip(names, results, strict=True))
         return True
 
-    def write(self, statement: str) -> None:
-        """Takes a line that changes values in place; what PyTorch refuses, or leaves values too large, is left out."""
+    def write(self, statement: str, *, assigns: bool = False) -> None:
+        """Takes a line that changes values in place; what PyTorch refuses, or leaves values too large, is left out.
+
+        Args:
+            statement: the line.
+            assigns: whether what it returns is a value too.
+        """
         if any(value.requires_grad for value in self.values.values()):
             return  # a view of a weight may be among them, which writing would change for good
-        before = {name: value.clone() for name, value in self.values.items()}
-        if self._evaluated(statement) is not None and all(map(self._fits, self.values.values())):
-            self.lines.append(statement)
-        else:
+        # All are put back as they are related: one may be a view of another one.
+        before = copy.deepcopy(self.values)
+        is_written = self.assign(statement) if assigns else self._evaluated(f"[{statement}]") is not None
+        if not is_written or not all(map(self._fits, self.values.values())):
+            self.values.clear()
             self.values.update(before)
+            if is_written and assigns:
+                self.lines.pop()
+        elif not assigns:
+            self.lines.append(statement)
 
     def case(self, result: str) -> Case:
         """The model, finished, with what it returns."""
@@ -165,8 +195,9 @@ class Draft:
             lines="\n".join(f"        {line}" for line in self.lines or ["pass"]),
             result=result,
             inputs="".join(f"{text}, " for text in self.inputs),
+            imports="".join(f"\nimport {module}" for module in self.imports),
         )
-        return Case(text, self.is_smooth and not self.is_special)
+        return Case(text, self.is_smooth and not self.is_special, frozenset(self.kinds))
 
     def _evaluated(self, expression: str) -> Any:
         try:
@@ -179,6 +210,8 @@ class Draft:
         """Whether a value may be computed with further."""
         if value.numel() > MOST_ELEMENTS:
             return False
+        if value.is_complex() and value.numel():
+            return bool(value.isfinite().all()) and float(value.detach().abs().max()) <= LARGEST
         if self.is_special or not value.is_floating_point() or value.numel() == 0:
             return True
         return bool(value.isfinite().all()) and float(value.detach().abs().max()) <= LARGEST

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from taso_py.fuzz import writing
 from taso_py.fuzz.draft import SPECIAL, Case, Draft
 from taso_py.fuzz.excerpts import add_excerpt
+from taso_py.fuzz.kinds import COMPLEX, HOOKS, KINDS, WRITING, complex_input, hook_model, write_by_operator
 from taso_py.fuzz.operators import EXPRESSIONS, WRITES
 
 MOST_INPUTS, MOST_LINES = 3, 12
@@ -20,16 +22,24 @@ _LAYOUTS = ("{0}", "{0}", "{0}", "{0}.mT", "{0}[..., ::2]", "{0}.expand(2, *{0}.
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Case:
-    """Random models that PyTorch can run."""
+def models(draw: st.DrawFn, kind: str = "plain") -> Case:
+    """Random models that PyTorch can run, with lines of a kind among others."""
     draft = Draft(draw)
-    draft.is_special = draft.chance(6)
+    draft.is_special = kind == "plain" and draft.chance(6)
     draft.add_input(_input(draft))
     # Zero ends a sequence, so that what follows can be cut off when a failing model is made smaller.
     while len(draft.inputs) < MOST_INPUTS and draft.integer(0, 2):
-        draft.add_input(_input(draft))
+        draft.add_input(complex_input(draft) if kind == COMPLEX and draft.chance(2) else _input(draft))
+    if kind == WRITING:
+        draft.imports.append(writing.__name__)
+    if kind == HOOKS and draft.chance(2):
+        draft.kinds.add(kind)
+        hook_model(draft)
     while len(draft.lines) < MOST_LINES and draft.integer(0, 12):
-        _add_line(draft)
+        if kind == "plain" or draft.chance(2):
+            _add_line(draft)
+        else:
+            _add_line_of(draft, kind)
     return draft.case(_result(draft))
 
 
@@ -66,6 +76,19 @@ def _add_line(draft: Draft) -> None:
     expression = EXPRESSIONS[name][1](draft)
     if expression is not None:
         draft.assign(expression)
+
+
+def _add_line_of(draft: Draft, kind: str) -> None:
+    """Adds a line of a kind, if one fits."""
+    before = len(draft.lines)
+    if kind == WRITING:
+        write_by_operator(draft)
+    else:
+        expression = KINDS[kind](draft)
+        if expression is not None:
+            draft.assign(expression)
+    if len(draft.lines) > before:
+        draft.kinds.add(kind)
 
 
 def _result(draft: Draft) -> str:

@@ -43,6 +43,11 @@ class DType(enum.Enum):
         """Whether rules (which speak of real numbers) may be applied at this element type."""
         return self in _FLOATING
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether elements are complex numbers."""
+        return self in (DType.C64, DType.C128)
+
     def __str__(self) -> str:
         return self.value
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from taso_py.ir.operator import AttributeValue, Operator
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
+
+View: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int]
+"""A part of an input's memory, counted from its first element: the input, sizes, strides and offset."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,11 @@ class Opaque(Operator):
 
     ``arguments`` holds positional arguments and ``keywords`` (name, value) pairs; :class:`taso_py.ir.operator.Ref`
     stands where an input of the node goes. Non-tensor values that have no literal form in the grammar are written as
-    strings with a prefix, e.g. ``"device:cpu"``; the frontend writes them and the backend reads them.
+    strings with a prefix, e.g. ``"device:cpu"``; the frontend writes them and the backend reads them. So are graphs
+    that the operator takes, in the grammar of graphs.
+
+    A call that writes to its arguments writes to copies of the inputs that ``written`` lists. What these have become
+    are results, after those that the call itself returns. References beyond the inputs are to ``views`` of them.
     """
 
     name = "opaque"
@@ -29,6 +37,8 @@ class Opaque(Operator):
     types: tuple[TensorType, ...]
     keywords: tuple[tuple[str, AttributeValue], ...] = ()
     is_pure: bool = True
+    written: tuple[int, ...] = ()
+    views: tuple[View, ...] = ()
 
     @property
     def pure(self) -> bool:

@@ -33,6 +33,7 @@ from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
 from taso_py.frontend.export import told_apart
+from taso_py.frontend.higher_order import without_attention_operator
 from taso_py.ir.errors import first_line
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, choose, open_size
@@ -69,7 +70,11 @@ def serialize(
     buffer, (given, named) = io.BytesIO(), told_apart(args, kwargs)
     with quiet():
         try:
-            exported = torch.export.export(module, given, named, dynamic_shapes=shapes)
+            plain = without_attention_operator(module)
+            exported = torch.export.export(plain, given, named, dynamic_shapes=shapes)
+            if plain is not module:
+                # What it is made of was traced with functions that have no form in a file; taken apart, they are gone.
+                exported = exported.run_decompositions({})
         except UserError as error:
             raise UnsavableError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
         try:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.bits import bits_of
 from taso_py.backend.chance import normal, order, uniform
 from taso_py.backend.contract import random_state_seeded
 from taso_py.ir.errors import first_line
@@ -250,6 +251,8 @@ def _mapped(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
 
 def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
     """A leaf of arguments, floating-point numbers changed by shares of themselves; a tensor keeps its strides."""
+    if isinstance(leaf, Tensor) and leaf.is_complex():
+        return torch.view_as_complex(nudged(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
         return leaf
     return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
@@ -318,6 +321,8 @@ def _difference_in_kind(before: Tensor, after: Any) -> str:
     for what in ("dtype", "shape", "device", "layout"):
         if getattr(before, what) != getattr(after, what):
             return f"{what} is {getattr(after, what)}, was {getattr(before, what)}"
+    if bits_of(before) != bits_of(after):
+        return f"conjugate and negative view are {bits_of(after)}, were {bits_of(before)}"
     # Strides of axes of size one, and of empty tensors, place no element.
     moved = [b != a for b, a, size in zip(before.stride(), after.stride(), before.shape, strict=True) if size != 1]
     if any(moved) and before.numel() > 0:

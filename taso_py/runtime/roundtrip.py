@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.arguments import Parser
 from taso_py.backend import build
+from taso_py.backend.bits import bits_of
 from taso_py.backend.contract import observe
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import TasoError
@@ -122,6 +123,8 @@ def sharing(args: Any, kwargs: Any, result: Any) -> frozenset[tuple[str, str]]:
 def same(expected: Sequence[object], found: Sequence[object], is_open: bool = False) -> bool:
     """Whether two lists of outputs are equal: tensors in type, shape, strides and every bit but those of NaN and zero.
 
+    Conjugate and negative views equal others of their kind only.
+
     Args:
         expected: a list.
         found: the other one.
@@ -131,7 +134,7 @@ def same(expected: Sequence[object], found: Sequence[object], is_open: bool = Fa
         return False
     for left, right in zip(expected, found, strict=True):
         if isinstance(left, Tensor) and isinstance(right, Tensor):
-            if left.dtype is not right.dtype or left.shape != right.shape:
+            if left.dtype is not right.dtype or left.shape != right.shape or bits_of(left) != bits_of(right):
                 return False
             places = zip(left.stride(), right.stride(), left.shape, strict=True)
             if any(one != other for one, other, size in places if not (is_open and size == 1)):

@@ -41,13 +41,13 @@ def test_arguments(argument: Any) -> None:
     effect = make(Opaque("aten.add.Tensor", (encode(argument),), (), is_pure=False), (), 0)
     (node,) = parse_graph(print_graph(Graph((), (), (effect,)))).nodes
     assert isinstance(node.op, Opaque)
-    found = decode(node.op.arguments[0], [])
+    found = decode(node.op.arguments[0], [], str)
     assert found == argument
     assert type(found) is type(argument)
 
 
 def test_references_stand_for_inputs() -> None:
-    assert decode((Ref(1), (None, Ref(0))), ["a", "b"]) == ["b", [None, "a"]]
+    assert decode((Ref(1), (None, Ref(0))), ["a", "b"], str) == ["b", [None, "a"]]
 
 
 def test_what_has_no_form_is_refused() -> None:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.ao.nn.quantized import dynamic
 from torch.nn import functional
 
+from taso_py.backend import build
 from taso_py.frontend import ImportRefusal, import_module
+from taso_py.frontend.source import LONGEST_LINE, source_line
 from tests.round_trips import Model
 
 X = torch.arange(6.0).view(2, 3) - 2
@@ -23,10 +25,6 @@ class Selecting(nn.Module):
         return x[x > 0] * 2  # the line that the refusal names
 
 
-def _branch(s: Any, x: Tensor) -> Tensor:
-    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
-
 def _beyond(s: Any, x: Tensor) -> Tensor:
     return torch.as_strided((x + 1)[1], (5,), (1,), 0)
 
@@ -35,7 +33,6 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "size from data": (lambda s, x: x.nonzero().sum(), "size depends on the data .* use masks or padding"),
     "size from an input": (lambda s, x: x[: x[0, 0].long().item()], "depends on the data"),
     "python branch": (lambda s, x: x + 1 if x.sum() > 0 else x, "depends on the data; use torch.where"),
-    "conditional": (_branch, "cond is control flow .* write it with tensor operators"),
     "number as an operand": (lambda s, x: x * x[0, 0].item(), r"mul.* depends on a number read from a tensor"),
     "number as an output": (lambda s, x: x.sum().item(), "is a number read from a tensor; return the tensor"),
     "number from a comparison": (lambda s, x: x + 1 if torch.equal(x, x) else x, "depends on the data"),
@@ -88,24 +85,102 @@ def test_an_attribute_that_contains_itself_is_refused() -> None:
     assert "contextlib" not in str(caught.value)
 
 
-def test_sparse_input_is_refused() -> None:
-    with pytest.raises(ImportRefusal, match=r"layout torch\.sparse_coo are not supported"):
-        import_module(Model(lambda s, x: x.to_dense()), (X.to_sparse(),))
+def _quantized(x: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize("kind", ["nested", "packed by oneDNN", "generator"])
-def test_an_argument_that_cannot_be_copied_is_refused(kind: str) -> None:
-    def make() -> Any:
-        if kind == "nested":
-            return torch.nested.nested_tensor([X, X])
-        return X.to_mkldnn() if kind == "packed by oneDNN" else (number for number in range(3))
+def _nested(x: Tensor) -> Tensor:
+    return torch.nested.nested_tensor([x, x[:1]])
 
+
+LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], str]] = {
+    "coo": (Tensor.to_sparse, Tensor.to_dense, r"a sparse tensor \(sparse_coo\), .* call \.to_dense\(\)"),
+    "csr": (Tensor.to_sparse_csr, Tensor.to_dense, r"a sparse tensor \(sparse_csr\), .* call \.to_dense\(\)"),
+    "packed": (lambda x: x.to_mkldnn(), Tensor.to_dense, r"packed for oneDNN, .* call \.to_dense\(\)"),
+    "quantized": (_quantized, Tensor.dequantize, "a quantized tensor, .* before it is quantized"),
+    "nested": (_nested, lambda x: torch.nested.to_padded_tensor(x, 0.0), "a nested tensor, .* pad it"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("where", ["example input", "buffer", "parameter", "attribute", "inside"])
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_tensors_of_other_layouts_are_refused(kind: str, where: str) -> None:
+    make, back, message = LAYOUTS[kind]
+    if where == "inside":
+        model, x = Model(lambda s, x: back(make(x * 1)) + 1), X
+        message = message.replace("a quantized tensor, .* before", "quantize_per_tensor.* before")
+    elif where == "example input":
+        model, x = Model(lambda s, x: back(x) + 1), make(X)
+    else:
+        model, x = Model(lambda s, x: back(s.w).sum() + x), X
+        holder = {"parameter": lambda t: nn.Parameter(t, requires_grad=False)}.get(where, lambda t: t)
+        if where == "buffer":
+            model.register_buffer("w", make(X))
+        else:
+            model.w = holder(make(X))
+    with pytest.raises(ImportRefusal, match=message) as caught:
+        import_module(model, (x,))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert where == "inside" or (where if where == "example input" else "the model's w") in text
+
+
+def test_an_argument_that_cannot_be_copied_is_refused() -> None:
     with pytest.raises(
         ImportRefusal, match=r"an example input cannot be copied \(.*\); pass strided tensors"
     ) as caught:
-        import_module(Model(lambda s, x, y: x), (X, make()))
+        import_module(Model(lambda s, x, y: x), (X, (number for number in range(3))))
     assert "\n" not in str(caught.value)
+
+
+def _energy(s: Any, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(x.tanh().pow(2).sum(), x)
+    return -slope
+
+
+def _backward(s: Any, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        x.tanh().sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+GRADIENTS: dict[str, Callable[..., Any]] = {
+    "autograd.grad": _energy,
+    "backward": _backward,
+    "func.grad": lambda s, x: torch.func.grad(lambda y: y.tanh().sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_inside_of_a_model_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ImportRefusal, match=r"it computes gradients while it runs .* \(at test_refusals\.py") as caught:
+        import_module(Model(GRADIENTS[name]), (X,))
+    assert "\n" not in str(caught.value)
+    assert "file an issue" not in str(caught.value)
+
+
+def test_nothing_is_said_of_gradients_where_none_are_computed() -> None:
+    with pytest.raises(ImportRefusal) as caught:
+        import_module(Model(lambda s, x: x + 1 if x.sum() > 0 else x.tanh()), (X,))
+    assert "gradients" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_jacobians_that_are_exported_are_computed_at_every_call() -> None:
+    model = Model(lambda s, x: torch.func.jvp(lambda y: y.tanh(), (x,), (x,))[1])
+    assert torch.allclose(build(import_module(model, (X,)))(X + 1), model(X + 1))
+
+
+def test_a_long_line_of_source_is_shortened() -> None:
+    node = torch.fx.Graph().placeholder("x")
+    node.meta["stack_trace"] = f'File "/model.py", line 7, in forward\n    return {" + ".join(["x"] * 99)}'
+    assert source_line(node).startswith("model.py:7: return x + x")
+    assert len(source_line(node)) <= len("model.py:7: ") + LONGEST_LINE
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")

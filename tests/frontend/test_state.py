@@ -117,17 +117,17 @@ def test_overlapping_state_that_nobody_writes_to() -> None:
     assert stored_bytes(program.weights.values()) == 16
 
 
-def test_conjugates_that_share_memory_are_not_tied() -> None:
+def test_a_conjugate_of_a_weight_is_a_view_of_it() -> None:
     z = torch.randn(3, dtype=torch.complex64)
     program = round_trip(Model(lambda s, x: (x * s.a, x * s.b), a=z, b=z.conj()), torch.ones(3))
-    assert list(program.weights) == ["a", "b"]
+    assert list(program.weights) == ["a"]
     assert stored_bytes(program.weights.values()) == 3 * 8
     round_trip(Model(lambda s, x: (x * s.a, x * s.b), a=z.imag, b=z.conj().imag), torch.ones(3))
 
 
 def test_sparse_state_is_refused() -> None:
     model = Model(lambda s, x: x @ s.w, w=torch.eye(3).to_sparse())
-    with pytest.raises(ImportRefusal, match=r"model's w has layout torch\.sparse_coo; call \.to_dense"):
+    with pytest.raises(ImportRefusal, match=r"model's w is a sparse tensor \(sparse_coo\), .* call \.to_dense"):
         import_module(model, (torch.ones(3, 3),))
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import strategies as st
 
-from taso_py.backend import overwrite
+from taso_py.backend import build, overwrite
+from taso_py.backend.bits import PLAIN
 from taso_py.executors import open_pool
 from taso_py.frontend import import_module, importer
-from taso_py.fuzz import campaign
+from taso_py.frontend.dialect import movement, strides
+from taso_py.frontend.higher_order import writing_call
+from taso_py.fuzz import campaign, check
 from taso_py.fuzz.__main__ import main
 from taso_py.fuzz.campaign import BATCH, Tally, run, run_batch
-from taso_py.fuzz.check import Checker, DiscrepancyError, Outcome
+from taso_py.fuzz.check import CALLED_ONE_IN, Checker, DiscrepancyError, Outcome
 from taso_py.fuzz.draft import Case, Draft
 from taso_py.fuzz.excerpts import add_excerpt, known_rules
+from taso_py.fuzz.kinds import COMPLEX, HOOKS, THREADS, WRITING
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
@@ -50,6 +57,7 @@ def test_random_models_pass() -> None:
     tally = _tally(36, 0)
     assert [str(failure) for failure in tally.failures] == []
     assert tally.tried == 36
+    assert {COMPLEX, THREADS} <= tally.kinds.keys()
     assert tally.rules
     assert tally.kernels
 
@@ -60,6 +68,85 @@ def test_many_random_models_pass(seed: int) -> None:
     tally = _tally(200, seed)
     assert [str(failure) for failure in tally.failures] == []
     assert tally.kernels
+
+
+@pytest.mark.parametrize("kind", [WRITING, HOOKS])
+def test_models_of_other_kinds_pass(kind: str) -> None:
+    tally = run_batch(1, 6, kind)
+    assert [str(failure) for failure in tally.failures] == []
+    assert tally.kinds[kind]
+
+
+CONJUGATE = """
+import torch
+
+def model():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.view_as_real((x * 2).conj().resolve_conj())
+    return Model().eval(), (torch.polar(torch.ones(3), torch.arange(3.0)).conj(),)
+"""
+
+
+def test_a_conjugate_that_is_not_resolved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(CONJUGATE, is_smooth=True)
+    assert Checker([]).check(case, 0).refused == ""
+    monkeypatch.setattr(importer, "bits_of", lambda tensor: PLAIN)
+    monkeypatch.setattr(movement, "bits_of", lambda tensor: PLAIN)
+    monkeypatch.setattr(strides, "may_have_bits", lambda value: False)
+    with pytest.raises(DiscrepancyError, match="view_as_real doesn't work on unresolved"):
+        Checker([]).check(case, 0)
+
+
+OVERLAPPING = """
+import torch
+import taso_py.fuzz.writing
+
+def model():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            y = x * 2
+            torch.ops.taso_fuzz.scale(y[1:], 3.0)
+            return y, y.sum()
+    return Model().eval(), (torch.linspace(-2, 2, 12).view(3, 4),)
+"""
+
+
+def test_a_write_to_another_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(OVERLAPPING, is_smooth=True)
+    assert Checker([]).check(case, 0).refused == ""
+
+    def elsewhere(*args: Any, **kwargs: Any) -> Any:
+        call = writing_call(*args, **kwargs)
+        ((base, shape, stride, offset),) = call.op.views
+        return replace(call, op=replace(call.op, views=((base, shape, stride, offset - 4),)))
+
+    monkeypatch.setattr(importer, "writing_call", elsewhere)
+    with pytest.raises(DiscrepancyError, match="as imported: the results differ"):
+        Checker([]).check(case, 0)
+
+
+def test_a_result_that_threads_disturb_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that keeps what it computes in itself between two of its calls."""
+    kept: dict[str, Any] = {}
+
+    def shared(*args: Any, **kwargs: Any) -> Any:
+        built = build(*args, **kwargs)
+
+        def forward(x: Any) -> Any:
+            kept["x"] = x
+            if threading.current_thread() is not threading.main_thread():
+                time.sleep(0.001)
+                kept["x"] = kept["x"] + 1
+            return built(kept["x"])
+
+        return forward
+
+    checker, case = Checker([]), Case(TEXT, is_smooth=True)
+    assert THREADS in checker.check(case, CALLED_ONE_IN).kinds
+    monkeypatch.setattr(check, "build", shared)
+    with pytest.raises(DiscrepancyError, match="called at once"):
+        checker.check(case, CALLED_ONE_IN)
 
 
 def test_the_seed_decides() -> None:
@@ -139,7 +226,7 @@ def test_an_exception_that_is_no_refusal_is_found(monkeypatch: pytest.MonkeyPatc
         Checker([]).check(Case(TEXT, is_smooth=True), 0)
 
 
-def _dies(number: int, count: int) -> Tally:
+def _dies(number: int, count: int, kind: str) -> Tally:
     if number == BATCH:
         os._exit(1)
     return Tally(tried=count)
@@ -158,7 +245,7 @@ def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: py
 
 def test_a_batch_without_models_is_a_failure_and_ends_no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     @st.composite
-    def broken(draw: st.DrawFn) -> Case:
+    def broken(draw: st.DrawFn, kind: str) -> Case:
         draw(st.integers())
         raise RuntimeError("cannot draw")
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from torch._ops import OpOverload
+
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.schema import bind, overload_named
@@ -89,6 +91,8 @@ def opaque_row(rows: Mapping[str, OpaqueRow]) -> Row:
 
         positional = [decoded(argument) for argument in op.arguments]
         keywords = {name: decoded(argument) for name, argument in op.keywords}
-        return found(w, OpaqueCall(op.target, bind(overload_named(op.target), positional, keywords), node))
+        overload = overload_named(op.target)
+        assert isinstance(overload, OpOverload), "operators of higher order have no rows"
+        return found(w, OpaqueCall(op.target, bind(overload, positional, keywords), node))
 
     return row

@@ -43,8 +43,8 @@ def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[
         # alpha != 1 multiplies and adds with one rounding where the processor can; two operators would round twice.
         call.require(call.arguments.get("alpha", 1) == 1)
         dtype = call.types[0].dtype
-        # On booleans + and * are or and and.
-        call.require(dtype is not DType.BOOL)
+        # On booleans + and * are or and and. A product of complex numbers is rounded by the order of its operands.
+        call.require(dtype is not DType.BOOL and not dtype.is_complex)
         return apply(op, promoted(call[left], dtype), promoted(call[right], dtype))
 
     return row

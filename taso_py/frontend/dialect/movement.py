@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from taso_py.backend.bits import PLAIN, bits_of
 from taso_py.frontend.call import Call, Result, apply, negative
 from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
@@ -164,8 +165,11 @@ def _copy(call: Call) -> Result:
 
 def _clone(call: Call) -> Result:
     x, (result,) = call.value("self"), call.results
-    if result is not None and call.layouts[x].stride() == result.stride():
+    operand = call.layouts[x]
+    if result is not None and operand.stride() == result.stride() and bits_of(operand) == bits_of(result):
         return x
+    # A copy is how an export resolves a conjugate; no rule may remove it.
+    call.require(bits_of(operand) == PLAIN)
     call.require(call["memory_format"] in (None, torch.preserve_format, torch.contiguous_format))
     return apply(Contiguous(), x)
 

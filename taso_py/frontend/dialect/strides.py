@@ -1,4 +1,4 @@
-"""Import of calls whose result depends on how their operand lies in memory.
+"""Import of calls whose result depends on how their operand lies in memory, or that refuse a conjugate view.
 
 Invariant: such a call gets its operand in the order in which it was written down here, whatever a rewrite of what comes
 before does to layouts: an opaque ``contiguous``, which no rule removes and which costs nothing where it is one already.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from taso_py.backend.bits import may_have_bits
 from taso_py.backend.tensors import encode
 from taso_py.frontend.call import Call, Result, apply
 from taso_py.frontend.dialect.movement import permuted
@@ -33,6 +34,14 @@ def _contiguous(x: Value) -> Value:
     return apply(Opaque("aten.contiguous.default", (Ref(0),), (x.type,)), x)
 
 
+def without_bits(x: Value) -> Value:
+    """The value, resolved if it might be a conjugate or negative view after a rewrite; as it is otherwise."""
+    if may_have_bits(x):
+        for target in ("aten.resolve_conj.default", "aten.resolve_neg.default"):
+            x = apply(Opaque(target, (Ref(0),), (x.type,)), x)
+    return x
+
+
 def _as_strided(call: Call) -> Result:
     """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
     x = call.value("self")
@@ -48,7 +57,7 @@ def _as_strided(call: Call) -> Result:
         elements = elements * extent
     call.require(order is not None and (0 in size or is_never_negative(elements - 1 - last)))
     rank = x.type.rank
-    dense = _contiguous(permuted(x, [axis - rank for axis in order or ()]))
+    dense = _contiguous(permuted(without_bits(x), [axis - rank for axis in order or ()]))
     arguments = (Ref(0), tuple(size), tuple(stride), offset)
     return apply(Opaque("aten.as_strided.default", arguments, call.types), dense)
 
@@ -74,13 +83,18 @@ def _reinterpreted(call: Call) -> Result:
     x = call.value("self")
     call.require(call.layouts[x].is_contiguous())
     others = [encode(value) for name, value in call.arguments.items() if name != "self"]
-    return apply(Opaque(str(call.overload), (Ref(0), *others), call.types), _contiguous(x))
+    return apply(Opaque(str(call.overload), (Ref(0), *others), call.types), _contiguous(without_bits(x)))
+
+
+def _as_real(call: Call) -> Result:
+    return apply(Opaque(str(call.overload), (Ref(0),), call.types), without_bits(call.value("self")))
 
 
 ROWS: Mapping[str, Callable[[Call], Result]] = {
     "aten.as_strided.default": _as_strided,
     "aten.view.dtype": _reinterpreted,
     "aten.view_as_complex.default": _reinterpreted,
+    "aten.view_as_real.default": _as_real,
 }
 """One row per ATen overload."""
 

@@ -1,0 +1,69 @@
+"""The conjugate and the negative bit: tensors that are read as the conjugate, or the negative, of what is in memory.
+
+PyTorch's operators resolve them where they must, so a bit never changes a result; but calls that reinterpret memory
+refuse it, and callers see it. A program's inputs and weights have none: they are resolved where they come in.
+
+Invariant: the numbers of a tensor are the same whichever bits it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.schema import may_alias, overload_named
+from taso_py.ir.node import Value
+from taso_py.ops.elementwise import Cast
+from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.opaque import Opaque
+
+aten = torch.ops.aten
+
+Bits: TypeAlias = tuple[bool, bool]
+"""Whether a tensor is a conjugate view, and whether it is a negative one."""
+PLAIN: Bits = (False, False)
+VIEWING = (("aten.conj_physical.default", "aten._conj.default"), ("aten.neg.default", "aten._neg_view.default"))
+"""For each bit, the operators that make of a tensor without it one with the same numbers that has it."""
+_CARRYING = (Cast, Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice)
+"""Operators whose result may have the bits of an operand, for some layouts or after a rewrite."""
+
+
+def bits_of(tensor: Tensor) -> Bits:
+    """The bits of a tensor, real or fake."""
+    return tensor.is_conj(), tensor.is_neg()
+
+
+def resolved(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy with the same numbers if it has a bit."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg()
+    return tensor
+
+
+def memory_of(tensor: Tensor) -> Tensor:
+    """What lies in memory where a tensor is, as a tensor without bits."""
+    memory = tensor.conj() if tensor.is_conj() else tensor
+    return aten._neg_view.default(memory) if memory.is_neg() else memory
+
+
+def all_resolved(tree: Any) -> Any:
+    """A tree of values, its strided tensors resolved."""
+    return pytree.tree_map_only(Tensor, lambda leaf: resolved(leaf) if leaf.layout is torch.strided else leaf, tree)
+
+
+def may_have_bits(value: Value) -> bool:
+    """Whether a value of a graph may have a bit, however what comes before it is rewritten."""
+    stack, seen = [value.node], {value.node}
+    while stack:
+        node = stack.pop()
+        op = node.op
+        if isinstance(op, Opaque) and any(op.target == setting for _, setting in VIEWING):
+            return True
+        if isinstance(op, _CARRYING) or (isinstance(op, Opaque) and may_alias(overload_named(op.target))):
+            new = {operand.node for operand in node.inputs} - seen
+            seen |= new
+            stack += new
+    return False

@@ -1,0 +1,301 @@
+"""Higher-order operators: calls that write to their arguments, and calls that take graphs.
+
+An export takes plain wrappers apart (checkpoints, modes of autograd and autocast, nested compilation). What is left are
+calls of custom operators that write, in a form without writes that PyTorch makes of them, and operators with graphs
+inside: control flow and flexible attention.
+
+Invariant: the imported node makes the original's call, on operands that lie in memory as the original's do; what a call
+writes to is a copy of its own, and what it has become is a result.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._higher_order_ops.flex_attention import sdpa_dense
+from torch._library.utils import is_out
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.bits import bits_of
+from taso_py.backend.schema import bind, is_mutable, is_trusted, may_alias, written_arguments
+from taso_py.backend.tensors import NO_TENSOR, encode
+from taso_py.frontend.dialect.creation import FULL
+from taso_py.frontend.dialect.strides import memory_order
+from taso_py.frontend.opaque import Template
+from taso_py.frontend.sizes import Sizes
+from taso_py.frontend.source import refuse, type_of
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value, make
+from taso_py.ir.operator import AttributeValue, Ref
+from taso_py.ir.text import print_graph
+from taso_py.ops.opaque import Opaque, View
+
+WRITING: Any = torch.ops.higher_order.auto_functionalized_v2
+"""What an export makes of a call of a custom operator that writes to its arguments."""
+_COPY = "write to a copy, and copy that back with PyTorch's own operators"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A higher-order call as a node: what it computes, of what, and fake tensors that show its results."""
+
+    op: Opaque
+    inputs: Sequence[Value]
+    results: Sequence[Tensor | None]
+
+
+def writing_call(
+    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, layouts: Mapping[Value, Tensor], sizes: Sizes
+) -> Imported:
+    """A call of an operator that writes to its arguments, which are copied before.
+
+    Raises:
+        ImportRefusal: what it writes to has no form in the graph.
+    """
+    overload, keywords = fx_node.args[0], dict(fx_node.kwargs)
+    if not isinstance(overload, OpOverload):
+        refuse(fx_node, "writes to its arguments", "use operators that return new tensors")
+    bases: Any = keywords.pop("_all_bases")
+    names = written_arguments(overload)
+    template = Template(fx_node, env)
+    if is_out(overload):
+        return _out_call(fx_node, overload, names, keywords, template, sizes)
+    written = [template(base) for base in bases]
+    for value in template.inputs:
+        if memory_order(layouts[value]) is None:
+            refuse(fx_node, "writes to a tensor with gaps or overlaps in memory", "clone it before")
+    views = _Views(fx_node, keywords, [layouts[value] for value in template.inputs])
+    targets = {name: views.argument(name) for name in names}
+    given = {name: template(value) for name, value in keywords.items()}
+    given |= {name: views.reference(target, len(template.inputs)) for name, target in targets.items()}
+    results = [item if isinstance(item, Tensor) else None for item in fx_node.meta["val"]]
+    op = Opaque(
+        str(overload),
+        (),
+        _types(fx_node, results, sizes),
+        tuple(given.items()),
+        is_pure=False,
+        written=tuple(range(len(written))),
+        views=tuple(views.found),
+    )
+    return Imported(op, template.inputs, results)
+
+
+def _types(fx_node: fx.Node, results: Sequence[Tensor | None], sizes: Sizes) -> tuple[Any, ...]:
+    return tuple(NO_TENSOR if result is None else type_of(fx_node, result, sizes) for result in results)
+
+
+def _out_call(
+    fx_node: fx.Node,
+    overload: OpOverload,
+    names: Sequence[str],
+    keywords: dict[str, Any],
+    template: Template,
+    sizes: Sizes,
+) -> Imported:
+    """A call that writes its results to given tensors without reading them: new ones here."""
+    val: Any = fx_node.meta["val"]
+    results: list[Tensor] = list(val) if isinstance(val, list | tuple) else [val]
+    types = _types(fx_node, results, sizes)
+    given: dict[str, AttributeValue] = {}
+    for name, type_, result in zip(names, types, results, strict=True):
+        for what in ("size", "stride", "dtype", "device"):
+            keywords.pop(f"_{name}_{what}")
+        if not result.is_contiguous():
+            refuse(fx_node, "writes its result to a tensor that is not contiguous", _COPY)
+        made = (("dtype", type_.dtype), ("device", encode(result.device)))
+        given[name] = template.refer(make(Opaque(FULL, (type_.dims, 0), (type_,), made)).value)
+    given |= {name: template(value) for name, value in keywords.items()}
+    op = Opaque(
+        str(overload), (), (*types, *types), tuple(given.items()), is_pure=False, written=tuple(range(len(names)))
+    )
+    return Imported(op, template.inputs, [*results, *results])
+
+
+class _Views:
+    """The tensors that a call writes to, as views of what is copied for it."""
+
+    def __init__(self, fx_node: fx.Node, keywords: dict[str, Any], bases: Sequence[Tensor]) -> None:
+        self.found: list[View] = []
+        self._node, self._keywords, self._bases = fx_node, keywords, bases
+
+    def argument(self, name: str) -> Any:
+        """What an argument is: None, a base by its number, a view, or a list of such."""
+        if f"_{name}_length" not in self._keywords:
+            return self._view(f"_{name}")
+        length: Any = self._keywords.pop(f"_{name}_length")
+        return None if length is None else [self._view(f"_{name}_{place}") for place in range(length)]
+
+    def reference(self, target: Any, inputs: int) -> AttributeValue:
+        """What stands for it in a call with so many inputs, which views follow."""
+        if isinstance(target, list):
+            return tuple(self.reference(item, inputs) for item in target)
+        if not isinstance(target, tuple):
+            return None if target is None else Ref(target)
+        self.found.append(target)
+        return Ref(inputs + len(self.found) - 1)
+
+    def _view(self, prefix: str) -> int | View | None:
+        told = {what: self._keywords.pop(key) for what in _VIEW_INFO if (key := f"{prefix}_{what}") in self._keywords}
+        index = told["base_index"]
+        if len(told) == 1 or "alias" in told:
+            return index
+        base = self._bases[index]
+        size, stride = list(base.shape), list(base.stride())
+        numbers = (*size, *stride, *pytree.tree_leaves(told))
+        if not all(isinstance(number, int) for number in numbers) or base.storage_offset():
+            refuse(self._node, "writes to a part of a tensor of open sizes, or of a part itself", _COPY)
+        if "slice_dim" in told:
+            axis, start, end = (told[what] for what in ("slice_dim", "slice_start", "slice_end"))
+            size[axis], offset = end - start, start * stride[axis]
+        else:
+            size, stride, offset = (list(told["size"]), list(told["stride"]), told["storage_offset"])
+        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if offset < 0 or (0 not in size and last >= base.numel()):
+            refuse(self._node, "writes to memory beyond a tensor", _COPY)
+        return index, tuple(size), tuple(stride), offset
+
+
+_VIEW_INFO = (
+    *("base_index", "alias", "size", "stride", "storage_offset"),
+    *("slice_dim", "slice_start", "slice_end"),
+)
+
+
+def check_written_views(graph: fx.Graph) -> None:
+    """Refuses custom operators that PyTorch gives a form without writes that is another one.
+
+    So it does where they write to a view of another type or to a conjugate, or read memory that they write to by way of
+    another argument.
+
+    Raises:
+        ImportRefusal: there is one.
+    """
+    for node in graph.nodes:
+        overload = node.target
+        if not isinstance(overload, OpOverload) or is_trusted(overload) or not is_mutable(overload):
+            continue
+        given = bind(overload, node.args, node.kwargs)
+        written = [tensor for name in written_arguments(overload) for tensor in _tensors(given.pop(name))]
+        if any(map(_is_reinterpreted, written)):
+            refuse(node, "writes to a view of another type, or to a conjugate", _COPY)
+        if {_viewed(tensor) for tensor in _tensors(given)} & {_viewed(tensor) for tensor in written}:
+            refuse(node, "reads what it writes to by way of another argument", "clone what it reads")
+
+
+def _tensors(argument: Any) -> list[fx.Node]:
+    return [leaf for leaf in pytree.tree_leaves(argument) if isinstance(leaf, fx.Node)]
+
+
+def _source(node: fx.Node) -> fx.Node | None:
+    """What a value may be a view of."""
+    call = node.all_input_nodes[0] if node.target is operator.getitem else node
+    overload: Any = call.target
+    is_view = isinstance(overload, OpOverload) and is_trusted(overload) and may_alias(overload)
+    return call.all_input_nodes[0] if is_view and call.all_input_nodes else None
+
+
+def _viewed(node: fx.Node) -> fx.Node:
+    """The value that others are views of."""
+    while (source := _source(node)) is not None:
+        node = source
+    return node
+
+
+def _is_reinterpreted(node: fx.Node) -> bool:
+    """Whether a value is read from memory of another value in another way."""
+    while (source := _source(node)) is not None:
+        one, other = node.meta.get("val"), source.meta.get("val")
+        if isinstance(one, Tensor) and isinstance(other, Tensor) and node.target not in _MAY_COPY:
+            is_alike = one.dtype is other.dtype and bits_of(one) == bits_of(other)
+            if not is_alike:
+                return True
+        node = source
+    return False
+
+
+_MAY_COPY = frozenset(
+    getattr(packet, name)
+    for packet in (torch.ops.aten.to, torch.ops.aten.resolve_conj, torch.ops.aten.resolve_neg)
+    for name in packet.overloads()
+)
+
+
+def nested_call(
+    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule], Graph]
+) -> Imported:
+    """A call of an operator that takes graphs, which are part of what it computes.
+
+    Raises:
+        ImportRefusal: it has no form in the graph.
+    """
+    called, val = fx_node.target, fx_node.meta.get("val")
+    if not isinstance(called, HigherOrderOperator) or not isinstance(val, list | tuple):
+        refuse(fx_node, "is no operator that the graph has a form for", "write it with tensor operators")
+    template = Template(fx_node, env)
+
+    def encoded(argument: Any) -> AttributeValue:
+        match argument:
+            case fx.Node() if argument.op == "get_attr":
+                return f"graph:{_written(fx_node, argument, imported)}"
+            case dict():
+                return f"dict:{_json(fx_node, argument)}"
+            case tuple():
+                return ("tuple:", *map(encoded, argument))
+            case list():
+                return tuple(map(encoded, argument))
+            case _:
+                return template(argument)
+
+    results = [item if isinstance(item, Tensor) else None for item in val]
+    keywords = tuple((name, encoded(value)) for name, value in fx_node.kwargs.items())
+    arguments, types = tuple(map(encoded, fx_node.args)), _types(fx_node, results, sizes)
+    op = Opaque(f"higher_order.{called.name()}", arguments, types, keywords, is_pure=False)
+    return Imported(op, template.inputs, results)
+
+
+def _json(fx_node: fx.Node, argument: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(argument))
+    except (TypeError, ValueError) as error:
+        refuse(fx_node, f"takes options that cannot be kept ({error})", "pass plain numbers and strings")
+
+
+def _written(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:
+    """A graph that a call takes, as text; its first line says in what it returns its results."""
+    owner = fx_node.graph.owning_module
+    module = None if owner is None else owner.get_submodule(str(attribute.target))
+    if not isinstance(module, fx.GraphModule):
+        refuse(fx_node, "takes something that is neither tensor nor graph", "write it with tensor operators")
+    *_, end = module.graph.nodes
+    result: Any = end.args[0]
+    kind = "tuple" if isinstance(result, tuple) else "list" if isinstance(result, list) else "one"
+    return f"{kind}\n{print_graph(imported(module))}"
+
+
+def without_attention_operator(module: nn.Module) -> nn.Module:
+    """A module in which flexible attention is computed by plain operators, as it is without compilation.
+
+    There is no form for the operator in files. Other modules are returned as they are.
+    """
+    operation: Any = torch.ops.higher_order.flex_attention
+    if not isinstance(module, fx.GraphModule) or all(node.target is not operation for node in module.graph.nodes):
+        return module
+    module = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in module.graph.nodes:
+        if node.target is operation:
+            node.target = _attention
+    module.recompile()
+    return module
+
+
+def _attention(*args: Any, **kwargs: Any) -> Any:
+    return sdpa_dense(*args, **kwargs)

@@ -1,0 +1,51 @@
+"""Custom operators that write to their arguments, registered for random models to call.
+
+Invariant: none reads by one argument what it writes to by another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+NAMESPACE = "taso_fuzz"
+
+
+@torch.library.custom_op(f"{NAMESPACE}::scale", mutates_args=("x",))
+def scale(x: Tensor, factor: float) -> None:
+    """Multiplies in place."""
+    x.mul_(factor)
+
+
+@torch.library.custom_op(f"{NAMESPACE}::put", mutates_args=("out",))
+def put(x: Tensor, out: Tensor) -> None:
+    """Writes the mean of a tensor to all of another one."""
+    out.copy_(x.double().mean().to(out.dtype).expand_as(out))
+
+
+@torch.library.custom_op(f"{NAMESPACE}::spread", mutates_args=("xs",))
+def spread(xs: Sequence[Tensor], by: float) -> None:
+    """Adds to several tensors."""
+    for place, x in enumerate(xs):
+        x.add_(by + place)
+
+
+@torch.library.custom_op(f"{NAMESPACE}::exchange", mutates_args=("x", "y"))
+def exchange(x: Tensor, y: Tensor) -> None:
+    """Halves one tensor and negates another one."""
+    x.mul_(0.5)
+    y.neg_()
+
+
+@torch.library.custom_op(f"{NAMESPACE}::tally", mutates_args=("total",))
+def tally(total: Tensor, x: Tensor) -> Tensor:
+    """Adds to one tensor; returns the double of another one."""
+    total.add_(1)
+    return x * 2
+
+
+@tally.register_fake
+def _(total: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(x * 2)

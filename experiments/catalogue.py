@@ -11,6 +11,7 @@ from experiments import (
     ablation,
     correctness,
     end_to_end,
+    engines,
     faults,
     fidelity,
     generation,
@@ -32,7 +33,7 @@ MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
     *(tiles, fidelity, memory_formats),
-    *(end_to_end, headroom),
+    *(end_to_end, engines, headroom),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )

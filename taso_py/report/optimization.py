@@ -36,6 +36,16 @@ class Speedup:
 
 
 @dataclass(frozen=True)
+class EngineSpeedups:
+    """The speed-ups of one engine over the original, in the race of all; the best graph counts where it ran several."""
+
+    unchanged: Speedup | None = None
+    """Of the unchanged graph."""
+    rewritten: Speedup | None = None
+    """Of the best graph that rules made; None where none was timed."""
+
+
+@dataclass(frozen=True)
 class Report:
     """What was done to a model and what was measured."""
 
@@ -90,6 +100,8 @@ class Report:
     `taso_py.cost.contention.Contention`."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds that each phase took, by name, in order; of a saved result, all before it was saved."""
+    engines: Mapping[str, EngineSpeedups] = field(default_factory=dict[str, "EngineSpeedups"])
+    """What each engine made of the model in the first race, by name; several with `runtime` auto or inductor."""
     notes: tuple[str, ...] = ()
     """What the reader should know: no gain, a candidate refused, a runtime that was not available."""
     saved: str | None = None
@@ -124,6 +136,10 @@ class Report:
             yield Text.assemble((f"{name:<9}", "dim"), text)
         # Numbers stay whole where the terminal is narrower; it breaks the lines then.
         yield from console.render(self._table(), options.update(max_width=max(options.max_width, TABLE_WIDTH)))
+        if len(self.engines) > 1:
+            yield from console.render(
+                self._engines_table(), options.update(max_width=max(options.max_width, TABLE_WIDTH))
+            )
         yield Text.assemble(("rules    ", "dim"), self._rules_text())
         if self.kernels:
             listed = ", ".join(f"{name} x{count}" for name, count in self.kernels.items())
@@ -166,6 +182,16 @@ class Report:
             table.add_row("peak memory", *map(mebibytes, self.peak_bytes), "", "of a call, beside weights and inputs")
         errors = f"{self.original_error:.1e}", f"{self.error:.1e}"
         table.add_row("error", *errors, "", "relative, against float64")
+        return table
+
+    def _engines_table(self) -> Table:
+        """What each engine made of the model."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for header in ("engines", "unchanged graph", "", "with rules", ""):
+            table.add_column(header, justify="left" if header == "engines" else "right", no_wrap=True)
+        for name, made in self.engines.items():
+            cells = [_with_interval(speedup) for speedup in (made.unchanged, made.rewritten)]
+            table.add_row(f"  {name}", *cells[0], *cells[1])
         return table
 
     @property
@@ -221,3 +247,10 @@ def _time(ms: float) -> str:
 def _rate(rate: float) -> str:
     """Calls a second for people."""
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
+
+
+def _with_interval(speedup: Speedup | None) -> tuple[str, str]:
+    """A speed-up and its interval for people."""
+    if speedup is None:
+        return "", ""
+    return f"{speedup.median:.3f}x", f"{speedup.low:.3f} to {speedup.high:.3f}"

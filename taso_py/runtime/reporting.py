@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from torch import fx, nn
@@ -26,7 +26,7 @@ from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.ir.types import DType
-from taso_py.report.optimization import Report, Speedup
+from taso_py.report.optimization import EngineSpeedups, Report, Speedup
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.runtime.profile_trace import peak_bytes
@@ -136,6 +136,7 @@ def report_of(found: Found) -> Report:
         memory_bytes=_memory_bytes(winner),
         peak_bytes=found.peaks,
         rounds=speedup.rounds,
+        engines={} if withheld else _engines(judgement),
         timed={name: median(times) * 1e3 for name, times in judgement.first.times.items() if times},
         environment=Environment.current(program.device).as_dict(),
         contention=judgement.final.contention.as_dict(),
@@ -147,6 +148,22 @@ def report_of(found: Found) -> Report:
             *_doubts(found, is_told=withheld is None),
         ),
     )
+
+
+def _engines(judgement: Judgement) -> dict[str, EngineSpeedups]:
+    """What each engine made of the model in the first race."""
+    found: dict[str, EngineSpeedups] = {}
+    for name, contestant in judgement.contestants.items():
+        if not judgement.first.times[name]:
+            continue
+        ratio = judgement.first.ratio(name)
+        speedup = Speedup(ratio.median, ratio.low, ratio.high)
+        known = found.setdefault(contestant.engine, EngineSpeedups())
+        if not contestant.is_rewritten:
+            found[contestant.engine] = replace(known, unchanged=speedup)
+        elif known.rewritten is None or speedup.median > known.rewritten.median:
+            found[contestant.engine] = replace(known, rewritten=speedup)
+    return found
 
 
 def _doubts(found: Found, *, is_told: bool) -> Iterator[str]:

@@ -22,17 +22,21 @@ from torch.utils import _pytree as pytree
 from taso_py.ir.errors import TasoError
 
 
-class GradientError(TasoError):
+class FrozenError(TasoError):
+    """Something that a frozen result does not do."""
+
+
+class GradientError(FrozenError):
     """A gradient that is asked of a frozen result."""
-
-
-class CopyError(TasoError):
-    """A copy of a frozen result that cannot be made."""
 
 
 NO_GRADIENTS = (
     "an optimized module is frozen and has no gradients; call the original module where an argument requires "
     "gradients, or detach the argument"
+)
+NO_CAST = (
+    "an optimized module is for one element type and device, which its kernels' weights are packed for; optimize the "
+    "model cast or moved instead"
 )
 NO_PICKLE = (
     "an optimized module cannot be pickled, since its kernels hold weights packed for this machine; save it with "
@@ -121,8 +125,17 @@ class _Refusal(torch.autograd.Function):
 class FrozenModule(fx.GraphModule):
     """A graph module that can be copied, but not pickled: its code names functions that only this process has."""
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What casts and moves go through; those that change nothing are let through."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            empty = tensor.detach().new_empty(0)
+            found = fn(empty)
+            if (found.dtype, found.device) != (empty.dtype, empty.device):
+                raise FrozenError(NO_CAST)
+        return super()._apply(fn, recurse)
+
     def __reduce__(self) -> NoReturn:
-        raise CopyError(NO_PICKLE)
+        raise FrozenError(NO_PICKLE)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
         """A module with tensors of its own, but for those that kernels have packed, which nobody writes to."""
@@ -152,7 +165,7 @@ class FrozenRunner:
         return self._run(*args, **kwargs)
 
     def __reduce__(self) -> NoReturn:
-        raise CopyError(NO_PICKLE)
+        raise FrozenError(NO_PICKLE)
 
     def __copy__(self) -> Self:
         """The runner itself, since it cannot be changed."""

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from taso_py.backend import build, fold
-from taso_py.backend.frozen import CopyError, FrozenRunner, GradientError
+from taso_py.backend.frozen import FrozenError, FrozenRunner, GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
@@ -129,7 +129,7 @@ COPIES: Sequence[Callable[[Any], Any]] = (lambda f: f, copy.copy, copy.deepcopy)
 @pytest.mark.parametrize("copied", COPIES)
 def test_pickling_is_refused_at_once(frozen: Callable[..., Any], copied: Callable[[Any], Any]) -> None:
     for act in (pickle.dumps, lambda f: torch.save(f, io.BytesIO()), lambda f: pickle.dumps({"inside": [f]})):
-        with pytest.raises(CopyError, match=r"cannot be pickled.*output=FOLDER.*taso_py\.load\(FOLDER\)$"):
+        with pytest.raises(FrozenError, match=r"cannot be pickled.*output=FOLDER.*taso_py\.load\(FOLDER\)$"):
             act(copied(frozen))
 
 
@@ -139,6 +139,23 @@ def test_copies_are_frozen_too(frozen: Callable[..., Any], copied: Callable[[Any
     assert torch.equal(twin(X), frozen(X))
     with pytest.raises(GradientError):
         twin(leaf()).sum().backward()
+
+
+@pytest.mark.parametrize("kind", [plain, planned])
+def test_casts_and_moves_are_refused_unless_they_change_nothing(kind: Callable[..., fx.GraphModule]) -> None:
+    layers = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)).eval()
+    module = kind(layers, X)
+    wanted = module(X)
+    for act in (
+        nn.Module.half,
+        nn.Module.double,
+        lambda m: m.to("meta"),
+        lambda m: nn.Sequential(m).to(torch.bfloat16),
+    ):
+        with pytest.raises(FrozenError, match="one element type and device"):
+            act(module)
+    for act in (nn.Module.float, nn.Module.cpu, nn.Module.share_memory, lambda m: m.to(X)):
+        assert torch.equal(act(module)(X), wanted)
 
 
 def test_state_is_copied_by_deepcopy() -> None:

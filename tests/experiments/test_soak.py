@@ -37,7 +37,6 @@ def test_every_answer_counts(
 ) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(soak, "taso", backend)
-    monkeypatch.setattr(soak, "GROWTH", 10.0)
     assert soak.main(["--minutes", "0.02", "--threads", "2", "--out", str(tmp_path)]) == status
     assert told in capsys.readouterr().err
     with (tmp_path / "soak.csv").open() as file:

@@ -32,8 +32,8 @@ OPTIONS: dict[str, Any] = {"freeze": True, "race_seconds": 0.5, "time_limit": 2.
 BATCHES = (1, 2, 3, 4)
 RELOAD_S, DEPLOY_S = 5.0, 60.0
 """How often weights are loaded, and how often there is a new model, at most so many seconds apart."""
-GROWTH = 0.1
-"""How much more memory the last quarter of the time may take than the second."""
+GROWTH, STEADY_MINUTES = 0.1, 10.0
+"""How much more memory the last quarter of the time may take than the second, if it was not too short to tell."""
 COLUMNS = ("seconds", "resident_mib", "calls", "reloads", "deployments", "failures")
 
 
@@ -224,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for failure in dict.fromkeys(failures[:5]):
         print(failure, file=sys.stderr)
-    return 1 if failures or more > GROWTH else 0
+    grows = more > GROWTH and parsed.minutes >= STEADY_MINUTES
+    return 1 if failures or grows else 0
 
 
 if __name__ == "__main__":

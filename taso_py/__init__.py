@@ -12,6 +12,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from taso_py.compiler import register
+
 if TYPE_CHECKING:
     from taso_py.ir.errors import TasoError
     from taso_py.report.optimization import Report
@@ -34,13 +36,19 @@ _HOMES = {
     "read_database": "taso_py.rules.database",
 }
 
+_USES = ("load", "optimize")
+"""The names with which PyTorch's compiler is imported anyway."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     before = list(warnings.filters)
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        if name in _USES:
+            register()
+        return found
     finally:
         _drop_filters(before)
 

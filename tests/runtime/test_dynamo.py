@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
-import tomllib
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +80,6 @@ def same(module: Callable[..., Any], result: Callable[..., Any], *args: Tensor, 
     found = result(*args)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def test_torch_finds_the_backend_by_its_name() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    group = "torch_dynamo_backends"
-    (name, value), *others = project["entry-points"][group].items()
-    assert (name, others) == ("taso", [])
-    loaded = EntryPoint(name=name, value=value, group=group).load()
-    with pytest.raises(dynamo.BackendError, match="no option 'frieze'"):
-        loaded(None, (), options={"frieze": True})
-
-
-def test_loading_the_backend_imports_nothing_heavy() -> None:
-    script = "import sys, taso_py.compiler; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("freeze", [False, True])

@@ -20,6 +20,7 @@ from taso_py.runtime import dynamo
 from taso_py.runtime.optimize import Options, optimize_source, read_rules
 from taso_py.runtime.predict import predict
 from taso_py.runtime.profile import ProfileOptions, profile_source
+from taso_py.runtime.prospects import Prospects
 from taso_py.runtime.replay import replay_trace
 from taso_py.runtime.source import Source, load_source
 from tests.process_state import changes, process_state
@@ -75,6 +76,12 @@ def from_file(folder: Path) -> None:
 
 
 ENTRIES: tuple[Callable[[Path], None], ...] = (optimize, load, compile_, profile, predict_, replay, from_file)
+
+
+@pytest.fixture(autouse=True)
+def _untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No graph has failed or gained nothing before."""
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def _energy(s: Any, x: Tensor) -> Tensor:
     return -slope
 
 
-def _backward(s: Any, x: Tensor) -> Tensor:
+def _backward(s: Any, x: Tensor) -> Tensor | None:
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
         x.tanh().sum().backward()

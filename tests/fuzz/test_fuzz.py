@@ -114,7 +114,7 @@ def model():
 
 def test_a_write_to_another_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(OVERLAPPING, is_smooth=True)
-    assert Checker([]).check(case, 0).refused == ""
+    assert Checker([]).check(case, 1).refused == ""
 
     def elsewhere(*args: Any, **kwargs: Any) -> Any:
         call = writing_call(*args, **kwargs)
@@ -123,7 +123,7 @@ def test_a_write_to_another_place_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(importer, "writing_call", elsewhere)
     with pytest.raises(DiscrepancyError, match="as imported: the results differ"):
-        Checker([]).check(case, 0)
+        Checker([]).check(case, 1)
 
 
 def test_a_result_that_threads_disturb_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +132,17 @@ def test_a_result_that_threads_disturb_is_found(monkeypatch: pytest.MonkeyPatch)
 
     def shared(*args: Any, **kwargs: Any) -> Any:
         built = build(*args, **kwargs)
+        forward = built.forward
 
-        def forward(x: Any) -> Any:
+        def disturbed(x: Any) -> Any:
             kept["x"] = x
             if threading.current_thread() is not threading.main_thread():
                 time.sleep(0.001)
                 kept["x"] = kept["x"] + 1
-            return built(kept["x"])
+            return forward(kept["x"])
 
-        return forward
+        built.forward = disturbed
+        return built
 
     checker, case = Checker([]), Case(TEXT, is_smooth=True)
     assert THREADS in checker.check(case, CALLED_ONE_IN).kinds

@@ -82,10 +82,12 @@ def _form(node: fx.Node) -> _Form | None:
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload) or not is_trusted(target):
         return None
-    function = in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
-    # A product of complex numbers is rounded by the order of its operands.
     type_: TensorType | None = node.meta.get(TYPE)
-    commutes = target in _COMMUTE and not node.kwargs and type_ is not None and not type_.dtype.is_complex
+    if type_ is not None and type_.dtype.is_complex:
+        # Products are rounded by the order of operands, and otherwise in place where operands lie in another order.
+        return None
+    function = in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
+    commutes = target in _COMMUTE and not node.kwargs
     return None if function is None else _Form(function, 0, range(min(len(node.args), 1 + commutes)))
 
 

@@ -57,9 +57,9 @@ def in_place_calls(module: fx.GraphModule) -> list[str]:
         # Of a product either operand, the second only if it has the result's type.
         (lambda _, x: x * torch.tanh(x), ["mul_"]),
         (lambda _, x: x - torch.tanh(x), []),
-        # Of complex numbers the first only: it is rounded by the order of its operands.
+        # Products of complex numbers are rounded otherwise in place.
         (lambda _, x: torch.complex(x, x) * torch.polar(x, x + 1).exp(), []),
-        (lambda _, x: torch.polar(x, x + 1).exp() * torch.complex(x, x), ["mul_"]),
+        (lambda _, x: torch.polar(x, x + 1).exp() * torch.complex(x, x), []),
         (lambda _, x: x * torch.tanh(x[:1]), []),
         (lambda _, x: torch.tanh(x) * torch.tanh(x[:1]), ["mul_"]),
         # Views: a reshape may be overwritten, and what it shows must be dead too.

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.chance import uniform
-from taso_py.backend.onnx import onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.clock import Latency
 from taso_py.cost.idle import until_idle
-from taso_py.engines.session import SessionEngine, bytes_of
+from taso_py.engines.session import OnnxModel, SessionEngine, bytes_of
 from taso_py.engines.tiles import reads
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as, remake
@@ -55,7 +54,7 @@ class SessionCall:
             TasoError: the engine refuses it.
         """
         self.copies = _copies(nodes, ring_bytes)
-        model, operands = _model(nodes, self.copies)
+        model, operands = _model(engine, nodes, self.copies)
         self._run = engine.bound(model, operands)
         until_idle()
 
@@ -81,7 +80,7 @@ def reorder_split(engine: SessionEngine, nodes: Sequence[Node], ring_bytes: int)
         TasoError: the engine refuses it.
     """
     copies = _copies(nodes, ring_bytes)
-    model, operands = _model(nodes, copies)
+    model, operands = _model(engine, nodes, copies)
     until_idle()
     times = engine.profile(model, operands, PROFILED_RUNS)
     inside, before, after = (sum(t.seconds for t in times if t.reorders == way) / copies for way in ("", "in", "out"))
@@ -135,7 +134,7 @@ def _leaf(value: Value, type_: TensorType, place: int) -> Value:
 
 def operators_made(engine: SessionEngine, nodes: Sequence[Node]) -> int:
     """Return how many operators an engine makes of connected nodes."""
-    return engine.count(*_model(nodes, 1))
+    return engine.count(*_model(engine, nodes, 1))
 
 
 def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
@@ -149,7 +148,7 @@ def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
     return max(1, min(COPIES, SMALL_BYTES // max(1, total)))
 
 
-def _model(nodes: Sequence[Node], copies: int) -> tuple[bytes, Sequence[Tensor]]:
+def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[OnnxModel, Sequence[Tensor]]:
     """A model that holds nodes so many times, and its operands.
 
     Copies with weights of their own read the same operands, which are near as if they had just been computed. Others
@@ -177,7 +176,7 @@ def _model(nodes: Sequence[Node], copies: int) -> tuple[bytes, Sequence[Tensor]]
         outputs += [images[value] for value in nodes[-1].outputs]
     graph = Graph(tuple(inputs.values()), tuple(outputs))
     operands = [_random(node.types[0], seed) for seed, node in enumerate(graph.inputs)]
-    return onnx_bytes(onnx_model(graph, weights)), operands
+    return engine.model_of(graph, weights), operands
 
 
 def _random(type_: TensorType, seed: int) -> Tensor:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
-from taso_py.engines.session import NodeTime, Session, SessionEngine, bytes_of, dense, weights_of
+from taso_py.engines.session import (
+    NodeTime,
+    OnnxModel,
+    Session,
+    SessionEngine,
+    bytes_of,
+    check_inputs,
+    dense,
+    weights_of,
+)
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 
@@ -60,7 +69,7 @@ class OnnxRuntime(SessionEngine):
     packages = ("onnxruntime", "onnx_ir")
     file = "model.onnx"
 
-    def _session(self, model: bytes | Path, threads: int) -> Session:
+    def _session(self, model: OnnxModel, threads: int) -> Session:
         return OnnxRuntimeSession(model, threads)
 
     def held_bytes(self, graph: Graph) -> int:
@@ -73,7 +82,7 @@ class OnnxRuntime(SessionEngine):
 
         return f"onnxruntime {onnxruntime.__version__}"
 
-    def bound(self, model: bytes, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
         options = session_options(torch.get_num_threads())
         options.add_session_config_entry("session.force_spinning_stop", "1")
         session = self._made(model, options)
@@ -86,7 +95,7 @@ class OnnxRuntime(SessionEngine):
 
         return run
 
-    def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
+    def profile(self, model: OnnxModel, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
         with TemporaryDirectory() as folder:
             options = session_options(torch.get_num_threads())
             options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
@@ -96,14 +105,15 @@ class OnnxRuntime(SessionEngine):
             events = json.loads(Path(session.session.end_profiling()).read_text())
         return _node_times(events, 1 + runs)
 
-    def _made(self, model: bytes | Path, options: Any) -> OnnxRuntimeSession:
+    def _made(self, model: OnnxModel, options: Any) -> OnnxRuntimeSession:
         try:
             return OnnxRuntimeSession(model, options.intra_op_num_threads, options)
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
     def _files(self, session: Session) -> Mapping[str, bytes]:
-        return {self.file: session.model if isinstance(session.model, bytes) else session.model.read_bytes()}
+        content = session.model.content
+        return {self.file: content if isinstance(content, bytes) else content.read_bytes()}
 
 
 def session_options(threads: int) -> Any:
@@ -120,11 +130,11 @@ def session_options(threads: int) -> Any:
 class OnnxRuntimeSession(Session):
     """A model in ONNX Runtime."""
 
-    def __init__(self, model: bytes | Path, threads: int, options: Any = None) -> None:
+    def __init__(self, model: OnnxModel, threads: int, options: Any = None) -> None:
         """Compile a model.
 
         Args:
-            model: the model, or its file.
+            model: what it computes.
             threads: on how many threads it computes.
             options: other settings than :func:`session_options` gives.
         """
@@ -132,8 +142,9 @@ class OnnxRuntimeSession(Session):
 
         super().__init__(model, threads)
         chosen = options or session_options(threads)
-        self.session = onnxruntime.InferenceSession(model, chosen, providers=["CPUExecutionProvider"])
-        self._inputs = [argument.name for argument in self.session.get_inputs()]
+        self.session = onnxruntime.InferenceSession(model.content, chosen, providers=["CPUExecutionProvider"])
+        self._read = {argument.name for argument in self.session.get_inputs()}
+        check_inputs(self._read, model)
         outputs = [(result.name, _NAMES[result.type], result.shape) for result in self.session.get_outputs()]
         self._outputs = [
             (name, dtype, shape if all(isinstance(size, int) and size > 0 for size in shape) else None)
@@ -147,8 +158,9 @@ class OnnxRuntimeSession(Session):
         if None not in results:
             return [result for result in results if result is not None]
         return [
-            torch.from_dlpack(value.to_dlpack()) if result is None else result
-            for value, result in zip(binding.get_outputs(), results, strict=True)
+            # Truth values come as bytes.
+            torch.from_dlpack(value).view(dtype) if result is None else result
+            for value, result, (_, dtype, _) in zip(binding.get_outputs(), results, self._outputs, strict=True)
         ]
 
     def binding(self, operands: Sequence[Tensor], *, are_distinct: bool = True) -> tuple[Any, Sequence[Tensor | None]]:
@@ -163,9 +175,10 @@ class OnnxRuntimeSession(Session):
         """
         memory: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] = {}
         binding = self.session.io_binding()
-        for name, tensor in zip(self._inputs, operands, strict=True):
+        for name, tensor in zip(self.model.inputs, operands, strict=True):
             place = tensor.data_ptr()
-            binding.bind_input(name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tensor.shape, place)
+            if name in self._read:
+                binding.bind_input(name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tensor.shape, place)
         results: list[Tensor | None] = []
         for name, dtype, shape in self._outputs:
             if shape is None:  # its size is known once it is computed

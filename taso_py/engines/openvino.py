@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
-from taso_py.engines.session import NodeTime, Session, SessionEngine, dense
+from taso_py.engines.precision import check_range, other_precision
+from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine, check_inputs, dense
 from taso_py.ir.errors import first_line
+from taso_py.ir.graph import Graph
 
 _TYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.float32: "f32",
@@ -41,8 +43,11 @@ class OpenVino(SessionEngine):
     packages = ("openvino", "onnx_ir")
     file = "openvino_model.xml"
 
-    def _session(self, model: bytes | Path, threads: int) -> Session:
+    def _session(self, model: OnnxModel, threads: int) -> Session:
         return OpenVinoSession(model, threads)
+
+    def misfit(self, graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
+        return super().misfit(graph, weights) or other_precision(graph, weights)
 
     @property
     def version(self) -> str:
@@ -50,7 +55,7 @@ class OpenVino(SessionEngine):
 
         return f"openvino {openvino.__version__}"
 
-    def bound(self, model: bytes, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
         session = self._made(model, {})
         operands = [dense(tensor) for tensor in tensors]
         request, results = session.request(operands)
@@ -61,7 +66,7 @@ class OpenVino(SessionEngine):
 
         return run
 
-    def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
+    def profile(self, model: OnnxModel, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
         session = self._made(model, {"PERF_COUNT": True})
         operands = [dense(tensor) for tensor in tensors]
         request, _results = session.request(operands)
@@ -77,7 +82,7 @@ class OpenVino(SessionEngine):
             for place, ((name, kind), seconds) in enumerate(found.items())
         ]
 
-    def _made(self, model: bytes | Path, settings: Mapping[str, Any]) -> OpenVinoSession:
+    def _made(self, model: OnnxModel, settings: Mapping[str, Any]) -> OpenVinoSession:
         try:
             return OpenVinoSession(model, torch.get_num_threads(), settings)
         except Exception as error:  # OpenVINO's errors have no common class
@@ -89,7 +94,7 @@ class OpenVino(SessionEngine):
 
         with TemporaryDirectory() as folder:
             path = Path(folder) / self.file
-            openvino.save_model(openvino.Core().read_model(session.model), path, compress_to_fp16=False)
+            openvino.save_model(openvino.Core().read_model(session.model.content), path, compress_to_fp16=False)
             return {file.name: file.read_bytes() for file in (path, path.with_suffix(".bin"))}
 
 
@@ -108,11 +113,11 @@ def compile_settings(threads: int) -> dict[str, Any]:
 class OpenVinoSession(Session):
     """A model in OpenVINO; each thread that calls it has a request of its own."""
 
-    def __init__(self, model: bytes | Path, threads: int, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, model: OnnxModel, threads: int, settings: Mapping[str, Any] | None = None) -> None:
         """Compile a model.
 
         Args:
-            model: the ONNX model, or a file in OpenVINO's own form.
+            model: what it computes.
             threads: on how many threads it computes.
             settings: what is set otherwise than :func:`compile_settings` says.
         """
@@ -121,7 +126,12 @@ class OpenVinoSession(Session):
         super().__init__(model, threads)
         core = openvino.Core()
         chosen = {**compile_settings(threads), **(settings or {})}
-        self.compiled = core.compile_model(core.read_model(model), "CPU", chosen)
+        self.compiled = core.compile_model(core.read_model(model.content), "CPU", chosen)
+        ports = {name: place for place, port in enumerate(self.compiled.inputs) for name in port.get_names()}
+        self._places = [ports.get(name) for name in model.inputs]
+        """Of inputs among those that the engine has kept; None where nothing reads one."""
+        if len(set(self._places) - {None}) < len(self.compiled.inputs):
+            check_inputs(ports, model)
         self._own = threading.local()
         self._types = {dtype: getattr(openvino.Type, name) for dtype, name in _TYPE_NAMES.items()}
         names = {type_.get_type_name(): dtype for dtype, type_ in self._types.items()}
@@ -146,8 +156,10 @@ class OpenVinoSession(Session):
         its size is known only then.
         """
         request = self._request()
-        for place, tensor in enumerate(operands):
-            request.set_input_tensor(place, self._shared(tensor))
+        for name, place, tensor in zip(self.model.inputs, self._places, operands, strict=True):
+            if place is not None:
+                check_range(name, tensor)
+                request.set_input_tensor(place, self._shared(tensor))
         results: list[Tensor | None] = []
         for place, (dtype, shape) in enumerate(self._outputs):
             result = None if shape is None else torch.empty(shape, dtype=dtype)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build_around
 from taso_py.backend.build import COMPUTES
-from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.frozen import NO_PICKLE, CopyError
+from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.tracing import quiet
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
@@ -34,14 +35,24 @@ EXTRA = "pip install 'taso-py[engines]'"
 """How to install what these engines need."""
 
 
+@dataclass(frozen=True)
+class OnnxModel:
+    """A graph in a form that engines read."""
+
+    content: bytes | Path
+    """The ONNX model, or a file in an engine's own form."""
+    inputs: tuple[str, ...]
+    """The names of the graph's inputs in order; engines may drop those that nothing reads."""
+
+
 class Session(nn.Module, ABC):
     """A compiled graph: called with tensors, returns a list of dense tensors of the caller's own."""
 
-    def __init__(self, model: bytes | Path, threads: int) -> None:
+    def __init__(self, model: OnnxModel, threads: int) -> None:
         """Keep what it was compiled from.
 
         Args:
-            model: the ONNX model, or a file that the engine reads.
+            model: what it computes.
             threads: on how many threads it computes.
         """
         super().__init__()
@@ -51,11 +62,16 @@ class Session(nn.Module, ABC):
     def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
         """Compute the outputs, in order, of the inputs, in order."""
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+    def __copy__(self) -> Self:
+        """The session itself, since it cannot be changed."""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.model, self.threads)
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        """The session itself."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise CopyError(NO_PICKLE)
 
 
 @dataclass(frozen=True)
@@ -118,9 +134,9 @@ class SessionEngine(Engine):
         reason = self.absence(program.device)
         if reason is not None:
             raise EngineUnavailableError(reason)
-        return build_around(program, self.compile(folder / self.file))
+        return build_around(program, self.compile(OnnxModel(folder / self.file, input_names(program.graph))))
 
-    def model_of(self, graph: Graph, weights: Mapping[str, Tensor]) -> bytes:
+    def model_of(self, graph: Graph, weights: Mapping[str, Tensor]) -> OnnxModel:
         """Return a graph as an ONNX model, weights included.
 
         Raises:
@@ -129,11 +145,23 @@ class SessionEngine(Engine):
         if graph.effects:
             raise EngineUnavailableError(f"{self.name} cannot run this module: it writes, checks or draws something")
         try:
-            return onnx_bytes(onnx_model(graph, weights))
+            model = onnx_model(graph, weights)
+            reason = self.misfit(graph, weights)
+            if reason is not None:
+                raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
+            return OnnxModel(onnx_bytes(model), input_names(graph))
         except NotInOnnx as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 
-    def compile(self, model: bytes | Path, threads: int | None = None) -> Session:
+    def misfit(self, graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
+        """Return why the engine would compute something else than the graph says, in a few words; None if it does not.
+
+        Of tensors without elements engines make errors, or tensors of other sizes.
+        """
+        empty = next((type_ for node in graph.nodes for type_ in node.types if 0 in type_.shape), None)
+        return None if empty is None else f"it has values without elements ({empty.text})"
+
+    def compile(self, model: OnnxModel, threads: int | None = None) -> Session:
         """Compile an ONNX model, or the file of a saved result, on as many threads as PyTorch uses by default.
 
         Raises:
@@ -154,19 +182,19 @@ class SessionEngine(Engine):
         """Name and version, under which latencies are kept."""
 
     @abstractmethod
-    def bound(self, model: bytes, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
         """Return a run of a model on tensors where they lie, after which none of the engine's threads spins for long.
 
         Raises:
             EngineUnavailableError: the engine refuses the model.
         """
 
-    def count(self, model: bytes, tensors: Sequence[Tensor]) -> int:
+    def count(self, model: OnnxModel, tensors: Sequence[Tensor]) -> int:
         """Return how many operators an engine makes of a model, reordering left out."""
         return sum(not time.reorders for time in self.profile(model, tensors, 1))
 
     @abstractmethod
-    def profile(self, model: bytes | Path, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
+    def profile(self, model: OnnxModel, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
         """Return what each operator takes that the engine makes of a model, in the order of a run.
 
         Raises:
@@ -174,7 +202,7 @@ class SessionEngine(Engine):
         """
 
     @abstractmethod
-    def _session(self, model: bytes | Path, threads: int) -> Session: ...
+    def _session(self, model: OnnxModel, threads: int) -> Session: ...
 
     @abstractmethod
     def _files(self, session: Session) -> Mapping[str, bytes]: ...
@@ -184,7 +212,8 @@ class SessionEngine(Engine):
         with quiet():
             program = torch.onnx.export(module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
         assert program is not None
-        session = self.compile(program.model_proto.SerializeToString())
+        proto = program.model_proto
+        session = self.compile(OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input)))
         structure = pytree.tree_structure(module(*args, **kwargs))
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -208,6 +237,17 @@ def _session_of(module: nn.Module) -> Session | None:
     """The session that a module was built around, if it was."""
     found = getattr(module, COMPUTES, None)
     return found if isinstance(found, Session) else None
+
+
+def check_inputs(names: Collection[str], model: OnnxModel) -> None:
+    """Make sure that an engine asks for inputs of the model only.
+
+    Raises:
+        ValueError: it asks for others.
+    """
+    strange = sorted(set(names) - set(model.inputs))
+    if strange:
+        raise ValueError(f"the saved model has inputs of another program: {', '.join(strange)}")
 
 
 def dense(tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,16 @@ def onnx_model(
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 
 
+def input_names(graph: Graph) -> tuple[str, ...]:
+    """The names that a model has for the inputs of a graph, in order, where no others are asked for."""
+    names: dict[str, None] = {}
+    for node in graph.inputs:
+        key = node.op.key if isinstance(node.op, Input) else ""
+        stem = re.sub(r"\W", "_", key) or "input"
+        names[next(name for name in chain([stem], (f"{stem}.{n}" for n in count(2))) if name not in names)] = None
+    return tuple(names)
+
+
 def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
     """A model, serialized.
 
@@ -97,8 +108,7 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:
     """The inputs, and the sizes that they show."""
-    keys = [node.op.key for node in graph.inputs if isinstance(node.op, Input)]
-    wanted = names if names is not None else [re.sub(r"\W", "_", key) or "input" for key in keys]
+    wanted = input_names(graph) if names is None else names
     values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
     of_node = dict(zip(graph.inputs, values, strict=True))
     for place in places(graph):

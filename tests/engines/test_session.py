@@ -1,0 +1,232 @@
+"""Engines that take whole graphs: they compute what PyTorch does, or refuse a program in one line."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.frozen import CopyError, GradientError
+from taso_py.backend.guard import ArgumentError
+from taso_py.backend.schema import storage_of
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.session import OnnxModel, SessionEngine
+from tests.engines.sessions import NAMES, Function, engine_named, program_of
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+IDS = torch.tensor([2, 0, 1])
+
+
+@pytest.fixture(params=NAMES)
+def engine(request: pytest.FixtureRequest) -> SessionEngine:
+    return engine_named(request.param)
+
+
+def nearly(found: Any, expected: Any) -> bool:
+    """Whether results are of equal types, shapes and strides, and equal but for roundings."""
+    pairs = list(zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True))
+    alike = all((a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride()) for a, b in pairs)
+    bounds = [2**-7 if expected.itemsize < 4 else 1e-5 for _, expected in pairs]
+    return alike and all(
+        torch.allclose(a.double(), b.double(), rtol=r, atol=1e-6) for (a, b), r in zip(pairs, bounds, strict=True)
+    )
+
+
+COMPUTED: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]] = {
+    "an input that nothing reads": (lambda a, b, c: a * 2 + c, (X, X + 1, X + 2)),
+    "a first input that nothing reads": (lambda a, b: b.relu(), (X, X + 1)),
+    "transposed": (lambda a: a.relu() * 2, (X.T,)),
+    "expanded": (lambda a: a + 1, (X[:1].expand(5, 4),)),
+    "with gaps": (lambda a: a + 1, (X[:, ::2],)),
+    "channels last": (lambda a: a * 2, (torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),)),
+    "a number": (lambda a: a * 2, (torch.tensor(3.0),)),
+    "truth values": (lambda a: (~a, a > 0), (X > 0,)),
+    "places": (lambda a, ids: (a[ids], a.argmax(1), ids), (X, IDS)),
+    "int32": (lambda a: a * 3 - 1, (torch.tensor([2**31 - 1, 5], dtype=torch.int32),)),
+    "uint8": (lambda a: torch.cat([a, a]), (torch.tensor([255, 5], dtype=torch.uint8),)),
+    "half": (lambda a: a.relu() + 1, (X.half(),)),
+    "a tree": (lambda a: {"sum": a + 1, "both": [a * 2, a.mean()]}, (X,)),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_an_engine_computes_what_pytorch_does(engine: SessionEngine, name: str) -> None:
+    function, args = COMPUTED[name]
+    module = engine.build(program_of(function, args))
+    assert nearly(module(*args), function(*args))
+
+
+def test_results_are_the_callers_own(engine: SessionEngine) -> None:
+    module = engine.build(program_of(lambda a: (a, a.relu(), a.relu(), a.reshape(-1)), (X,)))
+    first = module(X)
+    kept = [tensor.clone() for tensor in first]
+    assert len({storage_of(tensor) for tensor in (X, *first)}) == 5
+    module(X + 1)
+    first[1].zero_()
+    assert [torch.equal(a, b) for a, b in zip(first, kept, strict=True)] == [True, False, True, True]
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
+    "complex": (lambda a: (a * 1j).real, (X,), "c64"),
+    "no elements": (lambda a: a + 1, (X[:0],), r"without elements \(f32\[0,4\]\)"),
+    "no row": (lambda a: a.sort()[0], (X,), r"aten\.sort\.default has no row"),
+    "draws": (lambda a: a + torch.rand_like(a), (X,), "writes, checks or draws"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_engine_cannot_compute_is_refused_in_one_line(engine: SessionEngine, name: str) -> None:
+    function, args, reason = REFUSED[name]
+    with pytest.raises(EngineUnavailableError, match=f"{engine.name} cannot run this module: .*{reason}") as refusal:
+        engine.build(program_of(function, args))
+    assert "\n" not in str(refusal.value)
+
+
+OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
+    "double": (lambda a: a + 1, X.double(), "computes f64 in f32"),
+    "double inside": (lambda a: (a.double() * 3).float(), X, "computes f64 in f32"),
+    "uint8": (lambda a: a + 250, torch.arange(9, dtype=torch.uint8), "add of u8 with another overflow"),
+    "int64": (lambda a: a + 1, torch.arange(9), "add of i64 with another overflow"),
+    "to an integer": (lambda a: a.long(), X, "of i64 with another overflow"),
+    "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with another overflow"),
+    "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has greater ones"),
+    "a number": (lambda a: torch.where(a, 2**40, 1), X > 0, "1099511627776 is greater"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_PRECISION)
+def test_what_openvino_computes_in_other_types_is_refused(name: str) -> None:
+    function, x, reason = OTHER_PRECISION[name]
+    program = program_of(function, [x])
+    with pytest.raises(EngineUnavailableError, match=f"openvino cannot run this module: .*{reason}"):
+        engine_named("openvino").build(program)
+    assert nearly(engine_named("onnxruntime").build(program)(x), function(x))  # which has these types
+
+
+def test_integers_beyond_those_of_openvino_are_refused_at_the_call() -> None:
+    module = engine_named("openvino").build(program_of(lambda a: torch.cat([a, a]), [IDS]))
+    assert torch.equal(module(IDS), IDS.repeat(2))
+    with pytest.raises(ArgumentError, match="computes integers in 32 bits, and args_0 has greater ones"):
+        module(IDS + 2**31)
+
+
+def test_bfloat16_is_computed_or_refused(engine: SessionEngine) -> None:
+    x = X.bfloat16()
+    program = program_of(lambda a: a.relu() + 1, [x])
+    if engine.name == "onnxruntime":
+        with pytest.raises(EngineUnavailableError, match="NOT_IMPLEMENTED"):
+            engine.build(program)
+    else:
+        assert nearly(engine.build(program)(x), x.relu() + 1)
+
+
+def test_an_argument_that_requires_gradients_gets_none(engine: SessionEngine) -> None:
+    module, x = engine.build(program_of(lambda a: a * 2, [X])), X.clone().requires_grad_()
+    result = module(x)
+    assert torch.equal(result, 2 * X)
+    with pytest.raises(GradientError):
+        result.sum().backward()
+
+
+def test_a_copy_computes_the_same_and_there_is_no_pickle(engine: SessionEngine) -> None:
+    module = engine.build(program_of(lambda a: a * 2, [X]))
+    for copied in (copy.deepcopy(module), copy.copy(module)):
+        assert torch.equal(copied(X), 2 * X)
+    for refused in (module, module.computes):
+        with pytest.raises(CopyError, match="cannot be pickled"):
+            pickle.dumps(refused)
+
+
+def test_threads_may_call_at_once(engine: SessionEngine) -> None:
+    x = torch.rand(8, 64)
+    layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)).eval()
+    module, together = engine.build(program_of(layers, [x])), Barrier(4)
+    inputs = [x + number for number in range(4)]
+
+    def call(given: Tensor) -> list[Tensor]:
+        together.wait()
+        return [module(given) for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for given, results in zip(inputs, pool.map(call, inputs), strict=True):
+            assert all(nearly(result, layers(given).detach()) for result in results)
+
+
+def restored(engine: SessionEngine, module: nn.Module, folder: Path, function: Any, x: Tensor, **options: Any) -> Any:
+    for name, content in engine.files(module).items():
+        (folder / name).write_bytes(content)
+    return engine.restore(program_of(function, [x], **options), folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bool], ids=str)
+def test_sizes_may_be_open(engine: SessionEngine, dtype: torch.dtype, tmp_path: Path) -> None:
+    function, x = Function(lambda a: (a.reshape(-1), a[:, :2], a.T)), X > 0 if dtype is torch.bool else X.to(dtype)
+    module = engine.build(program_of(function, [x], is_open=True))
+    again = restored(engine, module, tmp_path, function, x, is_open=True)
+    for given in (x, x[:1], x.repeat(5, 1)):
+        assert nearly(module(given), function(given))
+        assert nearly(again(given), function(given))
+
+
+def test_results_of_open_sizes_are_the_callers_own(engine: SessionEngine) -> None:
+    module = engine.build(program_of(lambda a: a + 1, [X], is_open=True))
+    first = module(X)
+    module(X + 1)
+    assert nearly(first, X + 1)
+
+
+def test_a_saved_form_is_read_again_with_inputs_that_nothing_reads(engine: SessionEngine, tmp_path: Path) -> None:
+    function, args = Function(lambda a, b, c: a - c), (X, X + 1, X.flip(0))
+    module = engine.build(program_of(function, args))
+    for name, content in engine.files(module).items():
+        (tmp_path / name).write_bytes(content)
+    assert nearly(engine.restore(program_of(function, args), tmp_path)(*args), function(*args))
+
+
+def test_the_saved_form_of_another_program_is_refused(engine: SessionEngine, tmp_path: Path) -> None:
+    class Other(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            return image + 1
+
+    module = engine.build(program_of(lambda a: a + 1, [X]))
+    with pytest.raises(EngineUnavailableError, match="inputs of another program: args_0"):
+        restored(engine, module, tmp_path, Other(), X)
+    (tmp_path / engine.file).write_bytes(b"nothing of that kind")
+    with pytest.raises(EngineUnavailableError, match="cannot run this module"):
+        engine.restore(program_of(lambda a: a + 1, [X]), tmp_path)
+
+
+def test_an_engine_that_does_not_load_is_one_line(engine: SessionEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert engine.absence(cpu) is None
+    for error, said in (
+        (ImportError("No module named 'x'\nat all"), f"{engine.name} needs .* \\(No module named 'x'\\); pip install"),
+        (OSError("wrong ELF class\nat all"), "does not load here: wrong ELF class$"),
+    ):
+
+        def broken(name: str, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib, "import_module", broken)
+            reason = engine.absence(cpu)
+        assert reason is not None
+        assert "\n" not in reason
+        assert re.search(said, reason)
+
+
+def test_an_engine_is_for_the_cpu(engine: SessionEngine) -> None:
+    assert "runs on the CPU" in (engine.absence(torch.device("cuda")) or "")
+    with pytest.raises(EngineUnavailableError, match="cannot run this module"):
+        engine.compile(OnnxModel(b"no model", ("x",)))

@@ -147,8 +147,8 @@ class OnnxRuntimeSession(Session):
         if None not in results:
             return [result for result in results if result is not None]
         return [
-            torch.from_dlpack(value.to_dlpack()) if result is None else result
-            for value, result in zip(binding.get_outputs(), results, strict=True)
+            torch.from_dlpack(value).view(dtype) if result is None else result  # truth values come as bytes
+            for value, result, (_, dtype, _) in zip(binding.get_outputs(), results, self._outputs, strict=True)
         ]
 
     def binding(self, operands: Sequence[Tensor], *, are_distinct: bool = True) -> tuple[Any, Sequence[Tensor | None]]:

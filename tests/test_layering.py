@@ -29,6 +29,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch onnxruntime openvino",
     ),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
+    "taso_py/frontend/onnx": ("ir frontend", "torch onnx onnx_ir"),
     "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
     "taso_py/runtime": (
         "arguments collector documents files ir ops rules search kernels cost backend frontend engines report progress "

@@ -24,6 +24,7 @@ MODEL_HELP = """MODEL is one of
   package.module:factory    a function without arguments that returns a module, or (module, example inputs)
   path/to/file.py:factory   the same, from a file; it is your own code and is executed
   path/to/program.pt2       an exported program (torch.export.save)
+  path/to/model.onnx        an ONNX model, of opset 13 or newer
   zoo:NAME[@BATCH]          a model of the zoo with random weights; 'zoo:?' lists them
 SPEC is a shape, 1x3x224x224, optionally with an element type, 1x128:int64."""
 

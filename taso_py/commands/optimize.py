@@ -30,8 +30,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--runtime",
         choices=CHOICES,
-        default="eager",
-        help="what the result runs in; auto tries all (%(default)s)",
+        help="what the result runs in; auto tries all (onnxruntime for an ONNX model, otherwise eager)",
     )
     add_search(parser)
     parser.add_argument(
@@ -64,7 +63,8 @@ def _optimize(parsed: argparse.Namespace) -> int:
     if parsed.output is None and forms != ("pt2",):
         raise OptimizeError("--emit says what to write; --output DIR says where")
     check_forms(forms)
-    options = Options(runtime=parsed.runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
+    runtime = parsed.runtime or ("onnxruntime" if parsed.model.endswith(".onnx") else "eager")
+    options = Options(runtime=runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
     rules = read_rules(options, parsed.rules)
     trace = None if parsed.trace is None else load_trace(parsed.trace)
 

@@ -74,6 +74,22 @@ class Session(nn.Module, ABC):
         raise CopyError(NO_PICKLE)
 
 
+class FileModule(nn.Module):
+    """A model as it was given, in a session: called with tensors, it returns one, or a tuple of several."""
+
+    def __init__(self, session: Session) -> None:
+        """Run a session."""
+        super().__init__()
+        self.add_module(COMPUTES, session)
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """Compute the outputs."""
+        session = _session_of(self)
+        assert session is not None
+        results = tuple(session(*tensors))
+        return results[0] if len(results) == 1 else results
+
+
 @dataclass(frozen=True)
 class NodeTime:
     """What an engine's profiler says of one operator that it ran."""

@@ -44,7 +44,7 @@ from taso_py.runtime.calibrating import calibrate
 from taso_py.runtime.decisions import Winners
 from taso_py.runtime.emit import check_forms, emit, file_of_form, names_of
 from taso_py.runtime.evidence import gather
-from taso_py.runtime.folder import PAGE, add_page, check_writable
+from taso_py.runtime.folder import ONNX, PAGE, add_page, check_writable
 from taso_py.runtime.huggingface import adapt
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.planning import Planner, formats_for, tiles_for
@@ -201,7 +201,7 @@ def optimize_source(
             with phases.phase("check", "that the graph computes what the model does"):
                 checked = check_import(source, program, options.seed)
                 notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
-            if isinstance(source.module, ExportedProgram):
+            if isinstance(source.module, ExportedProgram) and source.onnx is None:
                 notes.append(
                     "the original program is timed as plain calls, without PyTorch's own checks of its arguments"
                 )
@@ -299,7 +299,9 @@ class _Job:
     ) -> Optimized:
         """The result, written to a folder; the page comes last, so that nothing else is lost with it."""
         winner = judgement.winner
-        own = {} if winner.name == ORIGINAL else winner.engine.files(winner.module)
+        own = winner.engine.files(winner.module)
+        if self.source.onnx is not None:
+            forms = [*forms, "onnx"]
         others = [form for form in forms if file_of_form(form) not in own]
         with self.phases.phase("emit", "the result in other forms") if len(others) > 1 else nullcontext():
             emitted, missing = emit(judgement.content, others)
@@ -310,6 +312,8 @@ class _Job:
             phases=dict(self.phases.seconds),
         )
         files = {**emitted, **own}
+        if self.source.onnx is not None and winner.name != ORIGINAL and ONNX in files:
+            files[ONNX] = self.source.onnx.renamed(files[ONNX])
         said = save(output, judgement.content, report, write_trace(optimized.trace), judgement.plan, files)
         try:
             with self.phases.phase("page", f"{PAGE}, with a profile of both"):

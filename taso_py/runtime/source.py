@@ -2,8 +2,9 @@
 
 Invariant: whatever the user got wrong, in the arguments or in the code that they name, becomes one `SourceError`.
 
-MODEL is ``package.module:factory``, ``path/to/file.py:factory``, ``path/to/program.pt2`` or ``zoo:NAME``. A factory
-takes no arguments and returns a module, or a module and its example inputs (a tuple, or a dict of keyword inputs).
+MODEL is ``package.module:factory``, ``path/to/file.py:factory``, ``path/to/program.pt2``, ``path/to/model.onnx`` or
+``zoo:NAME``. A factory takes no arguments and returns a module, or a module and its example inputs (a tuple, or a dict
+of keyword inputs).
 SPEC is a shape and, optionally, a dtype: ``1x3x224x224`` or ``1x128:int64``.
 """
 
@@ -34,6 +35,7 @@ from taso_py.backend.contract import random_state_seeded
 from taso_py.cost.environment import resolve_device
 from taso_py.runtime import zoo
 from taso_py.runtime.huggingface import adapt
+from taso_py.runtime.onnx_file import OriginalOnnx, load_onnx
 from taso_py.runtime.program_file import load_program
 from taso_py.runtime.spec import InputSpec, SourceError, parse_dtype
 from taso_py.runtime.zoo.libraries import declare_if_misfit
@@ -68,8 +70,13 @@ class Source:
     notes: tuple[str, ...] = ()
     """What was done to it that the user may not expect, a line each."""
 
+    onnx: OriginalOnnx | None = None
+    """The ONNX file that the program was made from, which a result has to agree with and be faster than."""
+
     def callable(self) -> nn.Module:
         """A module that runs the source on inputs like its own: the module itself, or one made from the program."""
+        if self.onnx is not None:
+            return self.onnx.module
         return self.module if isinstance(self.module, nn.Module) else self.module.module()
 
     def unchecked(self) -> nn.Module:
@@ -129,6 +136,9 @@ def load_source(
     specs = [InputSpec.parse(spec) for spec in inputs]
     dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
     target = resolve_device(device)
+    if text.endswith(".onnx"):
+        exported, examples, original = load_onnx(text, specs, target, dtype, seed)
+        return Source(text, exported, examples, onnx=original)
     if text.endswith(".pt2"):
         program, args, kwargs = load_program(text, specs, target, dtype, seed)
         return Source(text, program, _place(args, target), _place(kwargs, target))
@@ -161,7 +171,9 @@ def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
     """The module and, if the factory gives any, its example inputs."""
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
-        raise SourceError(f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2 or zoo:NAME")
+        raise SourceError(
+            f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2, x.onnx or zoo:NAME"
+        )
     is_file = _is_file(place)
     declare_if_misfit()
     with importing_beside(text):

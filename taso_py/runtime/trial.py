@@ -175,9 +175,9 @@ class Trial:
         return self._original_wins(finalists, first)
 
     def _finalists(self, searches: Sequence[Searched]) -> Iterator[Finalist]:
-        original = self._original()
+        original, engine = self._original()
         unchanged = searches[0].result.original
-        yield Finalist(ORIGINAL, unchanged, self.program, NO_PLAN, ENGINES["eager"], original, original)
+        yield Finalist(ORIGINAL, unchanged, self.program, NO_PLAN, ENGINES[engine], original, original)
         taken: set[str] = {ORIGINAL}
         for found in searches:
             rewritten = [candidate for candidate in found.result.candidates if candidate.applied]
@@ -189,13 +189,16 @@ class Trial:
                 except torch.OutOfMemoryError as error:
                     self._note(f"{_describe(candidate)}: not built for want of memory ({first_line(error)})")
 
-    def _original(self) -> nn.Module:
-        """What the user has, and gets back where nothing is faster: the module itself, or a program as plain calls.
+    def _original(self) -> tuple[nn.Module, str]:
+        """What the user has, and gets back where nothing is faster, and the engine that it runs in.
 
-        What PyTorch makes of a program calls operators by a longer way, behind checks that take tens of microseconds.
+        That is the module itself, an ONNX file in ONNX Runtime, or a program as plain calls: what PyTorch makes of a
+        program calls operators by a longer way, behind checks that take tens of microseconds.
         """
         module = self.source.module
-        return module if isinstance(module, nn.Module) else build(self.program, Plan(direct=True))
+        if self.source.onnx is not None:
+            return self.source.onnx.module, self.source.onnx.engine
+        return module if isinstance(module, nn.Module) else build(self.program, Plan(direct=True)), "eager"
 
     def _built(self, candidate: Candidate, engines: Sequence[Engine], taken: set[str]) -> Iterator[Finalist]:
         """A candidate built for those of the engines that can be used."""

@@ -1,0 +1,309 @@
+"""Reading an ONNX model: what it is called with, and a PyTorch module that computes it.
+
+While a model is read it is run once on example inputs; whatever depends on none of them, or on their sizes only, is
+computed then and is a constant of the module.
+
+Invariant: the module has a step for each node of the model that depends on the inputs, in the model's order.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.onnx.call import Known, OnnxCall, Row
+from taso_py.frontend.onnx.movement import OF_SHAPES
+from taso_py.frontend.onnx.table import ROWS
+from taso_py.frontend.program import HIDING
+from taso_py.ir.errors import TasoError, first_line
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+LEAST_OPSET = 13
+"""The oldest version of the operators that the rows are for."""
+MOST_KNOWN = 4096
+"""How many elements a constant may have for rows to look at them."""
+EXTRA = "pip install 'taso-py[engines]'"
+"""How to install what reads these files."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of a model."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]
+    """Sizes; open ones by their names."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node that is computed at run time."""
+
+    kind: str
+    place: str
+    """The name of the node."""
+    attributes: Mapping[str, Any]
+    inputs: Sequence[str | None]
+    known: Sequence[Known | None]
+    outputs: Sequence[str]
+    opset: int
+
+    def run(self, inputs: Sequence[Tensor | None], rows: Mapping[str, Row]) -> Sequence[Tensor]:
+        """The results, given the operands."""
+        results = rows[self.kind](
+            OnnxCall(self.kind, self.attributes, inputs, self.known, len(self.outputs), self.opset)
+        )
+        found = [results] if isinstance(results, Tensor) else list(results)
+        if len(found) < len(self.outputs):
+            raise ImportRefusal(f"ONNX operator {self.kind} with {len(self.outputs)} results is not among those read")
+        return found
+
+
+class OnnxSteps(nn.Module):
+    """The nodes of a model, run one after the other."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        constants: Mapping[str, Tensor],
+        names: tuple[Sequence[str], Sequence[str]],
+        rows: Mapping[str, Row],
+    ) -> None:
+        """Keeps them.
+
+        Args:
+            steps: in order.
+            constants: by name, those that steps read.
+            names: of inputs and of outputs.
+            rows: what computes an operator.
+        """
+        super().__init__()
+        self._steps, self._rows = steps, rows
+        self._inputs, self._outputs = names
+        self._places: dict[str, str] = {}
+        for number, (name, tensor) in enumerate(constants.items()):
+            place = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{number}"
+            self._places[name] = place
+            self.register_buffer(place, tensor)
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """The outputs: one, or a tuple of several."""
+        values: dict[str, Tensor] = dict(zip(self._inputs, tensors, strict=True))
+        values |= {name: self.get_buffer(place) for name, place in self._places.items()}
+        for step in self._steps:
+            found = step.run([None if name is None else values[name] for name in step.inputs], self._rows)
+            values |= {name: value for name, value in zip(step.outputs, found, strict=False) if name}
+        results = tuple(values[name] for name in self._outputs)
+        return results[0] if len(results) == 1 else results
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX model that was read from a file."""
+
+    content: bytes
+    """The model, weights included."""
+    inputs: Sequence[Argument]
+    outputs: Sequence[str]
+    body: ir.Model
+
+    def module(self, examples: Sequence[Tensor], rows: Mapping[str, Row] = ROWS) -> nn.Module:
+        """A PyTorch module that computes the model for inputs of the sizes of the examples.
+
+        Raises:
+            ImportRefusal: an operator is not among those that can be read.
+        """
+        names = [argument.name for argument in self.inputs]
+        steps = _Reader(self.body, dict(zip(names, examples, strict=True)), rows).module(names, self.outputs)
+        graph = fx.Graph()
+        given = [graph.placeholder(name) for name in _identifiers(names)]
+        graph.output(graph.call_module("model", tuple(given)))
+        return fx.GraphModule({"model": steps}, graph).eval()
+
+    def renamed(self, other: bytes) -> bytes:
+        """Another model of the same inputs and outputs with the names that they have in this one."""
+        import onnx_ir as ir
+
+        model = ir.from_proto(_proto(other))
+        assert isinstance(model, ir.Model)
+        named = {*model.graph.inputs, *model.graph.outputs}
+        wanted = {*(argument.name for argument in self.inputs), *self.outputs}
+        for node in model.graph:
+            for value in node.outputs:
+                if value not in named and value.name in wanted:
+                    value.name = f"{value.name}_inside"
+        for value in list(model.graph.initializers.values()):
+            if value.name in wanted:
+                value.name = f"{value.name}_weight"
+        for value, argument in zip(model.graph.inputs, self.inputs, strict=True):
+            value.name = argument.name
+        for value, name in zip(model.graph.outputs, self.outputs, strict=True):
+            value.name = name
+        proto: Any = ir.to_proto(model)
+        return proto.SerializeToString()
+
+
+def read_onnx(path: Path) -> OnnxFile:
+    """Reads a model, and the weights that lie beside it.
+
+    Raises:
+        ImportRefusal: the file is not there or no ONNX model, or is one of a form that is not read.
+    """
+    try:
+        import onnx_ir as ir
+        from onnx_ir.passes import common
+    except ImportError as error:
+        raise ImportRefusal(f"to read {path} takes onnx-ir ({first_line(error)}); {EXTRA}") from error
+    if not path.is_file():
+        raise ImportRefusal(f"there is no file {path}")
+    try:
+        model = ir.load(path)
+        is_alone = not any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
+        model = ir.external_data.load_to_model(model)
+        proto: Any = ir.to_proto(model)
+        content = path.read_bytes() if is_alone else proto.SerializeToString()
+        common.InlinePass()(model)
+        common.RemoveInitializersFromInputsPass()(model)
+    except Exception as error:  # what is raised depends on where the file is wrong
+        raise ImportRefusal(f"{path} is not a readable ONNX model ({first_line(error)}); export it again") from error
+    if not model.graph.outputs:
+        raise ImportRefusal(f"{path} is not a readable ONNX model (it has no outputs); export it again")
+    version = model.graph.opset_imports.get("", LEAST_OPSET)
+    if version < LEAST_OPSET:
+        raise ImportRefusal(f"{path} is of opset {version}; export it for opset {LEAST_OPSET} or newer")
+    arguments = [_argument(path, value) for value in model.graph.inputs]
+    return OnnxFile(content, arguments, [str(value.name) for value in model.graph.outputs], model)
+
+
+def _proto(content: bytes) -> Any:
+    import onnx
+
+    return onnx.load_model_from_string(content)
+
+
+def _argument(path: Path, value: ir.Value) -> Argument:
+    if value.shape is None or value.dtype is None:
+        raise ImportRefusal(f"input {value.name} of {path} does not say its shape; export the model again")
+    shape = tuple(size if isinstance(size, int) else str(size.value or "?") for size in value.shape)
+    return Argument(str(value.name), torch_dtype(value.dtype, f"input {value.name}"), shape)
+
+
+def torch_dtype(dtype: ir.DataType, what: str) -> torch.dtype:
+    """The element type in PyTorch.
+
+    Raises:
+        ImportRefusal: there is none.
+    """
+    from onnx_ir import tensor_adapters
+
+    try:
+        return tensor_adapters.to_torch_dtype(dtype)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ImportRefusal(f"{what} is of ONNX type {dtype}, which PyTorch does not compute with") from error
+
+
+def _tensor(held: Any, what: str) -> Tensor:
+    """The content of a tensor of a model."""
+    dtype = torch_dtype(held.dtype, what)
+    if dtype is torch.bfloat16:
+        return torch.from_numpy(held.numpy().view("int16").copy()).view(dtype).reshape(tuple(held.shape))
+    return torch.from_numpy(held.numpy().copy()).to(dtype).reshape(tuple(held.shape))
+
+
+class _Reader:
+    """A model, run on examples while it is read."""
+
+    def __init__(self, model: ir.Model, examples: Mapping[str, Tensor], rows: Mapping[str, Row]) -> None:
+        self._rows = rows
+        self._opset = model.graph.opset_imports.get("", LEAST_OPSET)
+        self._values: dict[str, Tensor] = dict(examples)
+        self._constants: dict[str, Tensor] = {}
+        self._known: dict[str, Known] = {}
+        self._steps: list[Step] = []
+        for name, value in model.graph.initializers.items():
+            self._hold(name, _tensor(value.const_value, f"weight {name}"))
+        for node in model.graph:
+            self._read(node)
+
+    def module(self, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxSteps:
+        """All that was read."""
+        read = {name for step in self._steps for name in step.inputs} | {*outputs}
+        constants = {name: tensor for name, tensor in self._constants.items() if name in read}
+        return OnnxSteps(self._steps, constants, (inputs, outputs), self._rows)
+
+    def _hold(self, name: str, tensor: Tensor) -> None:
+        self._values[name] = self._constants[name] = tensor
+        if tensor.numel() <= MOST_KNOWN and not tensor.is_complex():
+            self._known[name] = tuple(tensor.flatten().tolist())
+
+    def _read(self, node: ir.Node) -> None:
+        kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+        if kind not in self._rows:
+            raise ImportRefusal(f"ONNX operator {kind} (node {node.name}) is not among those that can be read")
+        inputs = [None if value is None else str(value.name) for value in node.inputs]
+        known = [None if name is None else self._known.get(name) for name in inputs]
+        outputs = [str(value.name or "") for value in node.outputs]
+        while len(outputs) > 1 and not outputs[-1]:
+            outputs.pop()
+        attributes = {name: _attribute(attribute, kind) for name, attribute in node.attributes.items()}
+        step = Step(kind, str(node.name), attributes, inputs, known, outputs, self._opset)
+        found = _explained(step, lambda: step.run([self._value(name) for name in inputs], self._rows))
+        depends = kind not in OF_SHAPES and any(name is not None and name not in self._constants for name in inputs)
+        for name, value in zip(outputs, found, strict=False):
+            if name and depends:
+                self._values[name] = value
+            elif name:
+                self._hold(name, value)
+        if depends:
+            self._steps.append(step)
+
+    def _value(self, name: str | None) -> Tensor | None:
+        return None if name is None else self._values[name]
+
+
+def _explained(step: Step, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """What a step gives.
+
+    Raises:
+        ImportRefusal: PyTorch does not compute it.
+    """
+    try:
+        return run()
+    except TasoError:
+        raise
+    except Exception as error:  # PyTorch raises errors of many kinds
+        raise ImportRefusal(f"ONNX operator {step.kind} (node {step.place}) fails: {first_line(error)}") from error
+
+
+def _attribute(attribute: Any, kind: str) -> Any:
+    """The value of an attribute, in PyTorch's terms."""
+    import onnx_ir as ir
+
+    if not isinstance(attribute, ir.Attr) or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        raise ImportRefusal(f"ONNX operator {kind} with a graph of its own is not among those that can be read")
+    if attribute.type == ir.AttributeType.TENSOR:
+        return _tensor(attribute.value, f"a constant of {kind}")
+    if kind == "Cast" and attribute.name == "to":
+        return torch_dtype(ir.DataType(attribute.value), "the result of Cast")
+    return tuple(attribute.value) if isinstance(attribute.value, list | tuple) else attribute.value
+
+
+def _identifiers(names: Sequence[str]) -> Sequence[str]:
+    """Names for the arguments of a Python function, as near to those of the model as may be."""
+    found: list[str] = []
+    for number, name in enumerate(names):
+        plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
+        is_usable = plain.isidentifier() and not keyword.iskeyword(plain) and plain not in {*HIDING, "self", *found}
+        found.append(plain if is_usable else f"input_{number}")
+    return found

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program
+from taso_py.engines.eager import Eager
+from taso_py.engines.engine import Engine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
@@ -49,7 +51,8 @@ def _optimized(
     monkeypatch: pytest.MonkeyPatch, runner: Callable[[Tensor], Tensor], runtime: str = "inductor"
 ) -> Optimized:
     """What is made of the layers where whatever prepares a runtime makes ``runner`` of them."""
-    monkeypatch.setattr(trial, "prepare", lambda *_, **__: runner)
+    for kind in (Engine, Eager):
+        monkeypatch.setattr(kind, "prepare", lambda *_, **__: runner)
     options = Options(runtime=runtime, time_limit=1.0, race_seconds=0.5, kernels=False)
     return optimize_source(Source("layers", Layers().eval(), (X,), {}), options, [])
 
@@ -220,7 +223,7 @@ def test_what_a_compiler_made_is_compared_unless_it_draws_numbers(body: str, mon
                 return super().forward(x) + 1e-9 * torch.rand(1)
             return super().forward(x)
 
-    monkeypatch.setattr(trial, "prepare", lambda *_, **__: lambda x: torch.zeros_like(x))
+    monkeypatch.setattr(Engine, "prepare", lambda *_, **__: lambda x: torch.zeros_like(x))
     options = Options(runtime="inductor", time_limit=1.0, race_seconds=0.5, kernels=False, cache=False)
     found = optimize_source(Source("effects", Effects().eval(), (X,), {}), options, [])
     assert found.keeps_original == (body != "draws")

@@ -26,7 +26,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/backend/onnx": ("ir ops backend", "torch onnx_ir"),
     "taso_py/engines": (
         "ir ops kernels cost backend frontend",
-        "torch onnxruntime openvino",
+        "torch onnxruntime openvino torch_tensorrt",
     ),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/frontend/onnx": ("ir frontend", "torch onnx onnx_ir"),

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build_around
 from taso_py.backend.build import COMPUTES
-from taso_py.backend.frozen import NO_PICKLE, CopyError
+from taso_py.backend.frozen import NO_PICKLE, FrozenError
 from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.tracing import quiet
@@ -71,7 +71,7 @@ class Session(nn.Module, ABC):
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise CopyError(NO_PICKLE)
+        raise FrozenError(NO_PICKLE)
 
 
 class FileModule(nn.Module):

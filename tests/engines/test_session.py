@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.frozen import CopyError, GradientError
+from taso_py.backend.frozen import FrozenError, GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.backend.schema import storage_of
 from taso_py.engines.engine import EngineUnavailableError
@@ -144,7 +144,7 @@ def test_a_copy_computes_the_same_and_there_is_no_pickle(engine: SessionEngine) 
     for copied in (copy.deepcopy(module), copy.copy(module)):
         assert torch.equal(copied(X), 2 * X)
     for refused in (module, module.computes):
-        with pytest.raises(CopyError, match="cannot be pickled"):
+        with pytest.raises(FrozenError, match="cannot be pickled"):
             pickle.dumps(refused)
 
 

@@ -32,9 +32,9 @@ onnxruntime: Any = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
 
 (RULE,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
-CHAIN = "a0 = Relu(in) " + " ".join(f"a{n} = Relu(a{n - 1})" for n in range(1, 30)) + " out = Relu(a29)"
+CHAIN = "a0 = Relu(in) " + " ".join(f"a{n} = Relu(a{n - 1})" for n in range(1, 10)) + " out = Relu(a9)"
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> m'
-CLAMPED = f"{HEAD} (float[500,500] in) => (float[500,500] out) {{ {CHAIN} }}"
+CLAMPED = f"{HEAD} (float[300,300] in) => (float[300,300] out) {{ {CHAIN} }}"
 OPEN = f"{HEAD} (float[N,3] x, int64[N] i) => (float[N,3] y) {{ y = Relu(x) }}"
 
 
@@ -52,6 +52,7 @@ def names_and_result(path: Path, given: Tensor) -> tuple[str, str, Tensor]:
     return taken.name, made.name, torch.as_tensor(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewrites", [True, False])
 def test_a_file_becomes_a_file_that_computes_the_same(
     rewrites: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -80,7 +81,7 @@ def test_a_file_becomes_a_file_that_computes_the_same(
     assert found.report.comparison_passed
     assert found.keeps_original != rewrites
     assert ((output / "model.onnx").read_bytes() == path.read_bytes()) != rewrites
-    x = torch.randn(500, 500)
+    x = torch.randn(300, 300)
     taken, made, result = names_and_result(output / "model.onnx", x)
     assert (taken, made) == ("in", "out")
     for other in (found.module(x), load(output)(x)):
@@ -131,8 +132,8 @@ def test_inputs_that_do_not_fit_are_one_line(
 def test_files_that_nothing_can_be_made_of_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no file"):
         load_source(str(tmp_path / "absent.onnx"))
-    broken = write(tmp_path, CLAMPED.replace("Relu(a29)", "Relu(a77)"))
-    with pytest.raises(SourceError, match="onnxruntime cannot run this module|is not a readable ONNX model"):
+    broken = write(tmp_path, CLAMPED.replace("Relu(a9)", "Relu(a77)"))
+    with pytest.raises(SourceError, match=r"onnxruntime cannot run this module|is not a readable ONNX model"):
         load_source(str(broken))
     unknown = write(tmp_path, f"{HEAD} (float[2,2] x) => (float y) {{ y = Det(x) }}")
     with pytest.raises(SourceError, match="ONNX operator Det"):

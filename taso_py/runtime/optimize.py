@@ -36,6 +36,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.text import print_graph
 from taso_py.kernels.table import PLAIN
 from taso_py.progress import Phases
+from taso_py.report.optimization import Report
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -56,7 +57,7 @@ from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
 from taso_py.runtime.source import Source, described, usable
 from taso_py.runtime.spec import SourceError
-from taso_py.runtime.trial import ORIGINAL, Judgement, Searched, Trial, check_import
+from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Searched, Trial, check_import
 from taso_py.runtime.turn import in_turn
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.result import SearchResult
@@ -236,7 +237,6 @@ class _Job:
         engines, missing = self._engines(program.device)
         phases, groups = self.phases, _by_prices(engines)
         with LatencyDatabase() as database:
-            groups = _by_prices(engines)
             costs = {prices: self._cost(program, group, database) for prices, group in groups.items()}
             winners = Winners(program, self.options, self.rules) if self._remembers else None
             last, watch = winners and winners.last(), Watch(program.device)
@@ -281,15 +281,7 @@ class _Job:
                 seed=self.options.seed,
             )
         )
-        winner = judgement.winner
-        optimized = Optimized(
-            module=winner.runner,
-            report=report,
-            trace=winner.candidate.trace,
-            plan=winner.plan,
-            keeps_original=winner.name == ORIGINAL,
-            inputs=OpenInputs.of(program),
-        )
+        optimized = _optimized(program, judgement.winner, report)
         if winners is not None:
             winners.remember(optimized)
         return optimized if output is None else self._saved(optimized, program, judgement, output, forms)
@@ -365,6 +357,18 @@ class _Job:
                 return follow(program.graph, self.trace, self.rules, cost, limits)
             found = search(program.graph, self.rules, cost, options.search, limits, progress=options.progress)
             return found if last is None else add_followed(found, last, self.rules, cost, limits)
+
+
+def _optimized(program: Program, winner: Finalist, report: Report) -> Optimized:
+    """The result that a winner is."""
+    return Optimized(
+        module=winner.runner,
+        report=report,
+        trace=winner.candidate.trace,
+        plan=winner.plan,
+        keeps_original=winner.name == ORIGINAL,
+        inputs=OpenInputs.of(program),
+    )
 
 
 def _by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:

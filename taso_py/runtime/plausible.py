@@ -122,8 +122,9 @@ def why_withheld(
             f"the result seemed to take {_ms(after)}, but the fastest that was ever measured on this device is "
             f"{_ms(bounds.roof_s)} for such work{said}"
         )
-    allowed = (SLACK if quiet else CONTENDED_SLACK) * bounds.original_s / bounds.result_s
-    if ratio > allowed:
+    slack = SLACK if quiet else CONTENDED_SLACK
+    if ratio * bounds.result_s > slack * bounds.original_s:  # of a result that may take no time nothing is known
+        allowed = slack * bounds.original_s / bounds.result_s
         return (
             f"{_ms(before)} against {_ms(after)} is more than {allowed:.1f} times, the most that the operators' own "
             f"latencies allow{said}"

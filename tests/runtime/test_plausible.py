@@ -39,6 +39,7 @@ def test_a_ratio_that_latencies_allow_is_told() -> None:
     assert withheld(2e-3, 1e-3, POSSIBLE, BUSY) is None
     assert withheld(1e-3, 2e-3, Bounds(1e-9, 1.0)) is None, "nobody boasts of being slower"
     assert withheld(1.0, 1e-9, Bounds(float("inf"), 1e-3)) is None, "nothing is known of the original"
+    assert withheld(1.0, 1e-9, Bounds(float("inf"), 0.0)) is None, "nor of the result"
 
 
 def test_a_ratio_beyond_what_latencies_allow_is_withheld() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from taso_py.backend.tracing import quiet
-from taso_py.engines.session import FileModule, SessionEngine
+from taso_py.engines.session import FileModule, OnnxModel, SessionEngine
 from taso_py.engines.table import ENGINES
 from taso_py.frontend.onnx import OnnxFile, read_onnx
 from taso_py.frontend.onnx.model import Argument
@@ -41,7 +41,7 @@ class OriginalOnnx:
         content = self.file.renamed(model)
         session = ENGINES[self.engine]
         assert isinstance(session, SessionEngine)
-        session.compile(content)
+        session.compile(OnnxModel(content, tuple(argument.name for argument in self.file.inputs)))
         return content
 
 
@@ -71,7 +71,8 @@ def load_onnx(
         reason = engine.absence(device)
         if reason is not None:
             raise SourceError(reason)
-        original = FileModule(engine.compile(file.content))
+        names = tuple(argument.name for argument in file.inputs)
+        original = FileModule(engine.compile(OnnxModel(file.content, names)))
         examples = _examples(path, file.inputs, specs, seed)
         with torch.no_grad():
             module = file.module(examples)

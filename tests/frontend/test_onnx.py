@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from taso_py.backend import build
 from taso_py.backend.tracing import quiet
 from taso_py.engines.onnxruntime import OnnxRuntime
+from taso_py.engines.session import OnnxModel
 from taso_py.frontend import ImportRefusal, import_module
 from taso_py.frontend.onnx import OnnxFile, read_onnx
 from taso_py.frontend.onnx.call import OnnxCall, Row
@@ -60,7 +61,7 @@ def random_inputs(file: OnnxFile, seed: int) -> list[Tensor]:
 
 def assert_computes(file: OnnxFile, run: Callable[..., Any]) -> None:
     """Other inputs than those that the model was read with show what was taken for a constant."""
-    session = OnnxRuntime().compile(file.content)
+    session = OnnxRuntime().compile(OnnxModel(file.content, tuple(argument.name for argument in file.inputs)))
     for seed in (1, 2):
         inputs = random_inputs(file, seed)
         found = run(*inputs)
@@ -295,6 +296,8 @@ def test_results_have_the_names_of_the_original(tmp_path: Path) -> None:
     renamed = onnx.load_model_from_string(file.renamed(other.SerializeToString()))
     assert [value.name for value in renamed.graph.input] == ["x"]
     assert [value.name for value in renamed.graph.output] == ["y"]
-    session = OnnxRuntime().compile(renamed.SerializeToString())
+    session = OnnxRuntime().compile(
+        OnnxModel(renamed.SerializeToString(), tuple(value.name for value in renamed.graph.input))
+    )
     (result,) = session(torch.full((2, 3, 4), -2.0))
     assert torch.equal(result, torch.full((2, 3, 4), 2.0))

@@ -187,7 +187,7 @@ def optimize_source(
         facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         program = program or owned(import_source(source))
-        facts |= {"graph": partial(print_graph, program.graph), "device": Environment.current(program.device)}
+        facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}
         _check_circumstances(program.device)
         with draws_undone(program), state_kept(program, [source.callable()]):
             notes = [*_in_training(source, program), *check_import(source, program, options.seed)]

@@ -376,7 +376,7 @@ def test_results_are_made_of_copies_of_the_weights(monkeypatch: pytest.MonkeyPat
 def test_kernels_are_priced_captured_where_all_that_is_made_of_them_is(
     runtimes: Sequence[str], captured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Asked(Exception):
+    class Asked(TasoError):
         pass
 
     def asked(*_: object, **settings: object) -> None:

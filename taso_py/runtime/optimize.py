@@ -196,7 +196,7 @@ def optimize_source(
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         with phases.phase("import", "the model, as a graph of operators"):
             program = program or owned(import_source(source))
-        facts |= {"graph": partial(print_graph, program.graph), "device": Environment.current(program.device)}
+        facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}
         _check_circumstances(program.device)
         with draws_undone(program), state_kept(program, [source.callable()]):
             with phases.phase("check", "that the graph computes what the model does"):

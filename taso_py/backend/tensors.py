@@ -133,13 +133,13 @@ def encode(argument: Any) -> AttributeValue:
             raise TensorError(f"an argument of type {type(argument).__name__} is not supported")
 
 
-def decode(value: AttributeValue, inputs: Sequence[Any], graph: Callable[[str], Any]) -> Any:
+def decode(value: AttributeValue, inputs: Sequence[Any], graph: Callable[[str], Any] = str) -> Any:
     """The argument for PyTorch.
 
     Args:
         value: as :func:`encode` gives it.
         inputs: go in the places of references.
-        graph: makes what is called of the text of a graph.
+        graph: makes of the text of a graph what is called; by default it stays text.
     """
     match value:
         case Ref():

@@ -299,3 +299,36 @@ def without_attention_operator(module: nn.Module) -> nn.Module:
 
 def _attention(*args: Any, **kwargs: Any) -> Any:
     return sdpa_dense(*args, **kwargs)
+
+
+_WRAPPERS = frozenset(
+    getattr(torch.ops.higher_order, name)
+    for name in ("tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "invoke_subgraph")
+    if hasattr(torch.ops.higher_order, name)
+)
+"""Operators that only call the graph that they take, as far as results are concerned."""
+
+
+def without_wrappers(module: fx.GraphModule) -> fx.GraphModule:
+    """A captured graph in which plain wrappers are calls of what they wrap, which an export then takes apart.
+
+    Other graphs are returned as they are.
+    """
+    inner = {name: without_wrappers(part) for name, part in module.named_children() if isinstance(part, fx.GraphModule)}
+    is_plain = all(inner[name] is part for name, part in module.named_children() if name in inner)
+    if is_plain and all(node.target not in _WRAPPERS for node in module.graph.nodes):
+        return module
+    unwrapped = fx.GraphModule({**dict(module.named_modules()), **_held(module), **inner}, copy.deepcopy(module.graph))
+    for node in unwrapped.graph.nodes:
+        if node.target in _WRAPPERS:
+            wrapped, *given = node.args
+            operands = [operand for operand in given if not isinstance(operand, str)]  # one has a name for the graph
+            with unwrapped.graph.inserting_before(node):
+                node.replace_all_uses_with(unwrapped.graph.call_module(wrapped.target, tuple(operands)))
+            unwrapped.graph.erase_node(node)
+    unwrapped.recompile()
+    return unwrapped
+
+
+def _held(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from taso_py.backend import Program
 from taso_py.engines.engine import Runner
+from taso_py.frontend.higher_order import without_wrappers
 from taso_py.runtime.source import Source
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -102,7 +103,7 @@ class Captured(nn.Module):
     def __init__(self, graph: fx.GraphModule, weights: Mapping[int, Tensor], autocast: AutocastState) -> None:
         """Wraps a graph; ``weights`` are those of its inputs, by place, that are frozen."""
         super().__init__()
-        self.graph = graph
+        self.graph = without_wrappers(graph)
         self._autocast = autocast
         self._places = tuple(weights)
         for place, tensor in weights.items():

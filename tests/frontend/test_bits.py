@@ -81,11 +81,11 @@ def test_a_rewrite_that_brings_a_view_to_a_reader_of_memory_changes_nothing() ->
 
 
 def test_a_product_of_complex_numbers_keeps_the_order_of_its_operands() -> None:
-    """It is rounded by that order; the graph has the operands of its own products in another one."""
-    turn = torch.polar(torch.ones(64), torch.arange(64.0) / 3)
-    x = torch.view_as_complex(torch.randn(8, 64, 2, generator=torch.Generator().manual_seed(0)))
-    assert not torch.equal(x * turn, turn * x)
-    round_trip(Model(lambda s, x: (x * s.turn, s.turn * x), turn=turn), x)
+    """It is rounded by that order, for some layouts; products of real numbers are one whichever their order."""
+    forward = Model(lambda s, x: (x * s.turn, s.turn * x), turn=torch.polar(torch.ones(3), torch.arange(3.0)))
+    assert opaque_targets(round_trip(forward, Z)) == ["mul", "mul"]
+    real = round_trip(Model(lambda s, x: (x * s.turn, s.turn * x), turn=torch.arange(3.0)), Z.real.clone())
+    assert len([node for node in real.graph.nodes if node.op.name == "mul"]) == 1
 
 
 def test_models_without_views_pay_nothing() -> None:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from taso_py.backend import NO_PLAN, build, fold, poison, retype
 from taso_py.frontend import ImportRefusal, import_module
+from taso_py.frontend.higher_order import without_wrappers
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.text import print_graph
@@ -235,6 +236,46 @@ def test_rules_apply_inside_of_plain_wrappers(name: str) -> None:
     program = round_trip(Model(WRAPPERS[name], linear=nn.Linear(4, 4)), X)
     assert opaque_targets(program) == []
     assert "linear" in operator_names(program)
+
+
+def _double(x: Tensor) -> Tensor:
+    return x.tanh() * 2
+
+
+_region: Any = torch.compiler.nested_compile_region(_double)
+
+CAPTURED: dict[str, tuple[Callable[..., Any], Any]] = {
+    "checkpoint": (WRAPPERS["checkpoint"], torch.ops.higher_order.tag_activation_checkpoint),
+    "checkpoints in checkpoints": (
+        lambda s, x: checkpoint(lambda y: checkpoint(s.linear, y, use_reentrant=False) + 1, x, use_reentrant=False),
+        torch.ops.higher_order.tag_activation_checkpoint,
+    ),
+    "region": (lambda s, x: _region(s.linear(x)) + _region(x), torch.ops.higher_order.invoke_subgraph),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_rules_apply_inside_of_wrappers_that_were_captured(name: str) -> None:
+    function, wrapper = CAPTURED[name]
+    found: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..., Any]:
+        found.append((graph, [example.detach().clone() for example in examples]))
+        return graph.forward
+
+    torch.compiler.reset()
+    model = Model(function, linear=nn.Linear(4, 4))
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(X)
+        ((graph, examples),) = found
+        assert wrapper in [node.target for node in graph.graph.nodes]
+        program = round_trip(without_wrappers(graph), *examples)
+    assert opaque_targets(program) == []
+    assert "linear" in operator_names(program)
+    assert wrapper in [node.target for node in graph.graph.nodes]
+    plain = torch.fx.symbolic_trace(nn.Linear(4, 4))
+    assert without_wrappers(plain) is plain
 
 
 def test_a_graph_inside_that_is_changed_is_another_one() -> None:

@@ -130,7 +130,10 @@ def run_command(words: list[str], folder: Path) -> None:
 
 
 def check_options(arguments: list[str]) -> None:
-    """Whether a Python program exists and has the options that it is given."""
+    """Whether a Python program exists and has the options that it is given; a line of Python is read only."""
+    if arguments[0] == "-c":
+        compile(arguments[1], "a line of a page", "exec")
+        return
     if arguments[0] == "-m":
         is_package = (ROOT / arguments[1].replace(".", "/")).is_dir()
         run_module = import_module(f"{arguments[1]}.__main__" if is_package else arguments[1]).main

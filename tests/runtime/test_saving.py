@@ -97,9 +97,9 @@ def test_what_cannot_be_imported_again_is_refused_before_the_search(
     monkeypatch.setattr(artifact, "import_program", _not_imported)
     model = Model(lambda _, x: x.relu())
     with pytest.raises(ArtifactError, match=r"a saved result could not be read again: .*; leave --output out"):
-        _optimized(model, (X,), tmp_path, kernels=True)
+        _optimized(model, (X,), tmp_path)
     with pytest.raises(TasoError, match="the search was reached"):
-        _optimized(model, (X,), tmp_path, kernels=False)
+        _optimized(model, (X,))
 
 
 @pytest.mark.usefixtures("small_roofline")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program
+from taso_py.engines import engine
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import Engine
 from taso_py.engines.table import ENGINES
@@ -21,7 +23,7 @@ from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
-from taso_py.runtime import artifact, optimize, trial
+from taso_py.runtime import optimize, trial
 from taso_py.runtime.artifact import load
 from taso_py.runtime.decisions import Winners
 from taso_py.runtime.optimize import optimize_source
@@ -172,13 +174,13 @@ class Counting(nn.Module):
 def test_neither_model_nor_result_remembers_the_race(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(module: nn.Module, _: str, args: Sequence[Any], kwargs: dict[str, Any], **__: Any) -> nn.Module:
+    def prepare(_: Engine, module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], **__: Any) -> nn.Module:
         """As compilers do, calls the module."""
         module(*args, **kwargs)
         return module
 
-    for home in (trial, artifact):
-        monkeypatch.setattr(home, "prepare", prepare)
+    for kind in (Engine, Eager):
+        monkeypatch.setattr(kind, "prepare", prepare)
     model, x = Counting().eval(), torch.randn(100, 100)
     model(x)
     options = Options(runtime=runtime, race_seconds=0.5, time_limit=1.0, cache=False)
@@ -267,9 +269,11 @@ def test_after_an_interrupt_the_leader_alone_is_confirmed_and_soon(monkeypatch: 
     assert any(note.startswith("interrupted while timing") for note in found.report.notes)
 
 
-@pytest.mark.parametrize("step", ["fold", "build"])
-def test_a_finalist_that_memory_is_too_small_for_is_left_out(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = getattr(trial, step)
+@pytest.mark.parametrize(("home", "step"), [(trial, "fold"), (engine, "build")])
+def test_a_finalist_that_memory_is_too_small_for_is_left_out(
+    home: ModuleType, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(home, step)
 
     def limited(program: Program, *others: object) -> object:
         if len(program.graph.nodes) < 10:
@@ -277,7 +281,7 @@ def test_a_finalist_that_memory_is_too_small_for_is_left_out(step: str, monkeypa
         return real(program, *others)
 
     _search(monkeypatch, _once)
-    monkeypatch.setattr(trial, step, limited)
+    monkeypatch.setattr(home, step, limited)
     found = _clamped()
     assert not found.report.applied
     assert any("not built for want of memory (CUDA out of memory" in note for note in found.report.notes)

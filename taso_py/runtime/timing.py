@@ -36,10 +36,12 @@ MIN_ROUNDS = 6
 """Fewer give no interval at 95 %."""
 CONFIRMING_ROUNDS = 10
 """How many a confirming race has at least, however slow the model: one that is disturbed does not decide then."""
-LONGER = (1, 2)
-"""For how many times its share a confirming race goes on after a look that leaves doubt: to twice and four times."""
+LOOKS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
+"""After which shares of its rounds, or of its seconds, a confirming race is looked at."""
 PROSPECT = 0.25
 """How large a part of its interval's lower half a lead has at least that is timed for longer."""
+INDIFFERENCE = 0.005
+"""A contestant that is surely faster than the best by less than this share, if at all, is dropped too."""
 SURE = 0.999
 """The coverage that dropping a contestant asks for: more than a report, as the question is put after every round."""
 HOPELESS = 1.5
@@ -139,8 +141,8 @@ def race(
         seconds: after how much time, warm-up included, no round begins any more but for the least number.
         clock: the clock of the device if not given.
         seed: of the order within the rounds.
-        until_clear: drop contestants that are clearly slower than the best, though never the baseline, and end the race
-            when only the best is left. Otherwise all run to the end, whatever they show.
+        until_clear: drop contestants that are surely not faster than the best by what matters, though never the
+            baseline, and end the race when only the best is left. Otherwise all run to the end, whatever they show.
         least: how many rounds there are however long they take, if that many are allowed.
         settle: called before every turn where contestants have threads of their own, which may still be awake.
         on_round: told about progress.
@@ -168,15 +170,16 @@ def confirm(
 ) -> Race:
     """Time the winner of a race against the baseline afresh, in a race of the two under these names.
 
-    It does not end early, or its value would decide when to look. Where a lead is not sure, it goes on for as long
-    again, and then for as long as both; each look may be wrong in a third of the doubt (Bonferroni).
+    It is looked at several times, at moments that are fixed beforehand, and ends as soon as what it shows is settled:
+    large gains in a second, small ones after minutes. Each look may be wrong in an equal part of the doubt
+    (Bonferroni; Pocock, Group sequential methods in the design and analysis of clinical trials, Biometrika 1977).
 
     Args:
         baseline: what the winner is compared with.
         winner: what won.
         device: where they run; ignored if a clock is given.
-        rounds: how many rounds there are at most before the first look.
-        seconds: after how much time the first look is due.
+        rounds: how many rounds there are at most before the look that is due after ``seconds``.
+        seconds: how long the race lasts if it is not settled before; where a lead is in doubt, up to four times that.
         clock: the clock of the device if not given.
         seed: of the order within the rounds.
         doubt: the probability with which intervals may miss the truth.
@@ -185,17 +188,38 @@ def confirm(
     """
     pair = {"baseline": baseline, "winner": winner}
     watch = Watch(device)
-    course = _Course(clock or clock_for(device), pair, random.Random(seed), on_round, settle)
+    clock = clock or clock_for(device)
 
-    def look(share: int) -> Race:
-        stop = course.run(CONFIRMING_ROUNDS, rounds * share, seconds * share, until_clear=False)
-        return Race(course.times(), stop, 1 - doubt / (1 + len(LONGER)), watch.contention())
+    def told(_: float) -> None:
+        if on_round is not None:
+            on_round(min(1.0, max(course.rounds / rounds, (clock.now() - begun) / seconds if seconds > 0 else 0.0)))
 
-    found = look(1)
-    for share in LONGER:
-        if found.stop is not StopReason.INTERRUPTED and _may_become_sure(found.ratio("winner")):
-            found = look(share)
+    course = _Course(clock, pair, random.Random(seed), told, settle)
+    begun, found, elapsed = clock.now(), None, 0.0
+    for share in LOOKS:
+        if found is not None and not _goes_on(found, is_due=elapsed >= 1):
+            break
+        more = max(min(CONFIRMING_ROUNDS, rounds), round(rounds * share)) - course.rounds
+        left = seconds * share - (clock.now() - begun)
+        if found is None or (more > 0 and left > 0):
+            stop = course.run(CONFIRMING_ROUNDS, more, left, until_clear=False)
+            found = Race(course.times(), stop, 1 - doubt / len(LOOKS), watch.contention())
+        elapsed = share
+    assert found is not None
     return found
+
+
+def _goes_on(found: Race, *, is_due: bool) -> bool:
+    """Whether a confirming race has more to show; once the time is due, only a lead that may become sure has."""
+    if found.stop is StopReason.INTERRUPTED:
+        return False
+    ratio = found.ratio("winner")
+    return not _is_settled(ratio) and (not is_due or _may_become_sure(ratio))
+
+
+def _is_settled(ratio: Ratio) -> bool:
+    """Whether a gain is sure and known to within less than itself, or surely there is none."""
+    return ratio.coverage >= CONFIDENCE and (ratio.low - 1 > ratio.high - ratio.low or ratio.high <= 1)
 
 
 def _may_become_sure(ratio: Ratio) -> bool:
@@ -223,12 +247,17 @@ class _Course:
         self._running = list(contestants)
         self._rounds: list[dict[str, float]] = []
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds are complete."""
+        return len(self._rounds)
+
     def times(self) -> dict[str, tuple[float, ...]]:
         """Seconds by contestant and round."""
         return {name: tuple(found[name] for found in self._rounds if name in found) for name in self._timers}
 
     def run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> StopReason:
-        """Warm up if that is not done, and run so many rounds more; the arguments are those of `race`."""
+        """Warm up if that is not done, and run so many rounds more, ``least`` in all; the arguments are `race`'s."""
         try:
             return self._run(least, rounds, seconds, until_clear)
         except KeyboardInterrupt:
@@ -241,12 +270,12 @@ class _Course:
             if name not in self._repeats:
                 self._repeats[name] = calibrate(self._clock, timer, deadline=deadline, sample_s=SAMPLE_S)
         for done in range(rounds):
-            if done >= least and self._clock.now() >= deadline:
+            if len(self._rounds) >= least and self._clock.now() >= deadline:
                 return StopReason.TIME
             self._run_round(is_warm=self._settle is not None or max(self._repeats.values()) > 1)
             time_share = (self._clock.now() - begun) / seconds if seconds > 0 else 1.0
             self._on_round(max((done + 1) / rounds, min(time_share, (done + 1) / least)))
-            if until_clear and self._drop_slower():
+            if until_clear and self._drop_hopeless():
                 return StopReason.CLEAR
         return StopReason.ROUNDS
 
@@ -264,20 +293,20 @@ class _Course:
             timer(repeats)
         return timer(repeats) / repeats
 
-    def _drop_slower(self) -> bool:
-        """Drop those that are clearly slower than the best; true if they are all the others."""
+    def _drop_hopeless(self) -> bool:
+        """Drop those that have no chance against the best; true if they are all the others."""
         times = self.times()
         best = min(self._running, key=lambda name: median(times[name]))
-        slower = {name for name in self._running if name != best and _clearly_slower(times[name], times[best])}
-        clear = len(slower) == len(self._running) - 1
-        self._running = [name for name in self._running if name == self._baseline or name not in slower]
+        hopeless = {name for name in self._running if name != best and _has_no_chance(times[name], times[best])}
+        clear = len(hopeless) == len(self._running) - 1
+        self._running = [name for name in self._running if name == self._baseline or name not in hopeless]
         return clear and len(self._rounds) >= MIN_ROUNDS
 
 
-def _clearly_slower(times: Sequence[float], best: Sequence[float]) -> bool:
+def _has_no_chance(times: Sequence[float], best: Sequence[float]) -> bool:
     ratio = _ratio(times, best, SURE)
     hopeless = ratio.rounds >= HOPELESS_ROUNDS and ratio.low >= HOPELESS
-    return hopeless or (ratio.coverage >= SURE and ratio.low > 1)
+    return hopeless or (ratio.coverage >= SURE and ratio.low > 1 - INDIFFERENCE)
 
 
 def _ratio(dividends: Sequence[float], divisors: Sequence[float], confidence: float) -> Ratio:

@@ -9,7 +9,7 @@ import pytest
 
 from taso_py.cost.clock import Timer
 from taso_py.ir.errors import TasoError
-from taso_py.runtime.timing import Race, StopReason, confirm, race
+from taso_py.runtime.timing import LOOKS, Race, StopReason, confirm, race
 
 
 @dataclass
@@ -184,19 +184,24 @@ def test_time_ends_a_race_after_a_whole_round() -> None:
     assert len(late.times["a"]) == 1
 
 
-def test_confirm_does_not_stop_when_it_likes_what_it_sees() -> None:
+@pytest.mark.parametrize(("lead", "fewest", "most"), [(3.0, 12, 12), (1.03, 13, 400), (0.5, 12, 12)])
+def test_a_race_that_confirms_ends_at_the_look_that_settles_it(lead: float, fewest: int, most: int) -> None:
+    """A large gain, or a loss, is settled at once; a small one is not known to within less than itself then."""
     seen: list[float] = []
-    result = confirm(
-        *runners(original=0.03, a=0.01).values(),
-        device="cpu",
-        rounds=20,
-        seconds=1e9,
-        clock=Machine(),
-        on_round=seen.append,
-    )
-    assert result.rounds == 20
-    assert result.ratio("winner").faster
-    assert seen == [done / 20 for done in range(1, 21)]
+    pair = runners(original=0.01 * lead, a=0.01).values()
+    result = confirm(*pair, device="cpu", rounds=100, seconds=1e9, clock=Machine(), on_round=seen.append)
+    assert fewest <= result.rounds <= most
+    assert result.ratio("winner").faster == (lead > 1)
+    assert result.confidence == 1 - 0.05 / len(LOOKS)
+    assert len(seen) == result.rounds
+
+
+def test_what_is_surely_no_better_than_the_best_is_dropped() -> None:
+    """Machines are compared to within half a percent, after which which one wins is nobody's concern."""
+    machine = Machine(noise=0.002)
+    result = race(runners(original=0.03, a=0.01, b=0.01), device="cpu", rounds=100, seconds=1e9, clock=machine)
+    assert result.stop is StopReason.CLEAR
+    assert result.rounds < 40
 
 
 def test_less_doubt_makes_intervals_wider() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, wraps
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from taso_py.cost import contention, latencies, measuring, roofline
-from taso_py.runtime import plausible
+from taso_py.cost.model import CostModel
+from taso_py.runtime import calibrating, plausible
 from taso_py.runtime.zoo.libraries import declare_missing_torchvision_operators
 
 torch.set_num_threads(1)
@@ -34,6 +35,24 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """What tests measure and decide is not the user's, and what the user's machine measured is not theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TASO_PY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def network_timed_once() -> Iterator[None]:
+    """Predictions are scaled by a run of a small network, which is timed once for all tests instead of in each."""
+    known: dict[tuple[torch.device, bool], tuple[float, float]] = {}
+    measured = calibrating.network_seconds
+
+    @wraps(measured)
+    def kept(cost: CostModel) -> tuple[float, float]:
+        key = cost.device, cost.captured
+        if key not in known:
+            known[key] = measured(cost)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrating, "network_seconds", kept)
         yield
 
 

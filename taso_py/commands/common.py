@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, RenderableType
 
 from taso_py.rules.verdict import Numerics
+from taso_py.runtime.effort import EFFORTS, NORMAL
 
 if TYPE_CHECKING:
     from taso_py.runtime.source import Source
@@ -164,8 +165,14 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         help="graphs to build at most in a search (%(default)s); there are up to four, while prices that decide change "
         "when they are measured again",
     )
-    seconds = "seconds of search, without what it takes to measure kernels (%(default)s)"
-    parser.add_argument("--time-limit", metavar="S", type=float, default=60.0, help=seconds)
+    parser.add_argument(
+        "--effort",
+        choices=tuple(EFFORTS),
+        default=NORMAL,
+        help="how long searching and timing may take (%(default)s); results are checked alike at every level",
+    )
+    seconds = f"seconds of search, without what it takes to measure kernels ({_seconds('search_s')})"
+    parser.add_argument("--time-limit", metavar="S", type=float, help=seconds)
     parser.add_argument(
         "--numerics",
         metavar="CLASS",
@@ -180,7 +187,12 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _seconds(limit: str) -> str:
+    """A limit at each level of effort, for help."""
+    return ", ".join(f"{name}: {getattr(effort, limit):g}" for name, effort in EFFORTS.items())
+
+
 def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """What these options say, as fields of :class:`taso_py.runtime.optimize.Options`."""
-    fields = {name: getattr(parsed, name) for name in ("search", "alpha", "budget", "time_limit", "seed")}
+    fields = {name: getattr(parsed, name) for name in ("search", "alpha", "budget", "effort", "time_limit", "seed")}
     return {**fields, "numerics": parsed.numerics, "progress": True}

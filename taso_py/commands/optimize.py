@@ -40,8 +40,7 @@ def add(commands: Any) -> None:
         "--race-seconds",
         metavar="S",
         type=float,
-        default=20.0,
-        help="seconds to time the best graphs against the original (%(default)s); what wins is timed again",
+        help="seconds to time the best graphs against the original, in place of the effort's; what wins is timed again",
     )
     parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from taso_py.engines.engine import Engine
 from taso_py.engines.session import SessionEngine
 from taso_py.frontend import import_module
 from taso_py.ir.errors import first_line
+from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
 from taso_py.kernels.check import Trials
 from taso_py.kernels.tile import Cover, Formats
@@ -55,7 +57,7 @@ def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
     """
 
     def measured() -> tuple[float, float]:
-        return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else _measured(cost)
+        return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
     try:
         found = cost.latencies.kept((TOGETHER, APART), measured)
@@ -67,11 +69,12 @@ def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
         cost.rescale(together / apart)
 
 
-def _measured(cost: CostModel) -> tuple[float, float]:
-    """Seconds that the network takes, in a run and call by call."""
+def network_seconds(cost: CostModel) -> tuple[float, float]:
+    """Return the seconds that the network takes on a device, in a run and call by call."""
     program, image = _network(cost.device)
     weight_bytes = stored_bytes(program.weights.values())
-    alone = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=weight_bytes, captured=cost.captured)
+    calls = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=weight_bytes, captured=cost.captured)
+    alone = calls.without_wrong(program.graph)
     module = build(program, alone.plan(program.graph))
     with torch.no_grad():
         found = alone.in_a_run(program.graph, lambda: module(image))
@@ -120,8 +123,18 @@ class _FewestCalls(CostModel):
     def _trials(self) -> Trials:
         return Trials(self.device)
 
+    @cached_property
+    def _wrong(self) -> set[tuple[Cover, Format]]:
+        return set()
+
+    def without_wrong(self, graph: Graph) -> Self:
+        """Choose again until every kernel that is chosen for a graph computes what plain operators do."""
+        while wrong := {where for where in self._chosen(graph) if not self._trials.runs(*where)}:
+            self._wrong.update(wrong)
+        return self
+
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        if not self._trials.runs(cover, formats[0]):
+        if (cover, formats[0]) in self._wrong:
             return math.inf
         return 1.5 if cover.binder is None else 1.0
 

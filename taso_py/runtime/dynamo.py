@@ -71,10 +71,9 @@ class BackendError(TasoError):
 
 @dataclass(frozen=True, kw_only=True)
 class BackendOptions(Options):
-    """The fields of :class:`Options`, with shorter limits, since a model may have many graphs, and one more."""
+    """The fields of :class:`Options`, with less effort, since a model may have many graphs, and two more."""
 
-    time_limit: float = 20.0
-    race_seconds: float = 6.0
+    effort: str = "quick"
     reload: bool = False
     patience: float = 120.0
     """Seconds that may be spent, since something was gained, on graphs that gain nothing; others are left then."""

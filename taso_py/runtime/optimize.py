@@ -28,9 +28,9 @@ from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.names import AUTO
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
-from taso_py.engines.table import AROUND_KERNELS, engines_to_try
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.graph import Graph
 from taso_py.ir.text import print_graph
@@ -55,6 +55,7 @@ from taso_py.runtime.resize import OpenInputs, describe
 from taso_py.runtime.result import Optimized, OptimizeError, Options
 from taso_py.runtime.saving import check_savable
 from taso_py.runtime.searching import TEMPLATES, search
+from taso_py.runtime.selection import select, without_hopeless
 from taso_py.runtime.source import Source, described, usable
 from taso_py.runtime.spec import SourceError
 from taso_py.runtime.trial import ORIGINAL, Finalist, Judgement, Searched, Trial, check_import
@@ -234,8 +235,10 @@ class _Job:
 
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
-        engines, missing = self._engines(program.device)
-        phases, groups = self.phases, _by_prices(engines)
+        phases = self.phases
+        with phases.phase("engines", "how fast each is without rules"):
+            selection = select(self.source, program, self.options)
+        groups, missing = selection.searched, selection.notes
         with LatencyDatabase() as database:
             costs = {prices: self._cost(program, group, database) for prices, group in groups.items()}
             winners = Winners(program, self.options, self.rules) if self._remembers else None
@@ -244,18 +247,21 @@ class _Job:
                 Searched(self._search(program, costs[prices], group[0], last), group)
                 for prices, group in groups.items()
             ]
+            if self.options.runtime == AUTO and KERNEL_PRICES in costs:
+                searches, hopeless = without_hopeless(searches, costs[KERNEL_PRICES])
+                missing = [*missing, *hopeless]
             measuring = watch.contention()
             trial = Trial(
                 self.source,
                 program,
                 _planner(costs),
-                self.options.race_seconds,
+                self.options.limited,
                 self.options.seed,
                 phases,
                 reload=self.options.reload or output is not None,
                 saves=output is not None,
             )
-            judgement = trial.hold(searches)
+            judgement = trial.hold(searches, selection.others)
             limits = bounds_of(self.source, program, judgement, costs)
         with phases.phase("memory", "the most that a call takes"):
             peaks = peaks_of(self.source, program, judgement.winner, judgement.seconds)
@@ -322,13 +328,6 @@ class _Job:
         """Whether what won before counts; not where a trace says what to do."""
         return self.options.cache and self.trace is None
 
-    def _engines(self, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
-        """What to try, and what there is to say of others; without kernels a plan has nothing to compile around."""
-        found, missing = engines_to_try(self.options.runtime, device)
-        if self.options.kernels or found == [AROUND_KERNELS]:
-            return found, missing
-        return [engine for engine in found if engine is not AROUND_KERNELS], missing
-
     def _cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
         """The latencies of what engines with equal prices can use."""
         weight_bytes, progress = stored_bytes(program.weights.values()), self.options.progress
@@ -369,14 +368,6 @@ def _optimized(program: Program, winner: Finalist, report: Report) -> Optimized:
         keeps_original=winner.name == ORIGINAL,
         inputs=OpenInputs.of(program),
     )
-
-
-def _by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:
-    """Engines by the prices that a search for them asks for, in order."""
-    groups: dict[str, list[Engine]] = {}
-    for engine in engines:
-        groups.setdefault(engine.prices, []).append(engine)
-    return groups
 
 
 def _planner(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan]:

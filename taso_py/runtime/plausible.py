@@ -73,10 +73,15 @@ def bounds(
     most = math.inf if any(isinstance(node.op, Opaque) for node in running) else sum(map(plain.node_cost, running))
     calls = len(running) + (sum(1 for _ in module.modules()) if isinstance(module, nn.Module) else 0)
     if result_s is None:
-        products = [n for n in result.nodes if isinstance(n.op, Matmul | Linear | Conv2d) and not n.is_static]
-        result_s = sum(map(cost.node_cost, products))
+        result_s = products_seconds(result, cost)
     least = result_s if math.isfinite(result_s) else 0.0
     return Bounds(most + calls * PYTHON_S, least + DISPATCH_S, 0.0 if roofline is None else _roof_s(result, roofline))
+
+
+def products_seconds(graph: Graph, cost: CostModel) -> float:
+    """Return the seconds that the products and convolutions of a graph take, each by its best kernel."""
+    products = [n for n in graph.nodes if isinstance(n.op, Matmul | Linear | Conv2d) and not n.is_static]
+    return sum(map(cost.node_cost, products))
 
 
 def _roof_s(graph: Graph, roofline: Roofline) -> float:

@@ -6,7 +6,7 @@ Invariant: options that make no sense cannot be made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Self
@@ -17,14 +17,13 @@ from taso_py.engines.table import CHOICES
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
+from taso_py.runtime.effort import EFFORTS, NORMAL, Effort
 from taso_py.runtime.resize import OpenInputs
 from taso_py.runtime.searching import SEARCHES
 from taso_py.runtime.warmup import Sizes, warm
 from taso_py.search.result import Limits
 from taso_py.search.trace import Trace
 
-FINALISTS = 3
-"""How many of the search's best graphs are timed end to end beside the original, per runtime."""
 GROWTH_LIMIT = 1.25
 """How many times the original's bytes of weights the result may hold."""
 
@@ -35,6 +34,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "float": (Real, "a number"),
 }
 """What options are, by how their types are written."""
+OR_NONE = " | None"
 
 
 class OptimizeError(TasoError):
@@ -49,12 +49,15 @@ class Options:
     search: str = "backtracking"
     alpha: float = 1.05
     budget: int = 2000
-    time_limit: float = 60.0
-    """Seconds of search; what it takes to measure new kernels comes on top."""
+    effort: str = NORMAL
+    """A level of :data:`taso_py.runtime.effort.EFFORTS`, which says how long searching and timing may take."""
+    time_limit: float | None = None
+    """Seconds of search, in place of the effort's; what it takes to measure new kernels comes on top."""
     numerics: Numerics | None = None
     """The cap, or its label; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
     seed: int = 0
-    race_seconds: float = 20.0
+    race_seconds: float | None = None
+    """Seconds of the race of all, in place of the effort's."""
     reload: bool = True
     """Whether the result is judged in the form that it is saved in, loaded again; it is whenever it is saved."""
     kernels: bool = True
@@ -82,7 +85,9 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             given: object = getattr(self, option.name)
-            kind = _KINDS.get(str(option.type))
+            kind = _KINDS.get(str(option.type).removesuffix(OR_NONE))
+            if given is None and str(option.type).endswith(OR_NONE):
+                continue
             if kind is not None and not isinstance(given, kind[0]):
                 raise OptimizeError(f"{option.name} is {kind[1]}, not {given!r}")
         label: Any = self.numerics
@@ -91,7 +96,9 @@ class Options:
         object.__setattr__(self, "seed", int(self.seed))  # PyTorch takes no NumPy's
         if not 0 <= self.seed < 2**63:
             raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")
-        if not self.race_seconds > 0:
+        if self.effort not in EFFORTS:
+            raise OptimizeError(f"no effort is called {self.effort}; there are {', '.join(EFFORTS)}")
+        if not self.limited.race_s > 0:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
             raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
@@ -99,15 +106,23 @@ class Options:
             raise OptimizeError(f"no runtime is called {self.runtime}; there are {', '.join(CHOICES)}")
         self.limits()
 
+    @property
+    def limited(self) -> Effort:
+        """The level of effort, with the limits that were given in place of its own."""
+        level = EFFORTS[self.effort]
+        search_s = level.search_s if self.time_limit is None else self.time_limit
+        race_s = level.race_s if self.race_seconds is None else self.race_seconds
+        return replace(level, search_s=search_s, race_s=race_s)
+
     def limits(self) -> Limits:
         """The limits of the search; raises `TasoError` if they make no sense."""
         return Limits(
             alpha=self.alpha,
             budget=self.budget,
-            seconds=self.time_limit,
+            seconds=self.limited.search_s,
             growth=GROWTH_LIMIT,
             numerics=self.numerics,
-            results=FINALISTS,
+            results=self.limited.finalists,
             reuse=self.reuse,
             seed=self.seed,
         )

@@ -42,13 +42,14 @@ from taso_py.runtime.compare import (
     input_cases,
     without_reference,
 )
+from taso_py.runtime.effort import Effort
 from taso_py.runtime.kept import state_kept
 from taso_py.runtime.replay import first_wrong
 from taso_py.runtime.resize import resized_cases
 from taso_py.runtime.roundtrip import without_fused_attention
 from taso_py.runtime.saving import UNSAVABLE, file_of
 from taso_py.runtime.source import Source
-from taso_py.runtime.timing import CONFIDENCE, Race, Ratio, confirm, race
+from taso_py.runtime.timing import CONFIDENCE, INDIFFERENCE, Race, Ratio, confirm, race
 from taso_py.runtime.timing import StopReason as RaceStop
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
@@ -130,8 +131,8 @@ class Trial:
     program: Program
     planner: Callable[[Graph, Engine], Plan]
     """Chooses kernels and memory formats for an engine."""
-    seconds: float
-    """Of the race of all; confirming races take half of it each, or up to twice as long where they are in doubt."""
+    effort: Effort
+    """How long to time, and how many graphs."""
     seed: int
     phases: Phases = field(default_factory=Phases)
     reload: bool = True
@@ -142,8 +143,12 @@ class Trial:
     is_interrupted: bool = False
     """Whether a race was interrupted from the keyboard: the leader alone is confirmed then, in few rounds."""
 
-    def hold(self, searches: Sequence[Searched]) -> Judgement:
+    def hold(self, searches: Sequence[Searched], others: Sequence[Engine] = ()) -> Judgement:
         """Builds what searches found for the engines that it was found for, and finds the winner.
+
+        Args:
+            searches: what was found.
+            others: engines in which the unchanged graph alone is tried.
 
         Raises:
             TrialError: not even the original agrees with itself.
@@ -151,13 +156,13 @@ class Trial:
                 confirming race.
         """
         with self.phases.phase("build", "modules to time, of the best graphs"):
-            finalists = {finalist.name: finalist for finalist in self._finalists(searches)}
+            finalists = {finalist.name: finalist for finalist in self._finalists(searches, others)}
         everything = [finalist.module for finalist in finalists.values()]
         with self._keeping(*everything), self.phases.timed("race", "these against the original") as on_share:
             first = race(
                 {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
                 device=self.program.device,
-                seconds=self.seconds,
+                seconds=self.effort.race_s,
                 seed=self.seed,
                 settle=_settle(finalists.values()),
                 on_round=on_share,
@@ -165,6 +170,7 @@ class Trial:
         self._heed(first)
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
+        ranking = [name for name in ranking if not _adds_nothing(finalists[name], finalists, first)]
         for number, name in enumerate(ranking[: ranking.index(ORIGINAL)]):
             # Each may win by chance, in half of its doubt. With half as much from one to the next, all come to 5 %.
             judgement = self._judge(finalists[name], finalists, first, (1 - CONFIDENCE) / 2**number)
@@ -174,11 +180,12 @@ class Trial:
                 break
         return self._original_wins(finalists, first)
 
-    def _finalists(self, searches: Sequence[Searched]) -> Iterator[Finalist]:
+    def _finalists(self, searches: Sequence[Searched], others: Sequence[Engine]) -> Iterator[Finalist]:
         original, engine = self._original()
         unchanged = searches[0].result.original
         yield Finalist(ORIGINAL, unchanged, self.program, NO_PLAN, ENGINES[engine], original, original)
         taken: set[str] = {ORIGINAL}
+        yield from self._built(unchanged, others, taken)
         for found in searches:
             rewritten = [candidate for candidate in found.result.candidates if candidate.applied]
             for candidate in [found.result.original, *rewritten]:
@@ -363,7 +370,7 @@ class Trial:
                 self.source.call_of(baseline.runner),
                 self.source.call_of(winner.runner),
                 device=self.program.device,
-                seconds=0.0 if self.is_interrupted else self.seconds / 2,
+                seconds=0.0 if self.is_interrupted else self.effort.race_s / 2,
                 seed=self.seed + 1,
                 doubt=doubt,
                 settle=_settle([baseline, winner]),
@@ -434,6 +441,14 @@ def _contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:
         for name, finalist in finalists.items()
         if name != ORIGINAL
     }
+
+
+def _adds_nothing(finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> bool:
+    """Whether rules gained less in a race than what is nobody's concern, so that the unchanged graph does as well."""
+    if not finalist.candidate.applied:
+        return False
+    twins = [name for name, other in finalists.items() if _is_unchanged_twin(other, finalist)]
+    return any(first.ratio(finalist.name, over=name).median < 1 + INDIFFERENCE for name in twins if first.times[name])
 
 
 def _settle(finalists: Iterable[Finalist]) -> Callable[[], None] | None:

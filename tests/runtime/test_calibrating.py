@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,12 @@ CPU = torch.device("cpu")
 GRAPH = parse_graph("graph(x: f32[64]) { return relu(x) }")
 
 
+@pytest.fixture(autouse=True)
+def timed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests share what the network takes."""
+    monkeypatch.setattr(calibrating, "network_seconds", inspect.unwrap(calibrating.network_seconds))
+
+
 def _known(database: LatencyDatabase, environment: Environment, **seconds: float) -> None:
     for key, name in ((TOGETHER, "together"), (APART, "apart")):
         database.put(environment, *key, Latency(seconds[name], seconds[name], seconds[name], 1, 0))
@@ -35,7 +42,7 @@ def test_a_run_of_the_network_is_what_prices_are_scaled_by_and_is_kept(
         calibrate(cost)
         assert 0.1 < cost.scale < 10.0
         assert torch.equal(before, torch.get_rng_state())
-        monkeypatch.setattr(calibrating, "_measured", lambda _: pytest.fail("it is known"))
+        monkeypatch.setattr(calibrating, "network_seconds", lambda _: pytest.fail("it is known"))
         again = CostModel(CPU, database)
         alone = again.graph_cost(GRAPH)
         calibrate(again)

@@ -48,7 +48,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
     with torch.no_grad():
         calls, results, missing = _made(source, settings)
-        seconds = 8.0 if settings.quick else 40.0
+        seconds = 8.0 if settings.quick else 25.0
         held = race(
             calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False, settle=until_idle
         )
@@ -74,8 +74,8 @@ def _speed(held: Race) -> Callable[[str], float]:
 
 def _made(source: Source, settings: Settings) -> tuple[Mapping[str, Call], Mapping[str, Optimized], Sequence[str]]:
     """What is timed by name, our results by engine, and why some ways are missing."""
-    limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 8.0)
-    options = Options(time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False)
+    effort = "quick" if settings.quick else "normal"
+    options = Options(effort=effort, seed=settings.seed, reload=False, cache=False)
     program = fold(import_source(source))
     calls: dict[str, Call] = {ORIGINAL: source.call_of(source.unchecked())}
     results: dict[str, Optimized] = {}

@@ -35,9 +35,11 @@ def test_it_stays_off_where_it_was_off() -> None:
     assert not gc.isenabled()
 
 
-def test_a_long_pause_is_for_processes_with_one_thread() -> None:
-    with collector_paused(shared=False):
-        assert not gc.isenabled()
+def test_a_long_pause_is_for_processes_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as alone:  # other tests may have left threads behind
+        alone.setattr(threading, "enumerate", lambda: [threading.current_thread()])
+        with collector_paused(shared=False):
+            assert not gc.isenabled()
     done = threading.Event()
     thread = threading.Thread(target=done.wait, args=(10,))
     thread.start()

@@ -23,6 +23,9 @@ from taso_py.rules.match import Match
 from taso_py.rules.pattern import Size
 from taso_py.rules.substitution import Recipe, attribute_symbols, key
 
+KEPT_RECIPES = 512
+"""Of how many circumstances a rule's target is remembered: a process may see models of ever new sizes."""
+
 
 def instantiate(match: Match) -> tuple[Value, ...] | None:
     """The target's outputs on what the match has bound, or None if they cannot stand for the source's."""
@@ -35,6 +38,8 @@ def instantiate(match: Match) -> tuple[Value, ...] | None:
         except (TasoError, ValueError, ZeroDivisionError):
             nodes = None
         if key is not None:
+            if len(known) >= KEPT_RECIPES:
+                known.clear()
             known[key] = None if nodes is None else tuple([(node.op, node.types) for node in nodes.values()])
         outputs = None if nodes is None else _outputs(match, match.rule.target, nodes)
     if outputs is None or any(new.type != old.type for new, old in zip(outputs, match.outputs, strict=True)):

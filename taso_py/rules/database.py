@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,6 +27,8 @@ MANIFEST = "MANIFEST.json"
 SUFFIX = ".rules"
 VERSION = 1
 """Of the form of the manifest."""
+KEPT_TEXTS = 16
+"""Of how many files the rules are kept in memory; the shipped database has six."""
 
 
 class DatabaseError(TasoError):
@@ -60,10 +63,16 @@ def read_database(path: Path | None = None) -> tuple[Substitution, ...]:
     rules: dict[str, Substitution] = {}
     for name, text in texts.items():
         try:
-            rules.update((rule.id, rule) for rule in read_rules(text))
+            rules.update((rule.id, rule) for rule in _parsed(text))
         except TasoError as error:
             raise DatabaseError(f"{name}: {error}") from error
     return tuple(rules.values())
+
+
+@lru_cache(maxsize=KEPT_TEXTS)
+def _parsed(text: str) -> Sequence[Substitution]:
+    """The rules of a text, which a process that optimizes several models reads once."""
+    return read_rules(text)
 
 
 def _folder(root: Traversable) -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import TypeAlias
@@ -28,6 +29,8 @@ from taso_py.rules.pattern import MARK, Bindings, Counts, Pattern, Size, compile
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
+KEPT_RULES = 2048
+"""How many rules are kept prepared; the shipped database has 700."""
 Identity: TypeAlias = tuple[int, ...]
 """The number of a rule, then what tells apart what its variables and operators are matched to."""
 
@@ -55,8 +58,11 @@ class Matcher:
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
         """Prepare rules; of the matches that a symmetry of a rule carries into each other one is found, or all."""
         self.keeps_symmetric = keep_symmetric
-        patterns = map(compile_pattern, rules)
-        self._searches = {p.rule.id: _Search(p, number, keep_symmetric) for number, p in enumerate(patterns)}
+        prepared = map(_prepared, rules)
+        self._searches = {
+            pattern.rule.id: _Search(pattern, number, () if keep_symmetric else moves)
+            for number, (pattern, moves) in enumerate(prepared)
+        }
         self._roots, self._anywhere = _Anchors(), _Anchors()
         for search in self._searches.values():
             for place in search.anchors:
@@ -165,13 +171,20 @@ def _are_read(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
     )
 
 
+@lru_cache(maxsize=KEPT_RULES)
+def _prepared(rule: Substitution) -> tuple[Pattern, Sequence[Symmetry]]:
+    """The pattern of a rule, and its symmetries, which a process that optimizes several models finds once."""
+    pattern = compile_pattern(rule)
+    return pattern, symmetries(pattern)
+
+
 class _Search:
     """The search for one rule."""
 
-    def __init__(self, pattern: Pattern, number: int, keep_symmetric: bool) -> None:
+    def __init__(self, pattern: Pattern, number: int, moves: Sequence[Symmetry]) -> None:
         self.pattern = pattern
         self._number = number
-        self._moves: Sequence[Symmetry] = () if keep_symmetric else symmetries(pattern)
+        self._moves = moves
         self._exchanges = [self._exchange(move) for move in self._moves]
         self._orders: dict[int, Mapping[int, Sequence[int]]] = {}
 

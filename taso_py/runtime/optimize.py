@@ -236,7 +236,8 @@ class _Job:
     def run(self, program: Program, output: Path | None, forms: Sequence[str]) -> Optimized:
         """All stages, in order."""
         phases = self.phases
-        with phases.phase("engines", "how fast each is without rules"):
+        scouting = phases.phase("engines", "how fast each is without rules")
+        with scouting if self.options.runtime == AUTO else nullcontext():
             selection = select(self.source, program, self.options)
         groups, missing = selection.searched, selection.notes
         with LatencyDatabase() as database:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from taso_py.backend.guard import ArgumentError
+from taso_py.engines.engine import Engine
 from taso_py.runtime.optimize import optimize
 from taso_py.runtime.trial import Judgement, Searched, Trial
 from tests.runtime.test_trial import _clamped, _once, _search
@@ -21,8 +22,8 @@ def test_what_is_saved_and_what_was_timed_are_told_apart(monkeypatch: pytest.Mon
     judgements: list[Judgement] = []
     hold = Trial.hold
 
-    def noted(trial: Trial, searches: Sequence[Searched]) -> Judgement:
-        judgements.append(hold(trial, searches))
+    def noted(trial: Trial, searches: Sequence[Searched], others: Sequence[Engine]) -> Judgement:
+        judgements.append(hold(trial, searches, others))
         return judgements[-1]
 
     monkeypatch.setattr(Trial, "hold", noted)

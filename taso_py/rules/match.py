@@ -10,7 +10,7 @@ order that depends on rules and graph alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
@@ -58,10 +58,10 @@ class Matcher:
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
         """Prepare rules; of the matches that a symmetry of a rule carries into each other one is found, or all."""
         self.keeps_symmetric = keep_symmetric
-        prepared = map(_prepared, rules)
+        prepared = [(rule, *_prepared(rule)) for rule in rules]
         self._searches = {
-            pattern.rule.id: _Search(pattern, number, () if keep_symmetric else moves)
-            for number, (pattern, moves) in enumerate(prepared)
+            rule.id: _Search(_own(pattern, rule), number, () if keep_symmetric else moves)
+            for number, (rule, pattern, moves) in enumerate(prepared)
         }
         self._roots, self._anywhere = _Anchors(), _Anchors()
         for search in self._searches.values():
@@ -176,6 +176,11 @@ def _prepared(rule: Substitution) -> tuple[Pattern, Sequence[Symmetry]]:
     """The pattern of a rule, and its symmetries, which a process that optimizes several models finds once."""
     pattern = compile_pattern(rule)
     return pattern, symmetries(pattern)
+
+
+def _own(pattern: Pattern, rule: Substitution) -> Pattern:
+    """A pattern as that of a rule, of which one that is equal may have been prepared before."""
+    return pattern if pattern.rule is rule else replace(pattern, rule=rule)
 
 
 class _Search:

@@ -26,8 +26,10 @@ from taso_py.ops.contraction import Conv2d
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import work
 
-COPIES, MOST_COPIES = 8, 64
-"""How often a model holds a cover without weights at most, and one with weights."""
+COPIES, WEIGHT_COPIES, MOST_COPIES = 8, 16, 64
+"""How often a model holds a cover at most: one without weights, one with small weights, and one with large ones."""
+LARGE_BYTES = 1 << 18
+"""Of weights that so many copies of do not stay in the caches of a core."""
 SMALL_BYTES = 1 << 18
 """Of the operands and results of copies without weights: more than this are not in the nearest caches at once."""
 MOST_WEIGHT_BYTES = 1 << 26
@@ -36,6 +38,8 @@ LEAST_COPIES, MOST_FLOPS = 2, 1 << 28
 """What computes for long is hardly slower for weights from far away; so many operations take milliseconds."""
 WIDTH = 16
 """Of small examples: channels, or rows and columns."""
+KERNEL, GROUPS = 3, 2
+"""Rows and columns of the kernels of small examples, and their groups if there are any."""
 PROFILED_RUNS = 8
 
 
@@ -96,12 +100,19 @@ def conversion(type_: TensorType) -> Node:
 
 
 def example(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return a product and what is computed of its result, at a size at which an engine compiles it in no time."""
+    """Return a product and what is computed of its result, at a size at which an engine compiles it in no time.
+
+    Convolutions become one of three kinds: by points, of each channel by itself, and others. What an engine computes
+    together with one does not depend on its stride, padding or number of channels.
+    """
     product, *tail = nodes
-    first, weight = product.inputs[0].type, product.inputs[1].type
-    dtype, groups = first.dtype, product.op.groups if isinstance(product.op, Conv2d) else 1
-    if isinstance(product.op, Conv2d):
-        shapes = [(1, WIDTH * groups, 2 * WIDTH, 2 * WIDTH), (WIDTH * groups, WIDTH, *weight.shape[2:])]
+    first, weight, op = product.inputs[0].type, product.inputs[1].type, product.op
+    dtype = first.dtype
+    if isinstance(op, Conv2d):
+        kernel = 1 if weight.shape[2:] == (1, 1) else KERNEL
+        groups = 1 if op.groups == 1 else WIDTH if weight.shape[1] == 1 else GROUPS
+        op = Conv2d(padding=(kernel // 2, kernel // 2), groups=groups)
+        shapes = [(1, WIDTH, WIDTH, WIDTH), (WIDTH, WIDTH // groups, kernel, kernel)]
     else:
         shapes = [(*[1] * (first.rank - 2), WIDTH, WIDTH), (WIDTH, WIDTH)]
     features = shapes[1][0]
@@ -110,7 +121,7 @@ def example(nodes: Sequence[Node]) -> tuple[Node, ...]:
         _leaf(value, TensorType(dtype, shape), place)
         for place, (value, shape) in enumerate(zip(product.inputs, shapes, strict=True))
     ]
-    made = [make(product.op, operands)]
+    made = [make(op, operands)]
     images = {product: made[0]}
     for node in tail:
         whole = made[-1].types[0]
@@ -142,7 +153,8 @@ def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
     weights = sum(bytes_of(value) for value in values if is_weight(value))
     if weights:
         flops = sum(work(node).flops or 0 for node in nodes)
-        most = min(MOST_COPIES, max(LEAST_COPIES, MOST_FLOPS // max(1, flops)))
+        copies = MOST_COPIES if weights >= LARGE_BYTES else WEIGHT_COPIES
+        most = min(copies, max(LEAST_COPIES, MOST_FLOPS // max(1, flops)))
         return min(most, 1 + min(ring_bytes, MOST_WEIGHT_BYTES) // weights)
     total = sum(bytes_of(value) for value in (*values, *nodes[-1].outputs))
     return max(1, min(COPIES, SMALL_BYTES // max(1, total)))

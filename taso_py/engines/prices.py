@@ -125,10 +125,10 @@ class SessionLatencies(Latencies):
 
     def _left_over(self, product: Node, tail: Sequence[Node]) -> float:
         """The share of a tail that the engine computes by itself, by how many operators it makes of a small example."""
-        key = f"{self._engine.name}:left over", chain_text((product, *tail))
+        small = example((product, *tail))
+        key = f"{self._engine.name}:left over", chain_text(small)
 
         def counted() -> Callable[[], object]:
-            small = example((product, *tail))
             nodes, single = (operators_made(self._engine, part) for part in (small, small[:1]))
             return _Known(min(1.0, max(0, nodes - single) / len(tail)))
 

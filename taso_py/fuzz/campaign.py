@@ -14,6 +14,7 @@ from functools import cache, partial
 from itertools import cycle
 from textwrap import indent
 from traceback import format_exc
+from typing import TypeAlias
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -29,6 +30,9 @@ from taso_py.rules.database import read_database
 BATCH = 25
 """How many models come from one seed. A batch ends with its first failure, so that others can be found."""
 
+
+_Batch: TypeAlias = tuple[int, int, str, tuple[str, ...]]
+"""A seed, how many models come from it, of which kind, and the engines that are to compute them."""
 
 _SETTINGS = settings(
     deadline=None,
@@ -65,6 +69,10 @@ class Tally:
     kernels: Counter[str] = field(default_factory=Counter[str])
     kinds: Counter[str] = field(default_factory=Counter[str])
     """How many models have more than ordinary operators, by what that is."""
+    engines: Counter[str] = field(default_factory=Counter[str])
+    """How many models engines computed, by their names."""
+    refusals: Counter[str] = field(default_factory=Counter[str])
+    """What engines said of models that they do not compute."""
     opened: int = 0
     """Those of which sizes were left open."""
     resized: int = 0
@@ -78,6 +86,8 @@ class Tally:
         self.rules += other.rules
         self.kernels += other.kernels
         self.kinds += other.kinds
+        self.engines += other.engines
+        self.refusals += other.refusals
         self.opened += other.opened
         self.resized += other.resized
         self.failures += other.failures
@@ -89,6 +99,8 @@ class Tally:
         self.rules.update(outcome.rules)
         self.kernels.update(outcome.kernels)
         self.kinds.update(outcome.kinds)
+        self.engines.update(outcome.engines)
+        self.refusals.update(outcome.refusals)
         self.opened += bool(outcome.open)
         self.resized += outcome.resized
 
@@ -98,20 +110,23 @@ class Tally:
             f"rules, {self.kernels.total()} calls of {len(self.kernels)} kernels, {len(self.failures)} failures",
             f"  {self.opened} with open sizes, computed at {self.resized} other sizes",
             f"  {', '.join(f'{count} of kind {kind}' for kind, count in sorted(self.kinds.items())) or 'all ordinary'}",
+            *(f"  {count} computed in {name}" for name, count in sorted(self.engines.items())),
             *(f"  refused {count} x: {reason}" for reason, count in self.refused.most_common(12)),
+            *(f"  refused {count} x: {reason}" for reason, count in self.refusals.most_common(12)),
         ]
         return "\n".join(lines)
 
 
-def run_batch(number: int, count: int, kind: str = "plain") -> Tally:
+def run_batch(number: int, count: int, kind: str = "plain", engines: tuple[str, ...] = ()) -> Tally:
     """Tries random models; a failing one is made smaller and ends the batch.
 
     Args:
         number: the seed.
         count: how many models.
         kind: of which, one of :data:`ROUNDS`.
+        engines: the names of engines that are to compute them too.
     """
-    tally, checker = Tally(), _checker()
+    tally, checker = Tally(), _checker(engines)
     last: list[tuple[Failure, Case]] = []
 
     @seed(number)
@@ -158,23 +173,25 @@ def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
 
 
 @cache
-def _checker() -> Checker:
+def _checker(engines: tuple[str, ...]) -> Checker:
     torch.set_num_threads(1)
-    return Checker(read_database())
+    return Checker(read_database(), engines)
 
 
-def run(count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS) -> Iterator[Tally]:
+def run(
+    count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS, engines: Sequence[str] = ()
+) -> Iterator[Tally]:
     """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded."""
     starts = range(0, count, BATCH)
     kinds = cycle(rounds)
-    batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds)) for start in starts]
+    batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds), tuple(engines)) for start in starts]
     return pool.map(partial(_apply, run_batch), batches, lost=_died)
 
 
-def _apply(function: Callable[[int, int, str], Tally], batch: tuple[int, int, str]) -> Tally:
+def _apply(function: Callable[[int, int, str, tuple[str, ...]], Tally], batch: _Batch) -> Tally:
     return function(*batch)
 
 
-def _died(batch: tuple[int, int, str]) -> Tally:
-    number, count, _ = batch
+def _died(batch: _Batch) -> Tally:
+    number, count, *_ = batch
     return Tally(tried=count, failures=[Failure("processes died in this batch", "", 0, number)])

@@ -109,7 +109,7 @@ class SessionLatencies(Latencies):
 
     def _conversion(self, size: int, format_: Format) -> float:
         type_ = TensorType(DType.F32, (1, CHANNELS, size // CHANNELS // ROW, ROW))
-        key = f"{self._engine.name}:convert:{format_.value}", type_.text
+        key = f"{self._engine.name}:reorder:{format_.value}", type_.text
 
         def converted() -> Callable[[], object]:
             _, before, after = self._split(alone(conversion(type_)))
@@ -173,8 +173,10 @@ class SessionLatencies(Latencies):
         return latency.low_s
 
     def _name(self, cover: Cover, reads: Format) -> str:
-        in_blocks = " in blocks" if _is_reordered(cover, reads) else ""
-        return f"{self._engine.name}:{cover.text}{in_blocks}"
+        images = (
+            "" if not isinstance(cover.root.op, Conv2d) else " in blocks" if reads is Format.CHANNELS_LAST else " dense"
+        )
+        return f"{self._engine.name}:{cover.text}{images}"
 
     def _signature(self, cover: Cover) -> str:
         """Types of operands, and which are weights; which comes first of a commutative operator's is chance."""
@@ -198,11 +200,6 @@ def _is_elementwise(cover: Cover) -> bool:
     """Whether a cover is one function of elements at equal places."""
     node = cover.root
     return len(cover.nodes) == 1 and (is_activation(node) or isinstance(node.op, _ELEMENTWISE))
-
-
-def _is_reordered(cover: Cover, reads: Format) -> bool:
-    """Whether a cover that is run alone is given images in an order that it would not find them in."""
-    return reads is Format.CHANNELS_LAST and isinstance(cover.root.op, Conv2d)
 
 
 def session_cost(engine: SessionEngine, graph: Graph, database: LatencyDatabase, *, progress: bool) -> CostModel:

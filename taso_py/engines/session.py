@@ -253,8 +253,12 @@ class SessionEngine(Engine):
         with quiet():
             program = torch.onnx.export(module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
         assert program is not None
-        proto = program.model_proto
-        session = self.compile(OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input)))
+        try:
+            proto = program.model_proto
+            model = OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input))
+        except Exception as error:  # more than protobuf takes; its errors have no common class
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
+        session = self.compile(model)
         structure = pytree.tree_structure(module(*args, **kwargs))
 
         def run(*args: Any, **kwargs: Any) -> Any:

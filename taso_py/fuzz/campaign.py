@@ -14,7 +14,6 @@ from functools import cache, partial
 from itertools import cycle
 from textwrap import indent
 from traceback import format_exc
-from typing import TypeAlias
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -30,9 +29,6 @@ from taso_py.rules.database import read_database
 BATCH = 25
 """How many models come from one seed. A batch ends with its first failure, so that others can be found."""
 
-
-_Batch: TypeAlias = tuple[int, int, str, tuple[str, ...]]
-"""A seed, how many models come from it, of which kind, and the engines that are to compute them."""
 
 _SETTINGS = settings(
     deadline=None,
@@ -181,17 +177,26 @@ def _checker(engines: tuple[str, ...]) -> Checker:
 def run(
     count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS, engines: Sequence[str] = ()
 ) -> Iterator[Tally]:
-    """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded."""
+    """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded.
+
+    Args:
+        count: how many models.
+        number: the seed.
+        pool: where batches are tried.
+        rounds: kinds of models, one a batch in turns.
+        engines: the names of engines that are to compute them too.
+    """
     starts = range(0, count, BATCH)
     kinds = cycle(rounds)
-    batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds), tuple(engines)) for start in starts]
-    return pool.map(partial(_apply, run_batch), batches, lost=_died)
+    batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds)) for start in starts]
+    tried = partial(run_batch, engines=tuple(engines)) if engines else run_batch
+    return pool.map(partial(_apply, tried), batches, lost=_died)
 
 
-def _apply(function: Callable[[int, int, str, tuple[str, ...]], Tally], batch: _Batch) -> Tally:
+def _apply(function: Callable[[int, int, str], Tally], batch: tuple[int, int, str]) -> Tally:
     return function(*batch)
 
 
-def _died(batch: _Batch) -> Tally:
-    number, count, *_ = batch
+def _died(batch: tuple[int, int, str]) -> Tally:
+    number, count, _ = batch
     return Tally(tried=count, failures=[Failure("processes died in this batch", "", 0, number)])

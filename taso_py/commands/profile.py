@@ -8,8 +8,9 @@ from typing import Any
 
 from taso_py.commands.common import LATENCIES_KEPT, MODEL_HELP, add_model, answer, command, some_path
 
-SAVED_HELP = """For a result that runs in eager mode, MODEL may also be the folder that 'optimize
---output' wrote: the kernels that were chosen are timed then, in place of plain operators."""
+SAVED_HELP = """MODEL may also be the folder that 'optimize --output' wrote: the kernels that were chosen
+are timed then, in place of plain operators. Of a result that runs in onnxruntime or
+openvino, the engine's own profiler tells the times; there is no trace.json of it."""
 
 
 def add(commands: Any) -> None:

@@ -7,5 +7,7 @@ from __future__ import annotations
 
 AUTO, INDUCTOR = "auto", "inductor"
 """The names that stand for several engines: all that the device has, and all forms of Inductor there."""
-CHOICES = ("eager", "cudagraph", INDUCTOR, "onnxruntime", "openvino", "tensorrt", AUTO)
+SESSION_ENGINES = ("onnxruntime", "openvino")
+"""The engines that take whole graphs as ONNX models."""
+CHOICES = ("eager", "cudagraph", INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
 """The names to choose from at the command line; Python takes the single forms of Inductor too."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -59,6 +58,8 @@ _NAMES: Mapping[str, torch.dtype] = {
 
 _KERNEL_TIME = "_kernel_time"
 """How the names of events end in a profile that are operators' times."""
+_SIZES = ("activation_size", "parameter_size", "output_size")
+"""The bytes of operands and results in an event."""
 _REORDERS = {"ReorderInput": "in", "ReorderOutput": "out"}
 
 
@@ -103,7 +104,7 @@ class OnnxRuntime(SessionEngine):
             for _ in range(1 + runs):
                 session(*tensors)
             events = json.loads(Path(session.session.end_profiling()).read_text())
-        return _node_times(events, 1 + runs)
+        return _node_times(events)
 
     def _made(self, model: OnnxModel, options: Any) -> OnnxRuntimeSession:
         try:
@@ -193,15 +194,24 @@ class OnnxRuntimeSession(Session):
         return binding, results
 
 
-def _node_times(events: Sequence[Mapping[str, Any]], runs: int) -> Sequence[NodeTime]:
-    """The medians of operators over the runs of a profile, but for the first one."""
-    found: dict[tuple[str, str], list[float]] = {}
+def _node_times(events: Sequence[Mapping[str, Any]]) -> Sequence[NodeTime]:
+    """What operators take by the events of a profile, the first run left out."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in events:
         name = str(event["name"])
         if event["cat"] == "Node" and name.endswith(_KERNEL_TIME):
-            kind = str(event["args"]["op_name"])
-            found.setdefault((name.removesuffix(_KERNEL_TIME), kind), []).append(event["dur"] * 1e-6)
-    return [
-        NodeTime(name, kind, median(seconds[1:] or seconds), _REORDERS.get(kind, ""))
-        for (name, kind), seconds in found.items()
-    ]
+            found.setdefault((name.removesuffix(_KERNEL_TIME), event["args"]["node_index"]), []).append(event)
+    return [_node_time(name, told[1:] or told) for (name, _), told in found.items()]
+
+
+def _node_time(name: str, events: Sequence[Mapping[str, Any]]) -> NodeTime:
+    told = events[0]["args"]
+    kind = str(told["op_name"])
+    return NodeTime(
+        name,
+        kind,
+        tuple(event["dur"] * 1e-6 for event in events),
+        _REORDERS.get(kind, ""),
+        names=(name,),
+        moved_bytes=sum(int(told[size]) for size in _SIZES if size in told),
+    )

@@ -10,6 +10,7 @@ infinity.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ from taso_py.cost.measuring import Measuring
 from taso_py.cost.model import CostModel
 from taso_py.cost.pace import Reference
 from taso_py.engines.calls import PROFILED_RUNS, SessionCall, conversion, example, operators_made, reorder_split
+from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.tiles import SESSION_TILES, alone, chain_text, reads
 from taso_py.ir.graph import Graph
@@ -37,6 +39,7 @@ from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Mul, Relu, Rsqrt, Sqrt, Sub
 from taso_py.ops.movement import Reshape
 
+_log = logging.getLogger(__name__)
 EMPTY_S = 0.05
 """Time to measure an empty run for."""
 SIZES = tuple(2**power for power in (9, 13, 17, 20, 22))
@@ -109,7 +112,7 @@ class SessionLatencies(Latencies):
 
     def _conversion(self, size: int, format_: Format) -> float:
         type_ = TensorType(DType.F32, (1, CHANNELS, size // CHANNELS // ROW, ROW))
-        key = f"{self._engine.name}:convert:{format_.value}", type_.text
+        key = f"{self._engine.name}:reorder:{format_.value}", type_.text
 
         def converted() -> Callable[[], object]:
             _, before, after = self._split(alone(conversion(type_)))
@@ -143,6 +146,20 @@ class SessionLatencies(Latencies):
         inside, before, after = self._split(cover)
         return _Known(inside if reads is Format.CHANNELS_LAST else inside + before + after)
 
+    def _measure(
+        self,
+        make: Callable[[], Callable[[], object]],
+        key: Key,
+        beside: Callable[[], Reference | None],
+        otherwise: float,
+    ) -> tuple[Latency | None, bool]:
+        """A measurement, and whether it may be kept; None where the engine refuses, which is told of whole graphs."""
+        try:
+            return super()._measure(make, key, beside, otherwise)
+        except EngineUnavailableError as error:
+            _log.info("%s with %s: %s", *key, error)
+            return None, False
+
     def _split(self, cover: Cover) -> tuple[float, float, float]:
         """What a convolution takes, and what it takes to bring its images into the engine's own order, and back."""
         key = self.key(cover, Format.DENSE)
@@ -173,8 +190,10 @@ class SessionLatencies(Latencies):
         return latency.low_s
 
     def _name(self, cover: Cover, reads: Format) -> str:
-        in_blocks = " in blocks" if _is_reordered(cover, reads) else ""
-        return f"{self._engine.name}:{cover.text}{in_blocks}"
+        images = (
+            "" if not isinstance(cover.root.op, Conv2d) else " in blocks" if reads is Format.CHANNELS_LAST else " dense"
+        )
+        return f"{self._engine.name}:{cover.text}{images}"
 
     def _signature(self, cover: Cover) -> str:
         """Types of operands, and which are weights; which comes first of a commutative operator's is chance."""
@@ -198,11 +217,6 @@ def _is_elementwise(cover: Cover) -> bool:
     """Whether a cover is one function of elements at equal places."""
     node = cover.root
     return len(cover.nodes) == 1 and (is_activation(node) or isinstance(node.op, _ELEMENTWISE))
-
-
-def _is_reordered(cover: Cover, reads: Format) -> bool:
-    """Whether a cover that is run alone is given images in an order that it would not find them in."""
-    return reads is Format.CHANNELS_LAST and isinstance(cover.root.op, Conv2d)
 
 
 def session_cost(engine: SessionEngine, graph: Graph, database: LatencyDatabase, *, progress: bool) -> CostModel:

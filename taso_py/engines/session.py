@@ -12,7 +12,9 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any, NoReturn, Self
 
 import torch
@@ -95,13 +97,31 @@ class NodeTime:
     """What an engine's profiler says of one operator that it ran."""
 
     name: str
-    """In the engine's graph; of an operator that it made of ours, it begins with the name that the model gives."""
+    """In the engine's graph."""
     kind: str
     """The engine's word for what it computes."""
-    seconds: float
-    """The median of the runs."""
+    samples: tuple[float, ...]
+    """Seconds that it took, in the order of the runs."""
     reorders: str = ""
     """``in`` where it brings a value into the engine's own order, ``out`` where back."""
+    names: tuple[str, ...] = ()
+    """Names of the model's operators and outputs that it is made of, as far as the engine tells: each operator's begins
+    with the name and the digest of a node of our graph."""
+    moved_bytes: int = 0
+    """Of its operands and results; 0 where that is not told."""
+
+    @cached_property
+    def seconds(self) -> float:
+        """The median of the runs."""
+        return median(self.samples)
+
+    @cached_property
+    def quartiles(self) -> tuple[float, float]:
+        """The quartiles of the runs, in seconds."""
+        if len(self.samples) == 1:
+            return self.seconds, self.seconds
+        low, _, high = quantiles(self.samples, n=4, method="inclusive")
+        return low, high
 
 
 class SessionEngine(Engine):
@@ -213,6 +233,11 @@ class SessionEngine(Engine):
     def profile(self, model: OnnxModel, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
         """Return what each operator takes that the engine makes of a model, in the order of a run.
 
+        Args:
+            model: what to run.
+            tensors: its inputs, in order.
+            runs: how often it is run; the engine may leave out a first run besides.
+
         Raises:
             EngineUnavailableError: the engine refuses the model.
         """
@@ -228,8 +253,12 @@ class SessionEngine(Engine):
         with quiet():
             program = torch.onnx.export(module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
         assert program is not None
-        proto = program.model_proto
-        session = self.compile(OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input)))
+        try:
+            proto = program.model_proto
+            model = OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input))
+        except Exception as error:  # more than protobuf takes; its errors have no common class
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
+        session = self.compile(model)
         structure = pytree.tree_structure(module(*args, **kwargs))
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from taso_py.arguments import Parser
+from taso_py.engines.names import SESSION_ENGINES
 from taso_py.executors import add_options, open_pool
 from taso_py.fuzz.campaign import Failure, Tally, run
 from taso_py.fuzz.kinds import ROUNDS
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="(%(default)s)")
     parser.add_argument(
         "--kind", choices=[*dict.fromkeys(ROUNDS)], help="all models are of this kind (default: of each in turns)"
+    )
+    parser.add_argument(
+        "--engines", nargs="+", choices=SESSION_ENGINES, default=[], help="that are to compute the models too"
     )
     add_options(parser)
     parser.add_argument(
@@ -49,7 +53,9 @@ def _campaign(options: argparse.Namespace) -> Tally:
     tally = Tally()
     with open_pool(options.jobs, options.executor) as pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("models", total=options.count)
-        for found in run(options.count, options.seed, pool, [options.kind] if options.kind else ROUNDS):
+        for found in run(
+            options.count, options.seed, pool, [options.kind] if options.kind else ROUNDS, options.engines
+        ):
             tally.add(found)
             progress.update(task, completed=tally.tried)
             _report(found.failures, options.out)

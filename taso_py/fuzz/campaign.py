@@ -65,6 +65,10 @@ class Tally:
     kernels: Counter[str] = field(default_factory=Counter[str])
     kinds: Counter[str] = field(default_factory=Counter[str])
     """How many models have more than ordinary operators, by what that is."""
+    engines: Counter[str] = field(default_factory=Counter[str])
+    """How many models engines computed, by their names."""
+    refusals: Counter[str] = field(default_factory=Counter[str])
+    """What engines said of models that they do not compute."""
     opened: int = 0
     """Those of which sizes were left open."""
     resized: int = 0
@@ -78,6 +82,8 @@ class Tally:
         self.rules += other.rules
         self.kernels += other.kernels
         self.kinds += other.kinds
+        self.engines += other.engines
+        self.refusals += other.refusals
         self.opened += other.opened
         self.resized += other.resized
         self.failures += other.failures
@@ -89,6 +95,8 @@ class Tally:
         self.rules.update(outcome.rules)
         self.kernels.update(outcome.kernels)
         self.kinds.update(outcome.kinds)
+        self.engines.update(outcome.engines)
+        self.refusals.update(outcome.refusals)
         self.opened += bool(outcome.open)
         self.resized += outcome.resized
 
@@ -98,20 +106,23 @@ class Tally:
             f"rules, {self.kernels.total()} calls of {len(self.kernels)} kernels, {len(self.failures)} failures",
             f"  {self.opened} with open sizes, computed at {self.resized} other sizes",
             f"  {', '.join(f'{count} of kind {kind}' for kind, count in sorted(self.kinds.items())) or 'all ordinary'}",
+            *(f"  {count} computed in {name}" for name, count in sorted(self.engines.items())),
             *(f"  refused {count} x: {reason}" for reason, count in self.refused.most_common(12)),
+            *(f"  refused {count} x: {reason}" for reason, count in self.refusals.most_common(12)),
         ]
         return "\n".join(lines)
 
 
-def run_batch(number: int, count: int, kind: str = "plain") -> Tally:
+def run_batch(number: int, count: int, kind: str = "plain", engines: tuple[str, ...] = ()) -> Tally:
     """Tries random models; a failing one is made smaller and ends the batch.
 
     Args:
         number: the seed.
         count: how many models.
         kind: of which, one of :data:`ROUNDS`.
+        engines: the names of engines that are to compute them too.
     """
-    tally, checker = Tally(), _checker()
+    tally, checker = Tally(), _checker(engines)
     last: list[tuple[Failure, Case]] = []
 
     @seed(number)
@@ -158,17 +169,28 @@ def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
 
 
 @cache
-def _checker() -> Checker:
+def _checker(engines: tuple[str, ...]) -> Checker:
     torch.set_num_threads(1)
-    return Checker(read_database())
+    return Checker(read_database(), engines)
 
 
-def run(count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS) -> Iterator[Tally]:
-    """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded."""
+def run(
+    count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS, engines: Sequence[str] = ()
+) -> Iterator[Tally]:
+    """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded.
+
+    Args:
+        count: how many models.
+        number: the seed.
+        pool: where batches are tried.
+        rounds: kinds of models, one a batch in turns.
+        engines: the names of engines that are to compute them too.
+    """
     starts = range(0, count, BATCH)
     kinds = cycle(rounds)
     batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds)) for start in starts]
-    return pool.map(partial(_apply, run_batch), batches, lost=_died)
+    tried = partial(run_batch, engines=tuple(engines)) if engines else run_batch
+    return pool.map(partial(_apply, tried), batches, lost=_died)
 
 
 def _apply(function: Callable[[int, int, str], Tally], batch: tuple[int, int, str]) -> Tally:

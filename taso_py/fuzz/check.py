@@ -6,6 +6,8 @@ in the model's own precision to the bit. Weights are folded, kernels and memory 
 is destroyed; the result must be as near to the truth as plain calls are. Of some models all sizes are left open that
 torch.export can leave open; all of this must then hold at other sizes too.
 
+If asked to, engines that take whole graphs compute the model and what it was rewritten to; they may refuse them.
+
 Invariant: an exception that is no refusal is a failure, as is a difference.
 """
 
@@ -30,6 +32,8 @@ from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
 from taso_py.cost.choice import choose
+from taso_py.engines.engine import Engine, EngineUnavailableError
+from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_module, import_program
 from taso_py.fuzz.draft import Case
 from taso_py.fuzz.kinds import THREADS
@@ -91,6 +95,10 @@ class Outcome:
     """The sizes that were left open."""
     resized: int = 0
     """At how many other sizes it was computed."""
+    engines: tuple[str, ...] = ()
+    """The engines that computed it, by name."""
+    refusals: tuple[str, ...] = ()
+    """What other engines said."""
     kinds: frozenset[str] = frozenset()
     """What was in it beyond ordinary operators, or was done to it beyond calls."""
 
@@ -103,9 +111,13 @@ _Effects: TypeAlias = dict[frozenset[tuple[Value, Value]], set[_Place]]
 class Checker:
     """Puts models to the test, with some rules."""
 
-    def __init__(self, rules: Iterable[Substitution]) -> None:
-        """Takes the rules that may be applied; those that are safe for all values also on their own."""
+    def __init__(self, rules: Iterable[Substitution], engines: Sequence[str] = ()) -> None:
+        """Takes the rules that may be applied, and the names of engines that are to compute what comes of it.
+
+        Rules that are safe for all values are also applied on their own.
+        """
         known = list(rules)
+        self._engines = tuple(ENGINES[name] for name in engines)
         self._all = Matcher([rule for rule in known if rule.numerics <= Numerics.RANGE])
         self._exact = Matcher([rule for rule in known if rule.numerics is Numerics.EXACT])
 
@@ -125,7 +137,9 @@ class Checker:
                 opened = _opened(module, args) if seed % OPEN_ONE_IN == 0 else None
                 program = import_module(module, args) if opened is None else import_program(opened, args)
                 original = module if opened is None else opened.module()
-                return _Check(case, program, args, seed).run(original, self._all if case.is_smooth else self._exact)
+                return _Check(case, program, args, seed, self._engines).run(
+                    original, self._all if case.is_smooth else self._exact
+                )
             except DiscrepancyError:
                 raise
             except TasoError as error:
@@ -142,6 +156,7 @@ class _Check:
     program: Program
     args: tuple[Any, ...]
     seed: int
+    engines: tuple[Engine, ...] = ()
     sizes: str = ""
     """Which sizes the arguments have, if they are not the example inputs."""
 
@@ -157,6 +172,7 @@ class _Check:
         cases, _ = resized_cases(self.program, {"the model": module}, self.seed)
         kernels: tuple[str, ...] = ()
         is_open = bool(self.program.open)
+        sessions, refusals = self._sessions(program)
         for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):
             built = build(self.program)
             plain = all_resolved(check.args)
@@ -166,8 +182,40 @@ class _Check:
             if rules:
                 check._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
             kernels = check._planned(program)
+            for name, computed, session in sessions:
+                check._in_engine(name, computed, session)
         kinds = self.case.kinds | ({THREADS} if self._called_at_once(program) else set())
-        return Outcome("", rules, kernels, tuple(size.name for size in program.open), len(cases), kinds)
+        return Outcome(
+            rules=rules,
+            kernels=kernels,
+            open=tuple(size.name for size in program.open),
+            resized=len(cases),
+            engines=tuple(dict.fromkeys(name for name, _, _ in sessions)),
+            refusals=tuple(refusals),
+            kinds=kinds,
+        )
+
+    def _sessions(self, rewritten: Program) -> tuple[Sequence[tuple[str, Program, nn.Module]], Sequence[str]]:
+        """The imported program and the rewritten one, folded, as engines compute them; and what others say."""
+        sessions: list[tuple[str, Program, nn.Module]] = []
+        refusals: dict[str, None] = {}
+        for engine in self.engines:
+            for program in (self.program, rewritten)[: 1 + (rewritten.graph is not self.program.graph)]:
+                folded = fold(program, GROWTH)
+                try:
+                    sessions.append((engine.name, folded, engine.build(folded)))
+                except EngineUnavailableError as error:
+                    refusals[first_line(error)] = None
+        return sessions, list(refusals)
+
+    def _in_engine(self, name: str, program: Program, session: nn.Module) -> None:
+        """A program as an engine computes it against plain calls."""
+        plain = build(program)
+        expected, results = map(self._outputs, (plain, session))
+        alike = [(a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(expected, results, strict=True)]
+        self._expect(f"in {name}", "" if all(alike) else "results have other shapes or types")
+        if self.case.is_smooth:
+            self._near_the_truth(program, plain, results, f"in {name}")
 
     def _given_views(self, module: nn.Module, built: nn.Module) -> None:
         """The built program on arguments that are conjugate or negative views: bits of results may be others."""
@@ -255,10 +303,12 @@ class _Check:
         plan = choose(folded.graph, self._cost).plan.eager()
         results = self._outputs(poison(build(folded, plan)))
         if self.case.is_smooth:
-            self._near_the_truth(program, plain, results)
+            self._near_the_truth(program, plain, results, "planned")
         return tuple(step.kernel.name for step in plan.steps.values() if step.kernel is not None)
 
-    def _near_the_truth(self, program: Program, plain: Callable[..., Any], results: Sequence[Tensor]) -> None:
+    def _near_the_truth(
+        self, program: Program, plain: Callable[..., Any], results: Sequence[Tensor], where: str
+    ) -> None:
         try:
             truths = self._outputs(build(retype(program)), [to_float64(leaf) for leaf in self.args])
         except TensorError:
@@ -270,7 +320,7 @@ class _Check:
             beside = compare_output(place, "nudged", before, moved, truth)
             if not compared.passed and (compared.problem or compared.error > SENSITIVE * beside.error):
                 raise DiscrepancyError(
-                    f"planned, result {place}: {compared.problem or f'error {compared.error:.1e}'}"
+                    f"{where}{self.sizes}, result {place}: {compared.problem or f'error {compared.error:.1e}'}"
                     f" (plain calls {compared.original_error:.1e}, nudged {beside.error:.1e})"
                 )
 

@@ -23,6 +23,8 @@ BEYOND = 1.1
 """Which share of the roofline an operator cannot really achieve; the ceilings are measured too."""
 SMALL = 2**20 // 10
 """Fewer bytes than this are no tenth of a mebibyte."""
+PROFILER_COST = "which itself costs some microseconds an operator"
+"""Of the profiler of an engine, for those who read the times that it tells."""
 NAME_WIDTH = 18
 """Of the column of operators in a terminal; a longer name has a line of its own."""
 
@@ -166,6 +168,9 @@ class Profile:
     seed: int = 0
     notes: tuple[str, ...] = ()
     saved: str | None = None
+    engine: str = ""
+    """The engine whose own profiler told the times of operators; empty where PyTorch was timed, whose calls can also be
+    timed alone, and tell what memory is in use."""
 
     @cached_property
     def total_ms(self) -> float:
@@ -240,9 +245,10 @@ class Profile:
         for name, text in self.facts:
             yield Text.assemble((f"{name:<10}", "dim"), text)
         yield ""
-        yield from _lines("bottleneck", self.bottlenecks[:TOP], with_place=True)
+        has_alone = not self.engine
+        yield from _lines("bottleneck", self.bottlenecks[:TOP], with_place=True, has_alone=has_alone)
         yield ""
-        yield from _lines("operator", self.kinds[:TOP], with_place=False)
+        yield from _lines("operator", self.kinds[:TOP], with_place=False, has_alone=has_alone)
         for note in self.notes:
             yield Text.assemble(("note      ", "dim"), note)
         if self.saved:
@@ -251,30 +257,51 @@ class Profile:
     @cached_property
     def facts(self) -> tuple[tuple[str, str], ...]:
         """What is to be said in a line each, by name."""
-        peak, bounds = self.peak_region, self.bounds
-        shares = ", ".join(f"{ms / self.total_ms:.0%} {name}-bound" for name, ms in bounds.items())
+        shares = ", ".join(f"{ms / self.total_ms:.0%} {name}-bound" for name, ms in self.bounds.items())
         peaks = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in self.ceilings.peaks.items())
+        held = f"weights {mebibytes(self.weight_bytes)}, inputs {mebibytes(self.input_bytes)}"
+        if self.engine:
+            memory = held
+        else:
+            peak = self.peak_region
+            where = f", in {peak.kind} {peak.module}" if peak else ""
+            memory = f"{mebibytes(self.peak_bytes)} at the peak{where}; {held}"
+        return (
+            ("model", f"{self.model}  on {self.environment.get('device_name', self.device)}"),
+            *(self._told if self.engine else self._timed),
+            ("bound by", shares),
+            *([] if self.engine else self._launched),
+            ("memory", memory),
+            ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory; "
+             f"it allows {self.ceiling_ms:.3f} ms, {share_of_roof(self.ceiling_ms / self.total_ms)} of the run"),
+        )  # fmt: skip
+
+    @property
+    def _told(self) -> tuple[tuple[str, str], ...]:
+        """The facts about times that the profiler of an engine has told."""
+        return (
+            ("latency", f"{self.original.text} in {self.engine}; {self.rounds} runs more with its profiler"),
+            ("operators", f"{len(self.regions)} take {self.whole.ms:.3f} ms by the profiler, {PROFILER_COST}"),
+        )
+
+    @property
+    def _timed(self) -> tuple[tuple[str, str], ...]:
+        """The facts about times that were taken between PyTorch's calls."""
+        return (
+            ("latency", f"{self.original.text} as given; {self.whole.text} operator by operator; {self.rounds} runs"),
+            ("parts", f"input {self.input.ms:.3f} ms, {len(self.regions)} operators {self.operators_ms:.3f} ms, "
+             f"output {self.output.ms:.3f} ms"),
+        )  # fmt: skip
+
+    @property
+    def _launched(self) -> tuple[tuple[str, str], ...]:
+        """The facts about PyTorch's calls."""
         dispatch = (
             f"{sum(len(r.calls) for r in self.regions)} calls at {self.ceilings.dispatch_ms * 1e3:.1f} us: "
             f"{self.dispatch_ms:.3f} ms, {self.dispatch_ms / self.total_ms:.0%} of the run"
         )
         idle = [] if self.busy_ms is None else [("GPU", f"busy for {self.busy_ms:.3f} ms of {self.whole.ms:.3f} ms")]
-        memory = (
-            f"{mebibytes(self.peak_bytes)} at the peak" + (f", in {peak.kind} {peak.module}" if peak else "")
-            + f"; weights {mebibytes(self.weight_bytes)}, inputs {mebibytes(self.input_bytes)}"
-        )  # fmt: skip
-        return (
-            ("model", f"{self.model}  on {self.environment.get('device_name', self.device)}"),
-            ("latency", f"{self.original.text} as given; {self.whole.text} operator by operator; {self.rounds} runs"),
-            ("parts", f"input {self.input.ms:.3f} ms, {len(self.regions)} operators "
-             f"{sum(r.time.ms for r in self.regions):.3f} ms, output {self.output.ms:.3f} ms"),
-            ("bound by", shares),
-            ("dispatch", dispatch),
-            *idle,
-            ("memory", memory),
-            ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory; "
-             f"it allows {self.ceiling_ms:.3f} ms, {share_of_roof(self.ceiling_ms / self.total_ms)} of the run"),
-        )  # fmt: skip
+        return (("dispatch", dispatch), *idle)
 
 
 def share_of_roof(achieved: float) -> str:
@@ -292,18 +319,20 @@ def mebibytes(size: float) -> str:
     return f"{size / 2**10:.1f} KiB" if 0 < size < SMALL else f"{size / 2**20:.1f} MiB"
 
 
-def _lines(name: str, rows: Sequence[Summed], *, with_place: bool) -> Iterator[Text]:
+def _lines(name: str, rows: Sequence[Summed], *, with_place: bool, has_alone: bool) -> Iterator[Text]:
     """A table that fits a terminal of 80 columns, each place in a line of its own."""
-    columns = f"{'ms':>9}{'share':>6}{'count':>6}{'alone':>9}{'GFLOP/s':>8}{'GB/s':>7} {'bound':<8}{'of roof':>8}"
+    alone = f"{'alone':>9}" if has_alone else ""
+    columns = f"{'ms':>9}{'share':>6}{'count':>6}{alone}{'GFLOP/s':>8}{'GB/s':>7} {'bound':<8}{'of roof':>8}"
     yield Text(f"{name:<{NAME_WIDTH}}{columns}", "dim")
     for row in rows:
         seconds = max(row.ms, 1e-9) * 1e-3
         is_long = len(row.kind) >= NAME_WIDTH
         if is_long:
             yield Text(row.kind)
+        alone = f"{row.isolated_ms:>9.3f}" if has_alone else ""
         yield Text(
             f"{'' if is_long else row.kind:<{NAME_WIDTH}}"
-            f"{row.ms:>9.3f}{row.share:>6.1%}{row.count:>6}{row.isolated_ms:>9.3f}"
+            f"{row.ms:>9.3f}{row.share:>6.1%}{row.count:>6}{alone}"
             f"{row.flops / seconds / 1e9:>8.1f}{row.moved_bytes / seconds / 1e9:>7.1f} "
             f"{row.bound:<8}{share_of_roof(row.achieved):>8}"
         )

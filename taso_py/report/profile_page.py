@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taso_py.report.chart import OTHER, Scale, colours, decades, short
 from taso_py.report.page import milliseconds, render
-from taso_py.report.profile import TOP, Ceilings, Duration, Profile, Region, mebibytes, share_of_roof
+from taso_py.report.profile import PROFILER_COST, TOP, Ceilings, Duration, Profile, Region, mebibytes, share_of_roof
 
 BOUND_COLOURS: Mapping[str, str] = {name: f"var(--{name})" for name in ("compute", "memory", "overhead")}
 BESIDES = ("inputs, outputs", "var(--around)")
@@ -105,6 +105,11 @@ def profile_page(profile: Profile) -> str:
 def agreement(profile: Profile) -> str:
     """What the timeline adds up to beside the latency that heads the page and, where the two differ, why."""
     drawn, whole = profile.total_ms, profile.whole.ms
+    if profile.engine:
+        return (
+            f"What is drawn adds up to {milliseconds(drawn)} by the profiler of {profile.engine}, {PROFILER_COST}; a "
+            f"whole run takes {milliseconds(profile.original.ms)} without it."
+        )
     text = f"What is drawn adds up to {milliseconds(drawn)}; the median of whole runs is {milliseconds(whole)}."
     if agree(drawn, whole):
         return text
@@ -173,8 +178,8 @@ def title(region: Region) -> str:
     return (
         f"{region.kind}  {region.types}\n{place}\n{region.time.text}, {region.bound}-bound, "
         f"{share_of_roof(region.achieved)} of the roof\n"
-        f"{short(region.flops or 0)}FLOP, {mebibytes(region.moved_bytes)} moved, "
-        f"{mebibytes(region.live_bytes)} in use"
+        f"{short(region.flops or 0)}FLOP, {mebibytes(region.moved_bytes)} moved"
+        + (f", {mebibytes(region.live_bytes)} in use" if region.live_bytes else "")
     )
 
 

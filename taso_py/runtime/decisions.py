@@ -16,10 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from taso_py.backend import NO_PLAN, UNLIMITED, Program, fold
 from taso_py.cost.database import default_path
 from taso_py.cost.environment import Environment
 from taso_py.engines.engine import Runner
+from taso_py.engines.names import AUTO
+from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump, restore
@@ -111,10 +115,17 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
         [tensor.stride() for tensor in program.weights.values()],
         program.contract.strides,
         Environment.current(program.device).as_dict(),
+        _engine_versions(options.runtime, program.device),
         options,
         [rule.id for rule in rules],
     )
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def _engine_versions(runtime: str, device: torch.device) -> Sequence[str]:
+    """The versions of the engines besides PyTorch that a runtime stands for: what they compute was checked in these."""
+    chosen = [engine for engine in ENGINES.values() if runtime in (engine.name, AUTO)]
+    return [e.version for e in chosen if isinstance(e, SessionEngine) and e.absence(device) is None]
 
 
 class Winners:

@@ -1,7 +1,7 @@
 """The profile of a model: its graph is run as it is, timed from inside, and set beside the device's roofline.
 
 Invariant: what is profiled is the model in eager mode, operator by operator as PyTorch computes it or, if it is a saved
-result, kernel by kernel as that does; nothing is rewritten.
+result, kernel by kernel as that does, or operator by operator as its engine does; nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -17,30 +17,38 @@ from torch import fx
 
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Format, Plan
-from taso_py.backend.program import Origin
 from taso_py.backend.schema import stored_bytes
-from taso_py.cost.clock import measure
 from taso_py.cost.contention import NOTHING, Contention, Watch
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.model import CostModel
-from taso_py.cost.roofline import Bound, Roofline, measure_roofline
+from taso_py.cost.roofline import Roofline, measure_roofline
+from taso_py.engines.session import SessionEngine
+from taso_py.engines.table import ENGINES
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Constant, Input
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Cover
-from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import Work, region_work, type_bytes
 from taso_py.progress import progress_bar, share_bar
-from taso_py.report.profile import BEYOND, Ceilings, Duration, Profile, Region
+from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime.artifact import Saved
 from taso_py.runtime.folder import as_json, check_writable, write_files
+from taso_py.runtime.profile_nodes import (
+    computed_with,
+    doubts,
+    duration_as_given,
+    has_convolution,
+    origin_of,
+    peaks_by_name,
+    types_text,
+)
 from taso_py.runtime.profile_run import Part, Run, Spread, time_parts
+from taso_py.runtime.profile_session import profile_session
 from taso_py.runtime.profile_trace import Observed, observe
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.source import Source
@@ -83,9 +91,11 @@ def profile_source(
         saved: the result that the model is the program of, computed by its kernels; None for plain operators.
 
     Raises:
-        ProfileError: the result does not run in eager mode.
+        ProfileError: the result runs in a compiler.
+        EngineUnavailableError: this machine does not have the engine that it runs in.
     """
-    if saved is not None and saved.runtime != "eager":
+    engine = ENGINES[saved.runtime] if saved is not None else None
+    if saved is not None and not (saved.runtime == "eager" or isinstance(engine, SessionEngine)):
         raise ProfileError(
             f"{saved.folder} runs in {saved.runtime}, where nothing can be timed between two operators; "
             f"profile {saved.program} for its operators one by one"
@@ -99,12 +109,17 @@ def profile_source(
         hooks_set_aside(source.module, source.args, source.kwargs),
     ):
         program = import_source(source)
-        plan = NO_PLAN
-        if saved is not None:  # what is given is not the program, but what runs it
+        if saved is not None:
             saved.check()
-            plan = saved.applied(program)
-            source = replace(source, module=build(program, plan))
-        (profile,) = profile_modules(source, [(program, plan)], options, output)
+        if saved is not None and isinstance(engine, SessionEngine):
+            profile = profile_session(
+                source, saved, engine, program, seconds=options.seconds, progress=options.progress
+            )
+        else:
+            plan = NO_PLAN if saved is None else saved.applied(program)
+            if saved is not None:  # what is given is not the program, but what runs it
+                source = replace(source, module=build(program, plan))
+            (profile,) = profile_modules(source, [(program, plan)], options, output)
     if output is not None:
         profile = replace(profile, saved=str(output))
         write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
@@ -129,7 +144,7 @@ def profile_modules(
     with torch.no_grad():
         modules = [build(program, plan) for program, plan in computed]
         watch = Watch(device)
-        original = _original(source, device, options.seconds / 3)
+        original = duration_as_given(source, device, options.seconds / 3)
         with share_bar("run", shown=options.progress) as on_share:
             runs = time_parts(modules, args, kwargs, device, options.seconds, on_share)
         contention = watch.contention()
@@ -138,12 +153,6 @@ def profile_modules(
             for (program, plan), module in zip(computed, modules, strict=True)
         ]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
-
-
-def _original(source: Source, device: torch.device, seconds: float) -> Duration:
-    module, args, kwargs = source.unchecked(), source.args, source.kwargs
-    found = measure(lambda: module(*args, **kwargs), device=device, budget_s=seconds, width=0.0)
-    return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 
 
 @dataclass
@@ -166,7 +175,7 @@ class _Job:
         seen = observe(self.module, names, source.args, source.kwargs, device, trace)
         with LatencyDatabase() as database:
             dtypes = {self._dtype(part) for part in run.parts}
-            convolved = {self._dtype(part) for part in run.parts if _convolves(self._nodes(part))}
+            convolved = {self._dtype(part) for part in run.parts if has_convolution(self._nodes(part))}
             progress = self.options.progress
             roofline = measure_roofline(device, dtypes, database, convolved=convolved, progress=progress)
             cost = CostModel(
@@ -192,7 +201,7 @@ class _Job:
             output=_duration(run.output),
             regions=regions,
             ceilings=Ceilings(
-                peaks=_named(roofline),
+                peaks=peaks_by_name(roofline),
                 levels=tuple((level.size, level.bandwidth) for level in roofline.levels),
                 dispatch_ms=roofline.dispatch_s * 1e3,
             ),
@@ -214,8 +223,8 @@ class _Job:
         for part, start, time, live in zip(parts, starts, run.times, seen.live_bytes, strict=False):
             nodes = self._nodes(part)
             work = _work(nodes, layouts) if nodes else _copying(part.laid)
-            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=_convolves(nodes))
-            origin = self._origin(nodes)
+            ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=has_convolution(nodes))
+            origin = origin_of(self.program, nodes)
             yield Region(
                 kind=self._name(part),
                 operators=tuple(node.op.text for node in nodes),
@@ -248,21 +257,15 @@ class _Job:
         return {node.digest: node for node in self.program.graph.nodes}
 
     @cached_property
-    def _called(self) -> frozenset[str]:
+    def _called(self) -> frozenset[Node]:
         """The nodes that have calls of their own."""
-        return frozenset(node.meta["digest"] for node in self.module.graph.nodes if "digest" in node.meta)
+        digests = {node.meta["digest"] for node in self.module.graph.nodes if "digest" in node.meta}
+        return frozenset(node for digest, node in self._by_digest.items() if digest in digests)
 
     def _nodes(self, part: Part) -> list[Node]:
         """The nodes that a part computes: that of its calls last, and those before it that have no calls."""
         root = self._by_digest.get(part.digest or "")
-        found: dict[Node, None] = {}
-        stack = [root] if root is not None else []
-        while stack:
-            node = stack.pop()
-            if node not in found:
-                found[node] = None
-                stack += [v.node for v in node.inputs if v.node.digest not in self._called and _runs(v.node)]
-        return list(reversed(found))
+        return [] if root is None else computed_with([root], self._called)
 
     def _name(self, part: Part) -> str:
         root = self._by_digest.get(part.digest or "")
@@ -276,10 +279,6 @@ class _Job:
         types = [*(t for node in nodes for t in (*(value.type for value in node.inputs), *node.types)), *part.laid]
         return next((type_.dtype for type_ in types if type_.dtype.is_floating), DType.I64)
 
-    def _origin(self, nodes: list[Node]) -> Origin:
-        known = [self.program.provenance[node.digest] for node in nodes if node.digest in self.program.provenance]
-        return known[-1] if known else Origin("")
-
 
 def _notes(
     regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
@@ -287,29 +286,9 @@ def _notes(
     """What makes the figures doubtful, and which are missing."""
     if device.type == "cuda" and seen.busy_s is None:
         yield "the GPU's driver gave no events of kernels (CUPTI), so that how long it was busy is not known"
-    if any(region.achieved > BEYOND and region.bound != Bound.OVERHEAD.value for region in regions):
-        yield (
-            "operators marked '?' are faster than the roofline, which was measured on a busier machine; when it is at "
-            "rest, forget it with 'taso-py latencies clear'"
-        )
-    if not contention.is_quiet:
-        yield f"{contention.text} while this was timed; {contention.advice}"
-    elif run.whole.high > SPREAD * run.whole.low:
+    yield from doubts(regions, contention)
+    if contention.is_quiet and run.whole.high > SPREAD * run.whole.low:
         yield "the quartiles of the latency are far apart: the machine is busy with something else"
-
-
-def _named(roofline: Roofline) -> dict[str, float]:
-    """The peaks of a roofline by what they are of, for people."""
-    peaks = {str(dtype): peak for dtype, peak in roofline.peaks.items()}
-    return peaks if roofline.convolution_peak is None else {**peaks, "f32 convolutions": roofline.convolution_peak}
-
-
-def _runs(node: Node) -> bool:
-    return not node.is_static and not isinstance(node.op, Input | Constant)
-
-
-def _convolves(nodes: Sequence[Node]) -> bool:
-    return any(isinstance(node.op, Conv2d) for node in nodes)
 
 
 def _work(nodes: list[Node], layouts: Layouts) -> Work:
@@ -328,9 +307,7 @@ def _copying(types: Sequence[TensorType]) -> Work:
 def _types(part: Part, nodes: list[Node]) -> str:
     if not nodes:
         return ", ".join(type_.text for type_ in part.laid)
-    inside = set(nodes)
-    operands = [v.type.text for node in nodes for v in node.inputs if v.node not in inside]
-    return f"{', '.join(operands)} -> {', '.join(type_.text for type_ in nodes[-1].types)}"
+    return types_text(nodes)
 
 
 def _duration(spread: Spread) -> Duration:

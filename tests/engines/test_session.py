@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.frozen import FrozenError, GradientError
 from taso_py.backend.guard import ArgumentError
+from taso_py.backend.onnx import model
 from taso_py.backend.schema import storage_of
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
@@ -129,6 +130,37 @@ def test_bfloat16_is_computed_or_refused(engine: SessionEngine) -> None:
             engine.build(program)
     else:
         assert nearly(engine.build(program)(x), x.relu() + 1)
+
+
+def test_weights_beyond_what_one_file_may_have_are_refused_in_one_line(
+    engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = program_of(nn.Linear(4, 5), [X])
+    engine.build(program)
+    monkeypatch.setattr(model, "MOST_BYTES", 4 * 5 * 4)
+    with pytest.raises(
+        EngineUnavailableError, match=r"cannot run this module: the model has .* GB of weights"
+    ) as refusal:
+        engine.build(program)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_module_that_is_too_large_to_be_exported_is_refused(
+    engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exported(*_: Any, **__: Any) -> Any:
+        class Program:
+            @property
+            def model_proto(self) -> Any:
+                raise ValueError("Message onnx.ModelProto exceeds maximum protobuf size of 2GB: 3000000000\nin C++")
+
+        return Program()
+
+    monkeypatch.setattr(torch.onnx, "export", exported)
+    with pytest.raises(
+        EngineUnavailableError, match=f"{engine.name} cannot run this module: Message .* of 2GB: [0-9]*$"
+    ):
+        engine.prepare(nn.Linear(4, 5), (X,), {})
 
 
 def test_an_argument_that_requires_gradients_gets_none(engine: SessionEngine) -> None:

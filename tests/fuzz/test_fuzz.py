@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from taso_py.backend import build, overwrite
 from taso_py.backend.bits import PLAIN
+from taso_py.engines.onnxruntime import OnnxRuntimeSession
 from taso_py.executors import open_pool
 from taso_py.frontend import import_module, importer
 from taso_py.frontend.dialect import movement, strides
@@ -31,6 +32,7 @@ from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
+from tests.engines.sessions import NAMES, engine_named
 
 TEXT = """
 import torch
@@ -202,12 +204,34 @@ class Picky:
 
 
 def test_a_failing_model_is_made_small_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "_checker", Picky)
+    monkeypatch.setattr(campaign, "_checker", lambda _engines: Picky())
     (failure,) = run_batch(0, 500).failures
     (line,) = (line for line in failure.text.splitlines() if line.strip().startswith("v"))
     assert ".sum(" in line
     with pytest.raises(DiscrepancyError):
         Picky().check(Case(str(failure), is_smooth=True), failure.seed)
+
+
+def test_engines_compute_models_and_what_they_compute_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, checker = Case(TEXT, is_smooth=True), Checker([], [engine_named(name).name for name in NAMES])
+    outcome = checker.check(case, 3)
+    assert (outcome.engines, outcome.refusals) == (NAMES, ())
+    forward = OnnxRuntimeSession.forward
+    monkeypatch.setattr(OnnxRuntimeSession, "forward", lambda *given: [x * (1 + 1e-3) for x in forward(*given)])
+    with pytest.raises(DiscrepancyError, match=r"^in onnxruntime, result 0: error"):
+        checker.check(case, 3)
+    monkeypatch.setattr(OnnxRuntimeSession, "forward", lambda *given: [x.double() for x in forward(*given)])
+    with pytest.raises(DiscrepancyError, match=r"^in onnxruntime: results have other shapes or types"):
+        checker.check(case, 3)
+
+
+def test_what_engines_refuse_is_counted() -> None:
+    case = Case(TEXT.replace("y.tanh()", "y.sort()[0]"), is_smooth=True)
+    tally = Tally()
+    tally.count(Checker([], [engine_named(name).name for name in NAMES]).check(case, 3))
+    assert not tally.engines
+    assert [reason.partition(" cannot")[0] for reason in tally.refusals] == list(NAMES)
+    assert "refused 1 x: openvino cannot run this module: aten.sort.default has no row" in str(tally)
 
 
 def test_a_wrong_liveness_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from taso_py.frontend import import_module
 from taso_py.runtime.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.runtime.result import Options
 from taso_py.search.trace import Trace, write_trace
+from tests.engines.sessions import engine_named
 
 
 class Outer(nn.Module):
@@ -50,6 +51,15 @@ def test_a_decision_depends_on_how_weights_lie_in_memory_and_not_on_what_they_ar
     x, made = torch.rand(1, 4, 8, 8), lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     other: nn.Module = made().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] -- undeclared
     assert key(made(), x) == key(made(), x) != key(other, x)
+
+
+def test_a_decision_depends_on_the_version_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = import_module(nn.Linear(3, 3).eval(), (torch.rand(2, 3),))
+    names = ("onnxruntime", "auto", "eager")
+    before = [decision_key(program, Options(runtime=name), ()) for name in names]
+    monkeypatch.setattr(type(engine_named("onnxruntime")), "version", "another")
+    after = [decision_key(program, Options(runtime=name), ()) for name in names]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
 
 
 @pytest.mark.parametrize(

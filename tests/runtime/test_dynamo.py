@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from taso_py.backend import Program
+from taso_py.backend.build import COMPUTES
 from taso_py.frontend import import_module
 from taso_py.runtime import dynamo
 from taso_py.runtime.captured import CapturedSource
@@ -22,6 +23,7 @@ from taso_py.runtime.prospects import Prospects
 from taso_py.runtime.result import Optimized
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import Trace, write_trace
+from tests.engines.sessions import NAMES, engine_named
 from tests.search.examples import FakeCost
 
 QUICK = {"race_seconds": 0.1, "time_limit": 3.0, "search": "templates-measured"}
@@ -368,3 +370,41 @@ def test_weights_that_are_no_longer_tied_are_read_each_where_it_is(monkeypatch: 
         for layer in (module.two, module.one):
             layer.weight.data = torch.randn(6, 6)
             same(module, result, x)
+
+
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "weights are inputs"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_runs_in_the_engine_that_was_asked_for(
+    name: str, is_frozen: bool, monkeypatch: pytest.MonkeyPatch, taso_backend: None
+) -> None:
+    """With a decision that rewrites for it; weights that change are noticed, and what is folded is folded anew."""
+    engine, module, built, runs = engine_named(name), Images().eval(), list[Program](), list[Any]()
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        assert self._options.runtime == name
+        return Decision(False, name, write_trace(rewriting(program))), None
+
+    def build(program: Program, *given: Any) -> nn.Module:
+        built.append(program)
+        made = type(engine).build(engine, program, *given)
+        made.get_submodule(COMPUTES).register_forward_pre_hook(lambda *_: runs.append(None))
+        return made
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(engine, "build", build)
+    options: Any = {"runtime": name, "freeze": is_frozen}
+    result = torch.compile(module, backend="taso", options=options)
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: module.left.weight.mul_(2),
+        lambda: module.scale.add_(1),
+    ]
+    with torch.no_grad():
+        for number, change in enumerate(changes, 1):
+            change()
+            before = len(runs)
+            same(module, result, X)
+            same(module, result, -X)
+            assert len(runs) >= before + 2
+            assert len(built) == (number if is_frozen else 1)
+    assert not is_frozen or all(len(program.graph.inputs) == 1 for program in built)

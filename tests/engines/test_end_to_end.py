@@ -1,0 +1,178 @@
+"""Models optimized for engines that take whole graphs: saved, loaded, read by the engine alone; and what refuses them.
+
+The model here sleeps when PyTorch runs it, so that whatever else computes it is surely faster. Prices are invented.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.prices import SessionLatencies
+from taso_py.engines.session import SessionEngine
+from taso_py.engines.table import engines_to_try
+from taso_py.runtime import evidence
+from taso_py.runtime import optimize as optimizing
+from taso_py.runtime.artifact import load
+from taso_py.runtime.folder import ArtifactError
+from taso_py.runtime.optimize import optimize
+from taso_py.runtime.result import Optimized
+from tests.engines.sessions import NAMES, engine_named
+from tests.report.test_profile_page import PROFILE
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+LIMITS: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 0.2, "search": "templates", "cache": False}
+
+
+class Sleeper(nn.Module):
+    """Two layers, after a sleep that no export sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(2e-3)
+        return self.layers(x)
+
+
+class Sorting(nn.Module):
+    """An operator that engines have no row for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).sort()[0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def invented_prices() -> Iterator[None]:
+    """Nothing is measured but the race."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SessionLatencies, "of_cover", lambda *_: 1e-5)
+        patch.setattr(SessionLatencies, "of_conversion", lambda *_: 1e-5)
+        patch.setattr(optimizing, "calibrate", lambda *_: None)
+        patch.setattr(evidence, "profile_modules", lambda *_: [PROFILE, PROFILE])
+        yield
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def engine(request: pytest.FixtureRequest) -> SessionEngine:
+    return engine_named(request.param)
+
+
+@pytest.fixture(scope="module")
+def saved(engine: SessionEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
+    """A model optimized for the engine, and its folder."""
+    folder = tmp_path_factory.mktemp(engine.name)
+    return optimize(Sleeper().eval(), X, output=folder, runtime=engine.name, **LIMITS), folder
+
+
+def close(found: Any, x: Tensor = X) -> bool:
+    with torch.no_grad():
+        return torch.allclose(torch.as_tensor(found), Sleeper().layers.eval()(x), atol=1e-5)
+
+
+def test_a_model_is_optimized_saved_and_loaded(engine: SessionEngine, saved: tuple[Optimized, Path]) -> None:
+    optimized, folder = saved
+    assert not optimized.keeps_original
+    assert optimized.report.runtime == engine.name
+    assert optimized.report.comparison_passed
+    loaded = load(folder)
+    assert isinstance(loaded, nn.Module)
+    assert isinstance(optimized.module, nn.Module)
+    for runner in (optimized.module, loaded):
+        assert all(close(runner(x), x) for x in (X, X.flip(0)))
+    assert engine.files(loaded).keys() == engine.files(optimized.module).keys() != set()
+
+
+def test_the_engine_reads_its_file_without_us(engine: SessionEngine, saved: tuple[Optimized, Path]) -> None:
+    path = saved[1] / engine.file
+    if engine.name == "onnxruntime":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        (found,) = session.run(None, {"x": X.numpy()})
+    else:
+        import openvino
+
+        found = openvino.Core().compile_model(path, "CPU")({"x": X.numpy()})["output_0"]
+    assert close(found)
+
+
+def test_a_folder_whose_engine_is_missing_is_run_by_pytorch(
+    engine: SessionEngine,
+    saved: tuple[Optimized, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    missing(engine, monkeypatch, ImportError("No module named it"))
+    assert close(load(saved[1])(X))
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith(f"{engine.name} needs {engine.packages[0]} (")
+    assert said.endswith(f"; {saved[1]} is run by PyTorch instead")
+    assert "\n" not in said
+
+
+def test_an_engines_file_that_was_exchanged_is_refused(engine: SessionEngine, saved: tuple[Optimized, Path]) -> None:
+    path = saved[1] / engine.file
+    content = path.read_bytes()
+    try:
+        path.write_bytes(content + b" ")
+        with pytest.raises(ArtifactError, match=f"plan.json was saved with another {engine.file}; optimize"):
+            load(saved[1])
+    finally:
+        path.write_bytes(content)
+
+
+def missing(engine: SessionEngine, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Lets the package of an engine be missing, or fail to load."""
+    found = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> Any:
+        if name == engine.packages[0]:
+            raise error
+        return found(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ImportError("No module named it"), "{engine} needs {package} (No module named it); pip install"),
+        (OSError("version `GLIBC_9.9' not found\nin all of it"), "{package} does not load here: version `GLIBC_9.9'"),
+    ],
+    ids=["absent", "of another version"],
+)
+def test_an_engine_that_does_not_load_is_one_note_and_the_others_go_on(
+    engine: SessionEngine, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    cpu = torch.device("cpu")
+    before, _ = engines_to_try("auto", cpu)
+    missing(engine, monkeypatch, error)
+    left, notes = engines_to_try("auto", cpu)
+    assert [other for other in before if other is not engine] == left
+    (note,) = [note for note in notes if engine.packages[0] in note]
+    assert note.startswith(said.format(engine=engine.name, package=engine.packages[0]))
+    assert "\n" not in note
+    with pytest.raises(EngineUnavailableError) as refusal:
+        engines_to_try(engine.name, cpu)
+    assert str(refusal.value) == note
+
+
+def test_what_an_engine_refuses_stays_as_it_is(engine: SessionEngine) -> None:
+    optimized = optimize(Sorting().eval(), X, runtime=engine.name, **LIMITS)
+    assert optimized.keeps_original
+    (note,) = [note for note in optimized.report.notes if "cannot run this module" in note]
+    assert note.startswith(f"{engine.name} cannot run this module: aten.sort.default has no row")
+    assert "\n" not in note
+    assert torch.equal(optimized.module(X), Sorting()(X))

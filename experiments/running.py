@@ -84,7 +84,7 @@ def conduct(
         tell: told about progress.
     """
     outcome = kept(experiment, settings) if outcome is None else outcome
-    circumstances = _circumstances(settings)
+    circumstances = circumstances_of(settings)
     try:
         with Worker() as worker:
             for part in outcome.missing[:most]:
@@ -99,7 +99,7 @@ def conduct(
 
 def kept(experiment: Experiment, settings: Settings) -> Outcome:
     """What is kept of an experiment that ran under the same settings in the same environment."""
-    outcome, circumstances = Outcome(experiment.parts(settings)), _circumstances(settings)
+    outcome, circumstances = Outcome(experiment.parts(settings)), circumstances_of(settings)
     for part in outcome.parts:
         known = _known(part_path(settings, experiment.name, part), circumstances)
         if known is not None:
@@ -147,7 +147,8 @@ def _known(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
         return None
 
 
-def _circumstances(settings: Settings) -> Mapping[str, Any]:
+def circumstances_of(settings: Settings) -> Mapping[str, Any]:
+    """What a run has to say of how and where it was made."""
     return {
         "quick": settings.quick,
         "seed": settings.seed,

@@ -59,6 +59,8 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     writer.write(program.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
+    if writer.has_kernels:
+        writer.forget_gradients()
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = writer.packs.nbytes
     for place in writer.packed.values():
@@ -68,7 +70,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     keep_contract(module, program, own, writer.size)
     if plan.direct:
         call_directly(module.graph)
-    return _called_as(program.signature, module)
+    return _called_as(program.signature, module, has_kernels=writer.has_kernels)
 
 
 def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
@@ -93,9 +95,11 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
     return _called_as(program.signature, module)
 
 
-def _called_as(signature: Signature, module: fx.GraphModule) -> fx.GraphModule:
+def _called_as(signature: Signature, module: fx.GraphModule, *, has_kernels: bool = False) -> fx.GraphModule:
     """Return a module with flat arguments and results, made to take and give the trees of a signature."""
-    module.graph.set_codegen(_codegen(signature))
+    codegen = _codegen(signature)
+    codegen.has_kernels = has_kernels
+    module.graph.set_codegen(codegen)
     module.graph.lint()
     module.recompile()
     return module.eval()
@@ -113,6 +117,8 @@ class _Writer:
         self.packs = Packs()
         self.packed: dict[Tensor, str] = {}
         """The places of packed weights, which are not part of the module's state."""
+        self.has_kernels = False
+        """Whether kernels are called that no compiler can trace."""
         self._values: dict[Value, fx.Node] = {}
         self._gives: dict[Value, Format] = {}
         self._converted: dict[Value, fx.Node] = {}
@@ -137,6 +143,13 @@ class _Writer:
             self._call(node, aten.copy_.default, self._values[node.inputs[0]], state)
         self._erase_unread(kept.values())
         self._return([kept[value] for value in graph.outputs])
+
+    def forget_gradients(self) -> None:
+        """Lets an exported program take arguments and weights for constants: kernels have no derivatives."""
+        self._root.requires_grad_(False)
+        for node in self.graph.nodes:
+            if node.target is check_tensor:
+                node.args = (*node.args, True)
 
     def write_around(self, graph: Graph) -> None:
         """Writes one call of the submodule ``COMPUTES``, which gives all outputs."""
@@ -197,6 +210,7 @@ class _Writer:
         if self._plan.traced:
             result = self._call(node, bound.target, *operands, *map(self._packed, bound.rest))
         else:
+            self.has_kernels = True
             result = self._call(node, bound.function, *operands)
             if step.reads is step.gives:
                 result.meta[OVERWRITING] = bound.overwriting_function

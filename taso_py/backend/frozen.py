@@ -4,6 +4,8 @@ Weights are folded, kernels of libraries have no derivatives, and results are wr
 whatever is built runs with gradients off, in every grad mode. If an argument requires gradients, so does what is
 returned, and a backward pass that reaches it raises :class:`GradientError`. Frozen state cannot be pickled either.
 
+Kernels cannot be compiled a second time, so a module that calls any runs as it is behind ``torch.compile``.
+
 Invariant: values are those of a call under ``torch.no_grad()``; without an argument that requires gradients, what is
 returned requires none.
 """
@@ -44,12 +46,28 @@ NO_PICKLE = (
 )
 
 
+COMPILED_ALREADY = "an optimized module has its kernels already and is called as it is; leave fullgraph off around it"
+
+
+def _called(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return run(*args, **kwargs)
+
+
+uncompiled: Any = torch.compiler.disable(_called, reason=COMPILED_ALREADY)
+"""Calls a function with its arguments as it is, whatever compiles the caller: Inductor asserts that packed weights are
+constants, which they are under freezing only (PyTorch 2.13)."""
+
+
 def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what a function returns with gradients off, such that a backward pass to the arguments raises.
+
+    An exported program has no form for that error: in it, the result is a constant.
 
     Raises:
         GradientError: an argument has a tangent of forward-mode differentiation.
     """
+    if torch.compiler.is_exporting():
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.detach, (args, kwargs))
     tensors = _tensors(args) + _tensors(kwargs.values()) if kwargs else _tensors(args)
     differentiated = [tensor for tensor in tensors if tensor.requires_grad]
     if forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):  # pyright: ignore[reportPrivateUsage]
@@ -160,6 +178,8 @@ class FrozenRunner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls it with gradients off."""
+        if torch.compiler.is_dynamo_compiling():  # to the compiler that traces it
+            return uncompiled(self, *args, **kwargs)
         if torch.is_grad_enabled():
             return without_gradients(self._run, *args, **kwargs)
         return self._run(*args, **kwargs)
@@ -179,20 +199,25 @@ class FrozenRunner:
 class FrozenCodeGen(_PyTreeCodeGen):
     """Code that turns gradients off before it does anything else."""
 
+    has_kernels = False
+    """Whether it calls kernels, which are not compiled again."""
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """The code generator itself, which nothing changes; a copy of its trees of arguments would warn."""
         return self
 
     def additional_globals(self) -> list[tuple[str, Any]]:
-        """The function that the first lines of the code call."""
-        return [*super().additional_globals(), (without_gradients.__name__, without_gradients)]
+        """The functions that the first lines of the code call."""
+        own = [(without_gradients.__name__, without_gradients), ("uncompiled", uncompiled)]
+        return [*super().additional_globals(), *own]
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False) -> str:
         """The head of the function and the flattening of its arguments, the change of grad mode between them."""
         names = list(self.pytree_info.orig_args)
         whole = super().gen_fn_def(free_vars, maybe_return_annotation, expanded_def=expanded_def)
         head = CodeGen.gen_fn_def(self, list(names), maybe_return_annotation, expanded_def=expanded_def)
-        guard = f"""
-    if torch.is_grad_enabled():
-        return {without_gradients.__name__}({", ".join(["self.forward", *names])})"""
+        call = f"({', '.join(['self.forward', *names])})"
+        guard = f"\n    if torch.is_grad_enabled():\n        return {without_gradients.__name__}{call}"
+        if self.has_kernels:
+            guard = f"\n    if torch.compiler.is_dynamo_compiling():\n        return uncompiled{call}{guard}"
         return head + guard + whole.removeprefix(head)

@@ -23,8 +23,19 @@ class ArgumentError(TasoError):
     """An argument other than the module was built for."""
 
 
-def check_tensor(value: object, name: str, shape: Sequence[int | None], dtype: torch.dtype) -> Tensor:
-    """The argument, resolved; raises unless it is a tensor of that shape and type. None is a size that is open."""
+def check_tensor(
+    value: object, name: str, shape: Sequence[int | None], dtype: torch.dtype, is_constant: bool = False
+) -> Tensor:
+    """The argument, resolved; raises unless it is a tensor of that shape and type.
+
+    Args:
+        value: the argument.
+        name: what messages call it.
+        shape: its sizes; None is one that is open.
+        dtype: its element type.
+        is_constant: whether an exported program gives it no gradients. There is no form there for the error of a
+            backward pass, and kernels would let that pass and give none.
+    """
     if not isinstance(value, Tensor):
         raise ArgumentError(f"this module was built for a tensor as {name}, not {type(value).__name__}")
     fits = value.dim() == len(shape) and all(w is None or w == s for w, s in zip(shape, value.shape, strict=True))
@@ -34,8 +45,10 @@ def check_tensor(value: object, name: str, shape: Sequence[int | None], dtype: t
             f"this module was built for {name} of type {dtype} and shape [{wanted}], not {value.dtype} "
             f"{list(value.shape)}; build it again with example inputs like these"
         )
+    if not torch.compiler.is_compiling():
+        return resolved(value)
     # A compiler resolves views itself, and some cannot trace the question.
-    return value if torch.compiler.is_compiling() else resolved(value)
+    return value.detach() if is_constant and torch.compiler.is_exporting() else value
 
 
 def check_tree(tree: object, spec: TreeSpec) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import unsupported
 from taso_py.frontend.errors import ImportRefusal
-from taso_py.frontend.source import is_outside, shortened
+from taso_py.frontend.source import place_in_model
 
-_OWN_FOLDER = str(Path(__file__).parent)
 _GRADIENTS = (
     "it computes gradients while it runs (by torch.autograd, backward or torch.func), of which an export has no form; "
     "write the derivative with tensor operators, or leave this part of the model as it is and optimize the rest"
@@ -89,9 +87,7 @@ class _Watch(TorchDispatchMode):
 
     def note(self, problem: str, frames: Sequence[traceback.FrameSummary]) -> None:
         """Notes a problem, at the innermost place in the model."""
-        outside = [f for f in frames if is_outside(f.filename) and not f.filename.startswith(_OWN_FOLDER)]
-        where = f" (at {Path(outside[-1].filename).name}:{outside[-1].lineno}: {shortened(outside[-1].line or '')})"
-        self.seen = self.seen or f"cannot export the model: {problem}{where if outside else ''}"
+        self.seen = self.seen or f"cannot export the model: {problem}{place_in_model(frames)}"
 
 
 def _as_it_is(saved: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import textwrap
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -27,10 +26,9 @@ from taso_py.backend.tracing import quiet
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
-from taso_py.frontend.source import is_outside, refuse, shortened
+from taso_py.frontend.source import place_in_model, refuse
 
 _T = TypeVar("_T")
-_OWN_FOLDER = str(Path(__file__).parent)
 
 
 def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
@@ -208,18 +206,8 @@ def explain(error: Exception) -> str:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     first = textwrap.shorten(first, 200, placeholder=" ...")
-    at = _user_line(error)
+    at = place_in_model(traceback.extract_tb(error.__traceback__))
     for pattern, cause in _CAUSES:
         if re.search(pattern, f"{type(error).__name__}: {text}"):
             return f"cannot export the model: {cause}{at} (torch.export: {first})"
     return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first}"
-
-
-def _user_line(error: Exception) -> str:
-    """Where in the model the error arose: the innermost frame that is none of torch, Python or ours."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if is_outside(frame.filename) and not frame.filename.startswith(_OWN_FOLDER)]
-    if not outside:
-        return ""
-    frame = outside[-1]
-    return f" (at {Path(frame.filename).name}:{frame.lineno}: {shortened(frame.line or '')})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.contract import random_state_kept
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copied, equal
+from taso_py.frontend.source import place_in_model
 from taso_py.ir.errors import first_line
 
 
@@ -129,11 +131,9 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         try:
             result = module(*copied_args, **copied_kwargs)
         except Exception as error:  # a model may raise anything
-            first = (str(error).strip().splitlines() or [""])[0]
-            message = (
-                f"the model fails on the example inputs ({type(error).__name__}: {first}); check their shapes and types"
-            )
-            raise ImportRefusal(message) from error
+            at = place_in_model(extract_tb(error.__traceback__))
+            what = f"the model fails on the example inputs{at}: {type(error).__name__}: {first_line(error)}"
+            raise ImportRefusal(f"{what}; check their shapes and types") from error
     after = [leaf if leaf.is_inference() else leaf._version for leaf in leaves]
     written = [id(leaf) for leaf, old, new in zip(leaves, before, after, strict=True) if not equal(old, new)]
     return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), frozenset(written))

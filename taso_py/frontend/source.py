@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +26,7 @@ from taso_py.ir.types import TensorType
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n\s*(?P<code>[^\n]*)')
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_OWN_FOLDER = f"{Path(__file__).parent}{os.sep}"
 _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
@@ -40,6 +43,15 @@ def shortened(line: str) -> str:
 def is_outside(file: str) -> bool:
     """Whether code is neither PyTorch's nor Python's own; packages may be in a folder of Python's."""
     return not file.startswith((_TORCH, "<")) and (not file.startswith(_PYTHON) or bool(_PACKAGES.search(file)))
+
+
+def place_in_model(frames: Sequence[traceback.FrameSummary]) -> str:
+    """`` (at file.py:12: y = self.conv(x))``: the innermost frame that is none of torch, Python or ours; else empty."""
+    outside = [frame for frame in frames if is_outside(frame.filename) and not frame.filename.startswith(_OWN_FOLDER)]
+    if not outside:
+        return ""
+    frame = outside[-1]
+    return f" (at {Path(frame.filename).name}:{frame.lineno}: {shortened(frame.line or '')})"
 
 
 def source_line(node: fx.Node) -> str:

@@ -233,6 +233,17 @@ class Saved:
     plan: Any
     """As :func:`taso_py.kernels.saved.dump` gives it; None for plain ATen calls."""
 
+    @property
+    def other_threads(self) -> str | None:
+        """What there is to say where PyTorch has another number of threads than it was measured with."""
+        here = torch.get_num_threads()
+        if self.threads in (None, here):
+            return None
+        return (
+            f"{self.folder} was measured with PyTorch's number of threads at {self.threads}, which is {here} here: its "
+            "kernels need not be the fastest; call torch.set_num_threads, or optimize the model again"
+        )
+
     def applied(self, program: Program) -> Plan:
         """The plan for the program, imported here.
 
@@ -287,13 +298,9 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> 
         ArtifactError: the folder does not hold one, or a file of it is damaged.
         WarmupError: the result does not have these sizes.
     """
-    saved, sizes, threads = read(directory), list(warmup), torch.get_num_threads()
-    if saved.threads not in (None, threads):
-        warnings.warn(
-            f"{saved.folder} was measured with {saved.threads} threads of PyTorch, and here there are {threads}: its "
-            "kernels need not be the fastest; call torch.set_num_threads, or optimize the model again",
-            stacklevel=2,
-        )
+    saved, sizes = read(directory), list(warmup)
+    if saved.other_threads is not None:
+        warnings.warn(saved.other_threads, stacklevel=2)
     # What is made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
         exported = _loaded(saved)

@@ -156,6 +156,11 @@ class _Compiled:
         self._preparing = Lock()
         self._left, self._family = REFREEZES, family_of(graph)
 
+    @property
+    def runs_result(self) -> bool:
+        """Whether it was made into something faster, which runs in its place."""
+        return self._running is not self._captured
+
     def __call__(self, *args: Any) -> Any:
         running = self._running
         if not (self._is_prepared and running.frozen.are_current(args)):

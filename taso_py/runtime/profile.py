@@ -120,6 +120,8 @@ def profile_source(
             if saved is not None:  # what is given is not the program, but what runs it
                 source = replace(source, module=build(program, plan))
             (profile,) = profile_modules(source, [(program, plan)], options, output)
+    if saved is not None and saved.other_threads is not None:
+        profile = replace(profile, notes=(*profile.notes, saved.other_threads))
     if output is not None:
         profile = replace(profile, saved=str(output))
         write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
@@ -284,7 +286,9 @@ def _notes(
     regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
 ) -> Iterator[str]:
     """What makes the figures doubtful, and which are missing."""
-    if device.type == "cuda" and seen.busy_s is None:
+    if seen.is_hidden:
+        yield "the program that calls runs a profiler of its own, so that what memory is in use is not known"
+    elif device.type == "cuda" and seen.busy_s is None:
         yield "the GPU's driver gave no events of kernels (CUPTI), so that how long it was busy is not known"
     yield from doubts(regions, contention)
     if contention.is_quiet and run.whole.high > SPREAD * run.whole.low:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._C._autograd import DeviceType
+from torch._C._autograd import DeviceType, _profiler_enabled  # pyright: ignore[reportPrivateUsage]
 from torch.profiler import ProfilerActivity, profile
 
 from taso_py.backend.tracing import alone
@@ -38,6 +38,12 @@ class Observed:
     """For each part, the most memory in use during it beyond what was in use before the run."""
     busy_s: float | None
     """Seconds in which a GPU ran kernels; None on a CPU, and where its driver told of none."""
+    is_hidden: bool = False
+    """Whether nothing was seen, since the caller has a profiler running, and a second one would end it."""
+
+
+def _is_profiled() -> bool:
+    return _profiler_enabled()
 
 
 @contextmanager
@@ -75,6 +81,8 @@ def observe(
         device: where it runs.
         trace: a file to write the Chrome trace to, if any.
     """
+    if _is_profiled():
+        return Observed((0,) * len(names), None, is_hidden=True)
     recorded = _recorded(module, names)
     recorded(*args, **kwargs)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
@@ -96,6 +104,8 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
         run: the call, which was made before.
         device: whose memory.
     """
+    if _is_profiled():
+        return None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     try:
         with _unannounced(), torch.no_grad(), profile(activities=activities, profile_memory=True) as profiler:
@@ -103,7 +113,7 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         del kept
-    except RuntimeError:  # another profiler is active
+    except RuntimeError:  # that of another thread is active
         return None
     results = profiler.profiler.kineto_results if profiler.profiler else None
     live = accumulate(change for _, change in _changes(results.events() if results else [], device))

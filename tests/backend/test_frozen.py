@@ -178,6 +178,54 @@ def test_a_compiler_around_it_refuses_gradients_too() -> None:
         assert compiled(X).shape == (4, 8)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's, where a graph goes on
+@pytest.mark.parametrize("around", [lambda f: f, lambda f: nn.Sequential(nn.Linear(8, 8), f)])
+@pytest.mark.parametrize("grad_mode", [True, False])
+def test_kernels_are_called_as_they_are_behind_a_compiler(around: Callable[[Any], Any], grad_mode: bool) -> None:
+    captured: list[str] = []
+
+    def backend(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
+        captured.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    module = around(planned(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval(), X))
+    torch.compiler.reset()
+    with torch.set_grad_enabled(grad_mode):
+        assert torch.equal(torch.compile(module, backend=backend)(X), module(X))
+    assert not any("mkldnn" in target for target in captured)
+    with pytest.raises(RuntimeError, match="is called as it is; leave fullgraph off around it"):
+        torch.compile(module, backend="eager", fullgraph=True)(X)
+
+
+def test_a_module_without_kernels_is_compiled_whole() -> None:
+    module = plain(nn.Linear(8, 8).eval(), X)
+    torch.compiler.reset()
+    with torch.no_grad():
+        assert torch.equal(torch.compile(module, backend="eager", fullgraph=True)(X), module(X))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("around", [lambda f: f, lambda f: nn.Sequential(nn.Linear(8, 8), f)])
+def test_kernels_that_are_exported_are_constants_to_gradients(around: Callable[[Any], Any]) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)).eval()
+    module = around(planned(model, X))
+    exported: Any = torch.export.export(module, (X,)).module()
+    assert torch.allclose(exported(X), module(X))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        exported(leaf()).sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_export_without_kernels_has_right_gradients() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+    exported: Any = torch.export.export(plain(model, X), (X,)).module()
+    exported(x := leaf()).sum().backward()
+    model(y := leaf()).sum().backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    assert torch.allclose(x.grad, y.grad)
+
+
 def test_an_export_is_without_changes_of_the_grad_mode() -> None:
     module = plain(nn.Linear(8, 8).eval(), X)
     targets = {str(node.target) for node in torch.export.export(module, (X,)).graph.nodes if node.op == "call_function"}

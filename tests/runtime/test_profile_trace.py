@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 from torch._C._autograd import DeviceType
 
+from taso_py.backend import build
+from taso_py.frontend import import_module
 from taso_py.report.profile_page import profile_page
 from taso_py.runtime.profile import _notes
 from taso_py.runtime.profile_run import Run, Spread
-from taso_py.runtime.profile_trace import _PREFIX, Observed, _busy, _live, peak_bytes
+from taso_py.runtime.profile_trace import _PREFIX, Observed, _busy, _live, observe, peak_bytes
 from tests.report.pages import text_of
 from tests.report.test_profile_page import PROFILE
 
@@ -99,6 +102,20 @@ def test_where_the_driver_tells_of_no_kernels_a_note_says_so(device: str, busy_s
     for text in (captured.get(), json.dumps(profile.as_dict()), text_of(profile_page(profile))):
         assert ("the GPU's driver gave no events" in text) == said
     assert ("busy for" in captured.get()) == (busy_s is not None)
+
+
+def test_a_profiler_of_the_caller_goes_on() -> None:
+    x, still = torch.ones(8), Spread(1.0, 1.0, 1.0)
+    module = build(import_module(nn.ReLU(), (x,)))
+    with torch.profiler.profile() as profiler:
+        x.sin()
+        assert peak_bytes(lambda: x + 1, torch.device("cpu")) is None
+        seen = observe(module, ["relu"], (x,), {}, torch.device("cpu"))
+        x.cos()
+    assert {"aten::sin", "aten::cos"} <= {event.key for event in profiler.key_averages()}
+    assert seen.live_bytes == (0,)
+    (note,) = _notes((), Run((), still, (), still, still, 0.0, 9), torch.device("cpu"), seen)
+    assert note.startswith("the program that calls runs a profiler of its own")
 
 
 def test_the_peak_is_the_most_that_is_in_use_at_once() -> None:

@@ -280,4 +280,6 @@ def _codegen(signature: Signature) -> FrozenCodeGen:
     spec = signature.in_spec
     is_flat = all(leaf.is_leaf() for child in spec.children() for leaf in child.children())
     kind = FrozenCodeGen if is_flat else _CheckedCodeGen
-    return kind(_PyTreeInfo(list(signature.argument_names), spec, signature.out_spec))
+    codegen = kind(_PyTreeInfo(list(signature.argument_names), spec, signature.out_spec))
+    codegen.is_flat = is_flat
+    return codegen

@@ -2,10 +2,12 @@
 
 Threads call a model behind ``torch.compile(backend="taso")`` with inputs of random sizes. Now and then new weights are
 loaded into it, and now and then a new model takes its place. Every answer is compared with that of the model itself.
-Before the threads start, some of the models are called at each size, so that they are decided on; the others are met by
-all threads at once. What a search finds runs, faster or not: while so many threads call, hardly anything would be surely
-faster, and what was captured would be all that is tried. Written are ``soak.csv``, a line every few seconds, ``soak.png``, the memory
-of the process over time, and ``soak.json``, the circumstances; so they are after Ctrl-C.
+Before the threads start, some of the models are called at each size, so that they are decided on; the others are met
+by all threads at once. What a search finds runs, faster or not: while so many threads call, hardly anything would be
+surely faster, and nothing but what was captured would be tried.
+
+Written are ``soak.csv``, a line every few seconds, ``soak.png``, the memory of the process over time, and ``soak.json``,
+the circumstances; so they are after Ctrl-C.
 
 Invariant: exit status 0 only if it ran to the end, no call raised, gave another answer or never came back, and memory
 did not grow.

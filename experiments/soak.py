@@ -6,8 +6,8 @@ Before the threads start, some of the models are called at each size, so that th
 by all threads at once. What a search finds runs, faster or not: while so many threads call, hardly anything would be
 surely faster, and nothing but what was captured would be tried.
 
-Written are ``soak.csv``, a line every few seconds, ``soak.png``, the memory of the process over time, and ``soak.json``,
-the circumstances; so they are after Ctrl-C.
+Written are ``soak.csv``, a line every few seconds, ``soak.png``, the memory of the process over time, and
+``soak.json``, the circumstances; so they are after Ctrl-C.
 
 Invariant: exit status 0 only if it ran to the end, no call raised, gave another answer or never came back, and memory
 did not grow.

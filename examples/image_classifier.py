@@ -6,14 +6,19 @@ The weights are random, so that nothing is downloaded; ``resnet18(weights="DEFAU
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
 from rich import print
-from torchvision.models.resnet import BasicBlock, ResNet
 
 import taso_py
+
+try:
+    from torchvision.models.resnet import BasicBlock, ResNet
+except (ImportError, RuntimeError):  # not there, or made for another build of torch
+    sys.exit("torchvision does not import; this says what to install: python -m taso_py.runtime.zoo")
 
 parser = argparse.ArgumentParser(description="Optimize a ResNet for images of one size.")
 parser.add_argument("--size", type=int, default=224, help="pixels in a row and in a column")

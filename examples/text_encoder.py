@@ -6,13 +6,18 @@ The weights are random, so that nothing is downloaded; ``BertModel.from_pretrain
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 from rich import print
-from transformers import BertConfig, BertModel
 
 import taso_py
+
+try:
+    from transformers import BertConfig, BertModel
+except (ImportError, RuntimeError):  # not there, or made for another build of torch
+    sys.exit("transformers does not import; this says what to install: python -m taso_py.runtime.zoo")
 
 parser = argparse.ArgumentParser(description="Optimize a BERT encoder for sequences of one length.")
 parser.add_argument("--layers", type=int, default=4)

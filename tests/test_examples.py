@@ -50,6 +50,15 @@ def test_text_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert (tmp_path / "out" / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "library"), [("image_classifier.py", "torchvision.models.resnet"), ("text_encoder.py", "transformers")]
+)
+def test_a_library_that_does_not_import_is_told(name: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SystemExit, match=r"does not import; this says what to install: .* taso_py\.runtime\.zoo$"):
+        run(monkeypatch, name)
+
+
 @pytest.mark.usefixtures("taso_backend")
 def test_compile_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "compile_backend.py", "--width", "32", *QUICK)

@@ -287,7 +287,7 @@ def _notes(
 ) -> Iterator[str]:
     """What makes the figures doubtful, and which are missing."""
     if seen.is_hidden:
-        yield "the program that calls runs a profiler of its own, so that what memory is in use is not known"
+        yield "what memory is in use is not known: that is seen in the main thread only, beside no other profiler"
     elif device.type == "cuda" and seen.busy_s is None:
         yield "the GPU's driver gave no events of kernels (CUPTI), so that how long it was busy is not known"
     yield from doubts(regions, contention)

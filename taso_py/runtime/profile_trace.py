@@ -7,6 +7,7 @@ side.
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,11 +40,16 @@ class Observed:
     busy_s: float | None
     """Seconds in which a GPU ran kernels; None on a CPU, and where its driver told of none."""
     is_hidden: bool = False
-    """Whether nothing was seen, since the caller has a profiler running, and a second one would end it."""
+    """Whether nothing was seen, as :func:`_sees_nothing` says."""
 
 
-def _is_profiled() -> bool:
-    return _profiler_enabled()
+def _sees_nothing() -> bool:
+    """Whether PyTorch's profiler had better not be started.
+
+    It would end one that the caller has running, and in other threads than the main one it writes an error to standard
+    error (PyTorch 2.13).
+    """
+    return _profiler_enabled() or threading.current_thread() is not threading.main_thread()
 
 
 @contextmanager
@@ -81,7 +87,7 @@ def observe(
         device: where it runs.
         trace: a file to write the Chrome trace to, if any.
     """
-    if _is_profiled():
+    if _sees_nothing():
         return Observed((0,) * len(names), None, is_hidden=True)
     recorded = _recorded(module, names)
     recorded(*args, **kwargs)
@@ -104,7 +110,7 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
         run: the call, which was made before.
         device: whose memory.
     """
-    if _is_profiled():
+    if _sees_nothing():
         return None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     try:
@@ -113,7 +119,7 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         del kept
-    except RuntimeError:  # that of another thread is active
+    except RuntimeError:  # another one was started meanwhile
         return None
     results = profiler.profiler.kineto_results if profiler.profiler else None
     live = accumulate(change for _, change in _changes(results.events() if results else [], device))

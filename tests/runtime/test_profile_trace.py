@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -115,7 +116,15 @@ def test_a_profiler_of_the_caller_goes_on() -> None:
     assert {"aten::sin", "aten::cos"} <= {event.key for event in profiler.key_averages()}
     assert seen.live_bytes == (0,)
     (note,) = _notes((), Run((), still, (), still, still, 0.0, 9), torch.device("cpu"), seen)
-    assert note.startswith("the program that calls runs a profiler of its own")
+    assert note.startswith("what memory is in use is not known")
+
+
+def test_in_other_threads_nothing_is_seen() -> None:
+    seen: list[int | None] = []
+    thread = threading.Thread(target=lambda: seen.append(peak_bytes(lambda: torch.ones(9), torch.device("cpu"))))
+    thread.start()
+    thread.join()
+    assert seen == [None]
 
 
 def test_the_peak_is_the_most_that_is_in_use_at_once() -> None:

@@ -192,6 +192,16 @@ def test_packages_that_do_not_fit_are_told_with_what_to_install(
         assert line.endswith("--index-url https://download.pytorch.org/whl/cpu torchvision==0.28.0")
 
 
+def test_libraries_that_are_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "LIBRARIES", ("torch", "not_there", "nor_there"))
+    line = libraries.advice()
+    assert line is not None
+    assert line.startswith("not_there and nor_there: not installed; run: ")
+    assert line.endswith("-m pip install not_there nor_there")
+    monkeypatch.setattr(libraries, "LIBRARIES", ("torch",))
+    assert libraries.advice() == libraries.misfit()
+
+
 def test_a_factory_imports_torchvision_whatever_torch_it_is_for(tmp_path: Path) -> None:
     """In a process of its own, as a user would."""
     if importlib.util.find_spec("torchvision") is None:

@@ -1,10 +1,10 @@
-"""Says in one line what to install where the libraries of the zoo do not fit each other; nothing where they do."""
+"""Says in one line what to install where libraries of the zoo are missing or do not fit each other; else nothing."""
 
 from __future__ import annotations
 
 import sys
 
-from taso_py.runtime.zoo.libraries import misfit
+from taso_py.runtime.zoo.libraries import advice
 
-if (line := misfit()) is not None:
+if (line := advice()) is not None:
     sys.stderr.write(f"note: {line}\n")

@@ -18,6 +18,7 @@ import torch
 
 MISSING = "operator torchvision::nms does not exist"
 """How the import of a torchvision that cannot load its operators ends."""
+LIBRARIES = ("torchvision", "timm", "transformers")
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 # torch.library withdraws what a Library object declared when that object dies.
 _declared: list[torch.library.Library] = []
@@ -31,6 +32,14 @@ def require(library: str) -> None:
     """
     declare_missing_torchvision_operators()
     importlib.import_module(library)
+
+
+def advice() -> str | None:
+    """One line on what to install so that models of all libraries can be made; None where that is so."""
+    absent = [library for library in LIBRARIES if importlib.util.find_spec(library) is None]
+    if absent:
+        return f"{' and '.join(absent)}: not installed; run: {sys.executable} -m pip install {' '.join(absent)}"
+    return misfit()
 
 
 def misfit() -> str | None:

@@ -171,6 +171,9 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         default=NORMAL,
         help="how long searching and timing may take (%(default)s); results are checked alike at every level",
     )
+    parser.add_argument(
+        "--within", metavar="S", type=float, help="seconds that all of it may take, more or less, in place of --effort"
+    )
     seconds = f"seconds of search, without what it takes to measure kernels ({_seconds('search_s')})"
     parser.add_argument("--time-limit", metavar="S", type=float, help=seconds)
     parser.add_argument(
@@ -194,5 +197,5 @@ def _seconds(limit: str) -> str:
 
 def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """What these options say, as fields of :class:`taso_py.runtime.optimize.Options`."""
-    fields = {name: getattr(parsed, name) for name in ("search", "alpha", "budget", "effort", "time_limit", "seed")}
-    return {**fields, "numerics": parsed.numerics, "progress": True}
+    names = ("search", "alpha", "budget", "effort", "within", "time_limit", "seed")
+    return {**{name: getattr(parsed, name) for name in names}, "numerics": parsed.numerics, "progress": True}

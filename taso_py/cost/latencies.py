@@ -92,10 +92,14 @@ class Latencies:
         """How many of these are not kept for other runs: other programs held the machine."""
         self.measuring_s = 0.0
         """How long it took to measure them."""
+        self.limit_s = math.inf
+        """How long to measure at most; what is not known by then costs infinity, but for what is required."""
+        self._is_required = False
+        self._left_out: set[Key] = set()
 
     def _instrument(self, captured: bool) -> Measuring:
         """What measures calls."""
-        return Measuring(self._device, usual=self._usual_pace, captured=captured)
+        return Measuring(self._device, usual=self._usual_pace, captured=captured, is_late=lambda: self.is_over)
 
     def _call(self, cover: Cover, reads: Format, ring: int) -> Callable[[], object]:
         """A call of a cover, which reads so many bytes of weights before the same again.
@@ -122,6 +126,25 @@ class Latencies:
     def is_view(self, node: Node) -> bool:
         """Whether a node moves nothing: its result shares memory with its operand."""
         return self.layouts.is_view(node)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time to measure is used up."""
+        return self.measuring_s >= self.limit_s
+
+    @property
+    def left_out(self) -> int:
+        """How many latencies were not measured, because the time was used up."""
+        return len(self._left_out)
+
+    @contextmanager
+    def required(self) -> Generator[None]:
+        """Within this, what is not known is measured even if the time is used up, then as briefly as it goes."""
+        before, self._is_required = self._is_required, True
+        try:
+            yield
+        finally:
+            self._is_required = before
 
     @property
     def unknown(self) -> int:
@@ -185,11 +208,14 @@ class Latencies:
             key: what it is known by.
             make: makes the call, if it has to be measured.
             beside: gives a similar call of known latency, if there is one.
-            otherwise: what counts in this run where the call fails.
+            otherwise: what counts in this run where the call fails, or the time to measure is used up.
         """
         known = self._known.get(key)
         if known is None:
             found = self.database.get(self._environment, *key)
+            if found is None and self.is_over and not self._is_required and self._measuring is not None:
+                self._left_out.add(key)
+                return otherwise
             if found is None:
                 found, is_calm = self._measure(make, key, beside, otherwise)
                 if found is None:
@@ -245,7 +271,7 @@ class Latencies:
         """
         first = {key: self._first(key, *where) for key, where in covers.items()}
         before = {key: seconds for key, seconds in first.items() if 0 < seconds < math.inf}
-        if self._measuring is None or all(self._refined.get(key) is not None for key in before):
+        if self._measuring is None or self.is_over or all(self._refined.get(key) is not None for key in before):
             return False
         # The others are called in between, and displace from the caches what weights a cover read last time.
         ring = max(LEAST_RING, self._ring // TURNING)

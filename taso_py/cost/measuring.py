@@ -90,6 +90,7 @@ class Measuring:
         usual: Callable[[Pacer], Pace] | None = None,
         *,
         captured: bool = False,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare to measure.
 
@@ -98,6 +99,7 @@ class Measuring:
             probe: tells whether it is at rest.
             usual: the pace to which latencies on the CPU are scaled, asked for when the first is measured.
             captured: whether calls are captured in CUDA graphs, so that launching them costs the processor nothing.
+            is_late: whether the time to measure is used up: then nothing is measured again that was disturbed.
         """
         _settle_allocator()
         self._device = device
@@ -105,6 +107,7 @@ class Measuring:
         self._patience_s = PATIENCE_S
         self._usual = usual
         self._captured = captured
+        self._is_late = is_late
 
     @cached_property
     def _clock(self) -> PacedClock | None:
@@ -151,8 +154,8 @@ class Measuring:
             (good if is_good else poor).append(latency)
             if good and (is_long or _spread(good[-1]) <= WIDTH):
                 break
-            if attempt >= ATTEMPTS:
-                if good or self._patience_s <= 0 or attempt == MOST_ATTEMPTS:
+            if attempt >= ATTEMPTS or self._is_late():
+                if good or self._is_late() or self._patience_s <= 0 or attempt == MOST_ATTEMPTS:
                     break
                 self._wait()
             budget_s = max(MORE_S, budget_s, min(MOST_S, 2 * SAMPLES * latency.median_s))

@@ -158,9 +158,10 @@ class CostModel:
     def settle(self, graph: Graph, question: str, best_s: float) -> None:
         """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing.
 
-        That is not so where latencies were disturbed, since those are not kept, or where the graph cannot be priced.
+        That is not so where latencies were disturbed, since those are not kept, or left out, or where the graph cannot
+        be priced.
         """
-        if self.latencies.disturbed or not math.isfinite(best_s):
+        if self.latencies.disturbed or self.latencies.left_out or not math.isfinite(best_s):
             return
         self.latencies.kept([self._search_key(graph, question)], lambda: [best_s])
 
@@ -195,13 +196,30 @@ class CostModel:
         return len(cover.nodes) == 1 and self.latencies.is_view(cover.root)
 
     def warm(self, graph: Graph) -> None:
-        """Measures what is not known of a graph's nodes, with a progress bar where the model was given one."""
+        """Measure what is not known of a graph's nodes, those first that take longest.
+
+        What computes each node alone, plainly, is measured however long that takes: otherwise the graph has no price.
+        """
         unknown = [node for node in graph.nodes if node not in self._known]
-        for node in progress_bar(unknown, desc="measure", unit="op", shown=self._progress):
+        with self.latencies.required():
+            plain = {node: self._plain_seconds(node) for node in self._told(unknown, "measure")}
+        unknown.sort(key=lambda node: -plain[node])
+        for node in self._told(unknown, "measure kernels"):
             self.node_cost(node)
             for cover in self.covers(node):
                 if is_running(node) and len(cover.nodes) > 1:
                     self.cover_seconds(cover, cover.formats[-1])
+
+    def _told(self, nodes: Sequence[Node], what: str) -> Iterable[Node]:
+        """Nodes, with a progress bar where the model was given one."""
+        return progress_bar(nodes, desc=what, unit="op", shown=self._progress)
+
+    def _plain_seconds(self, node: Node) -> float:
+        """Seconds that a node takes by itself as PyTorch or an engine computes it, its operands being dense."""
+        if _is_free(node):
+            return 0.0
+        plain = [cover for cover in self.covers(node) if len(cover.nodes) == 1 and cover.binder is None]
+        return min(self.cover_seconds(cover, allowed(cover, self._formats)[0]) for cover in plain)
 
     def covers(self, node: Node) -> Sequence[Cover]:
         """The covers that end with a node, remembered."""

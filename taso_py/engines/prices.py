@@ -69,7 +69,7 @@ class SessionLatencies(Latencies):
 
     def _instrument(self, captured: bool) -> Measuring:
         """Measure without a pacer, whose threads would be awake beside the engine's."""
-        return Measuring(self._device)
+        return Measuring(self._device, is_late=lambda: self.is_over)
 
     def is_view(self, node: Node) -> bool:
         """Whether a node moves nothing: such engines let a reshaped value share memory with what it was."""

@@ -7,15 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
 from taso_py.arguments import Parser
 from taso_py.engines.names import SESSION_ENGINES
 from taso_py.executors import add_options, open_pool
 from taso_py.fuzz.campaign import Failure, Tally, run
 from taso_py.fuzz.kinds import ROUNDS
 from taso_py.ir.errors import TasoError
+from taso_py.progress import progress_bar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,13 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _campaign(options: argparse.Namespace) -> Tally:
     tally = Tally()
-    with open_pool(options.jobs, options.executor) as pool, Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("models", total=options.count)
-        for found in run(
-            options.count, options.seed, pool, [options.kind] if options.kind else ROUNDS, options.engines
-        ):
+    kinds = [options.kind] if options.kind else ROUNDS
+    with (
+        open_pool(options.jobs, options.executor) as pool,
+        progress_bar(desc="models", total=options.count, unit="model") as bar,
+    ):
+        for found in run(options.count, options.seed, pool, kinds, options.engines):
             tally.add(found)
-            progress.update(task, completed=tally.tried)
+            bar.update(found.tried)
             _report(found.failures, options.out)
     return tally
 

@@ -51,6 +51,8 @@ _log = logging.getLogger(__name__)
 def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
     """Let a cost model say what graphs take in a run; it says what their calls take where nothing is known of that.
 
+    Where the time to measure is used up, nothing is measured: prices keep their ratios.
+
     Args:
         cost: of graphs in an engine.
         engine: the engine, if it is not PyTorch.
@@ -59,6 +61,8 @@ def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
     def measured() -> tuple[float, float]:
         return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
+    if cost.latencies.is_over and not (cost.latencies.is_kept(TOGETHER) and cost.latencies.is_kept(APART)):
+        return
     try:
         found = cost.latencies.kept((TOGETHER, APART), measured)
     except TimingError as error:

@@ -6,14 +6,17 @@ proves as much of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Effort:
     """The limits of one level of effort."""
 
+    measure_s: float
+    """Seconds of measuring what operators and kernels cost, for each search; later runs go on from what is known."""
     search_s: float
     """Seconds of each search, without what it takes to measure kernels."""
     race_s: float
@@ -29,8 +32,25 @@ class Effort:
 
 NORMAL = "normal"
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False),
-    NORMAL: Effort(search_s=20.0, race_s=8.0, finalists=2, families=2, compiles=True),
-    "thorough": Effort(search_s=60.0, race_s=20.0, finalists=3, families=9, compiles=True),
+    "quick": Effort(measure_s=6.0, search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False),
+    NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, families=2, compiles=True),
+    "thorough": Effort(measure_s=math.inf, search_s=60.0, race_s=20.0, finalists=3, families=9, compiles=True),
 }
 """The levels by name, from the shortest."""
+MEASURING, SEARCHING, RACING = 0.35, 0.2, 0.15
+"""Shares of the seconds that a user gives; what is left is for reading, building and comparing, as long as it takes."""
+QUICK_S, NORMAL_S = 30.0, 120.0
+"""Seconds below which an optimization is quick, and normal."""
+
+
+def within(seconds: float) -> Effort:
+    """Return the effort that takes about so many seconds, for a model that is read and compared in a third of them."""
+    name = "quick" if seconds < QUICK_S else NORMAL if seconds < NORMAL_S else "thorough"
+    level = EFFORTS[name]
+    families = min(level.families, 2)  # as many as there usually are
+    return replace(
+        level,
+        measure_s=MEASURING * seconds / families,
+        search_s=SEARCHING * seconds / families,
+        race_s=RACING * seconds,
+    )

@@ -330,7 +330,12 @@ class _Job:
         return self.options.cache and self.trace is None
 
     def _cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
-        """The latencies of what engines with equal prices can use."""
+        """The latencies of what engines with equal prices can use, measured for as long as the effort allows."""
+        cost = self._unlimited_cost(program, engines, database)
+        cost.latencies.limit_s = self.options.limited.measure_s
+        return cost
+
+    def _unlimited_cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
         weight_bytes, progress = stored_bytes(program.weights.values()), self.options.progress
         if isinstance(engines[0], SessionEngine):
             return session_cost(engines[0], program.graph, database, progress=progress)

@@ -188,14 +188,20 @@ def _doubts(found: Found, *, is_told: bool) -> Iterator[str]:
 
 
 def disturbances(latencies: Latencies, measuring: Contention) -> list[str]:
-    """What to say about latencies that were measured while others kept the machine busy."""
-    if not latencies.disturbed:
-        return []
-    reasons = measuring.text or "other programs kept the machine busy"
-    return [
-        f"{reasons} while {latencies.disturbed} of {latencies.measured} latencies were measured; those are not kept, "
-        "and the search may have chosen by wrong ones"
-    ]
+    """What to say about latencies that were measured while others kept the machine busy, or not measured at all."""
+    notes: list[str] = []
+    if latencies.disturbed:
+        reasons = measuring.text or "other programs kept the machine busy"
+        notes.append(
+            f"{reasons} while {latencies.disturbed} of {latencies.measured} latencies were measured; those are not "
+            "kept, and the search may have chosen by wrong ones"
+        )
+    if latencies.left_out:
+        notes.append(
+            f"measuring ended after {latencies.limit_s:.0f} s, as the effort says; {latencies.left_out} latencies were "
+            "left out, and what they belong to was not chosen; the next run goes on from there"
+        )
+    return notes
 
 
 def unkept(database: LatencyDatabase) -> list[str]:

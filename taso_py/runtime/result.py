@@ -5,6 +5,7 @@ Invariant: options that make no sense cannot be made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -17,7 +18,7 @@ from taso_py.engines.table import CHOICES
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
-from taso_py.runtime.effort import EFFORTS, NORMAL, Effort
+from taso_py.runtime.effort import EFFORTS, NORMAL, Effort, within
 from taso_py.runtime.resize import OpenInputs
 from taso_py.runtime.searching import SEARCHES
 from taso_py.runtime.warmup import Sizes, warm
@@ -51,6 +52,8 @@ class Options:
     budget: int = 2000
     effort: str = NORMAL
     """A level of :data:`taso_py.runtime.effort.EFFORTS`, which says how long searching and timing may take."""
+    within: float | None = None
+    """Seconds that all of it may take, more or less, in place of a level of effort."""
     time_limit: float | None = None
     """Seconds of search, in place of the effort's; what it takes to measure new kernels comes on top."""
     numerics: Numerics | None = None
@@ -98,6 +101,8 @@ class Options:
             raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")
         if self.effort not in EFFORTS:
             raise OptimizeError(f"no effort is called {self.effort}; there are {', '.join(EFFORTS)}")
+        if self.within is not None and not 0 < self.within < math.inf:
+            raise OptimizeError(f"within is a positive number of seconds, not {self.within}")
         if not self.limited.race_s > 0:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
@@ -109,7 +114,7 @@ class Options:
     @property
     def limited(self) -> Effort:
         """The level of effort, with the limits that were given in place of its own."""
-        level = EFFORTS[self.effort]
+        level = EFFORTS[self.effort] if self.within is None else within(self.within)
         search_s = level.search_s if self.time_limit is None else self.time_limit
         race_s = level.race_s if self.race_seconds is None else self.race_seconds
         return replace(level, search_s=search_s, race_s=race_s)

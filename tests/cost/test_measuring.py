@@ -86,6 +86,12 @@ def test_the_machine_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPa
     assert told(monkeypatch, [SLOW, SLOW, SLOW, GOOD], calm, patience_s=60.0) == (GOOD, True)
 
 
+def test_past_the_time_to_measure_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "measure", lambda *_args, **_keywords: WIDE)
+    late = Measuring(CPU, Told(iter([False])), is_late=lambda: True)
+    assert late.measured(lambda: None, 0.01) == (replace(WIDE, median_s=WIDE.low_s), False)
+
+
 def test_a_probe_knows_a_call_that_is_slow_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = Probe()
     times = iter([2e-4, 2e-4, 3e-4, 16e-3, 2e-4, 16e-3, 2e-4, 2e-4, 2e-4])

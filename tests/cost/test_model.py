@@ -63,6 +63,47 @@ def test_a_second_model_measures_nothing(measured: list[object]) -> None:
         assert (second.latencies.measured, len(measured)) == (0, count)
 
 
+def test_past_the_time_to_measure_a_graph_still_has_a_price_and_later_runs_go_on(measured: list[object]) -> None:
+    graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[8,4]})) }')
+    with LatencyDatabase(":memory:") as database:
+        first, second, third = (CostModel(CPU, database) for _ in range(3))
+        first.latencies.limit_s = 0.0
+        first.warm(graph)
+        plain = len(measured)
+        assert plain == 2  # a product and an activation, as PyTorch computes them
+        assert math.isfinite(first.graph_cost(graph))
+        assert first.latencies.left_out > 0
+        first.settle(graph, "?", 1.0)
+        assert not first.is_settled(graph, "?")
+        second.warm(graph)
+        assert (second.latencies.left_out, second.latencies.measured) == (0, len(measured) - plain)
+        third.latencies.limit_s = 0.0
+        assert third.graph_cost(graph) == second.graph_cost(graph)
+        assert third.latencies.left_out == 0  # all is known
+
+
+def test_those_that_take_longest_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = parse_graph(
+        """graph(x: f32[2,4], y: f32[64,512]) {
+          return linear(x, weight{key="v", type=f32[8,4]}), linear(y, weight{key="w", type=f32[512,512]})
+        }"""
+    )
+    asked: list[int] = []
+
+    def measured(_: object, make: Callable[[], object], key: Key, *_more: object) -> tuple[Latency, bool]:
+        is_large = "512" in key[1]
+        if not key[0].startswith("torch:"):
+            asked.append(is_large)
+        seconds = 1e-3 if is_large else 1e-6
+        return Latency(seconds, seconds, seconds, 9, 0), True
+
+    monkeypatch.setattr(latencies.Latencies, "_measure", measured)
+    with LatencyDatabase(":memory:") as database:
+        CostModel(CPU, database).warm(graph)
+    assert asked == sorted(asked, reverse=True)
+    assert {True, False} == set(asked)
+
+
 def test_views_are_measured_once_whatever_they_show(measured: list[object]) -> None:
     graph = parse_graph(
         """graph(x: f32[6,4], y: f32[8,2]) {
@@ -115,7 +156,11 @@ def test_what_a_kernel_computes_besides_is_measured_beside_the_kernel_without_it
     monkeypatch: pytest.MonkeyPatch, known_s: float | None
 ) -> None:
     """It takes a part more of whatever the plain kernel is known to take; a call of its own would not."""
+    # All is kept, however busy the machine is.
     monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
+    monkeypatch.setattr(measuring.Measuring, "_clock", None)
+    monkeypatch.setattr(measuring, "DOUBT", math.inf)
+    monkeypatch.setattr(measuring, "SAMPLES", 1)
     graph = parse_graph('graph(x: f32[8,64]) { return relu(linear(x, weight{key="w", type=f32[64,64]})) }')
     plain = "onednn.linear:linear", "f32[8,64]; weight f32[64,64] of 1 MiB"
     with LatencyDatabase(":memory:") as database:

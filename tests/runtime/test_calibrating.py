@@ -71,6 +71,18 @@ def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_canno
     assert "not in a run: this cannot be captured" in caplog.text
 
 
+def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "network_seconds", lambda _: pytest.fail("there is no time"))
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        cost.latencies.limit_s = 0.0
+        calibrate(cost)
+        assert cost.scale == 1.0
+        _known(database, Environment.current(CPU), together=3.0, apart=2.0)
+        calibrate(cost)
+        assert cost.scale == 1.5
+
+
 @pytest.mark.parametrize(("most_s", "passes"), [(1e9, latencies.PASSES), (0.0, 1)])
 def test_a_run_and_its_calls_are_measured_several_times_unless_that_takes_too_long(
     monkeypatch: pytest.MonkeyPatch, most_s: float, passes: int

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from taso_py.cost import contention
 from taso_py.cost.contention import Contention
 from taso_py.cost.database import LatencyDatabase
+from taso_py.cost.model import CostModel
+from taso_py.ops.table import parse_graph
 from taso_py.rules.text import read_rules
 from taso_py.runtime import plausible, timing
 from taso_py.runtime.optimize import optimize_source
-from taso_py.runtime.reporting import unkept
+from taso_py.runtime.reporting import disturbances, unkept
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.source import Source
 
@@ -71,6 +73,17 @@ def test_a_ratio_that_cannot_be_is_withheld_and_the_result_kept(monkeypatch: pyt
     assert found.report.withheld is not None
     assert not found.report.speedup > 0
     assert found.report.as_dict()["speedup"] is None
+
+
+def test_latencies_that_there_was_no_time_for_are_noted() -> None:
+    graph = parse_graph('graph(x: f32[2,4]) { return linear(x, weight{key="w", type=f32[8,4]}) }')
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(torch.device("cpu"), database)
+        assert disturbances(cost.latencies, BUSY) == []
+        cost.latencies.limit_s = 0.0
+        cost.warm(graph)
+        notes = disturbances(cost.latencies, BUSY)
+        assert f"measuring ended after 0 s, as the effort says; {cost.latencies.left_out} latencies" in notes[-1]
 
 
 def test_latencies_that_cannot_be_kept_are_noted(tmp_path: Path) -> None:

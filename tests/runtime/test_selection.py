@@ -17,7 +17,7 @@ from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError
 from taso_py.engines.inductor import Inductor
 from taso_py.ops.table import parse_graph
 from taso_py.runtime import selection
-from taso_py.runtime.effort import EFFORTS
+from taso_py.runtime.effort import EFFORTS, within
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Options
 from taso_py.runtime.selection import engines_for, select, without_hopeless
@@ -122,3 +122,13 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
 def _found(seconds: float) -> SearchResult:
     original = Candidate(GRAPH, GRAPH, seconds, 0)
     return SearchResult(original, (original,), SearchStop.EXHAUSTED, 1, 1, 0.0)
+
+
+def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, level in ((10.0, "quick"), (60.0, "normal"), (600.0, "thorough")):
+        effort = within(seconds)
+        families = min(effort.families, 2)
+        assert effort.finalists == EFFORTS[level].finalists
+        assert 0.5 * seconds < families * (effort.measure_s + effort.search_s) + effort.race_s < seconds
+    assert Options(within=10.0).limited == within(10.0)
+    assert Options(within=10.0, time_limit=1.0).limits().seconds == 1.0

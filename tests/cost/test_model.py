@@ -319,7 +319,7 @@ def test_a_kernel_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog
         cost = CostModel(CPU, database)
         assert math.isfinite(cost.graph_cost(graph))
         assert cost.plan(graph).steps == {}
-        assert {row.kernel.partition(":")[0] for row in database.rows()} == {"torch", "pace"}
+        assert not any(row.kernel.startswith("onednn") for row in database.rows())
     assert "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used" in caplog.text
 
 
@@ -350,7 +350,7 @@ def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, cap
     graph = parse_graph('graph(x: f32[2,4]) { return relu(linear(x, weight{key="w", type=f32[4,4]})) }')
     with LatencyDatabase(":memory:") as database:
         assert CostModel(CPU, database).plan(graph).steps == {}
-        assert {row.kernel.partition(":")[0] for row in database.rows()} == {"torch", "pace"}
+        assert not any(row.kernel.startswith("onednn") for row in database.rows())
     assert (
         "onednn.linear:linear relu fails on f32[2,4]; weight f32[4,4] of 1 MiB and is not used: it is off"
         in caplog.text

@@ -1,0 +1,139 @@
+"""Contestants that run in processes of their own, built several times, and raced against each other.
+
+Two sessions of one graph differ by up to a third in one process: where their weights and buffers lie in memory decides,
+and what other engines have done to the process besides. So each contestant has a process in which nothing else runs,
+and is built anew for every heat. A ratio is that of two contestants in a heat; its interval is over heats.
+
+Invariant: a contestant's threads are asleep before another one's turn begins.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any, TypeAlias
+
+from taso_py.cost.clock import CpuClock, Timer
+from taso_py.cost.idle import until_idle
+from taso_py.ir.errors import TasoError
+from taso_py.runtime.timing import Race, StopReason, race
+
+Make: TypeAlias = Callable[[], Callable[[], object]]
+"""Builds what is called; it is sent to the process, so that it consists of functions of modules and of plain data."""
+HEATS = 7
+"""How often each contestant is built; the interval of a median over so many is their range, but for one in a hundred."""
+SHIFT_BYTES = 1 << 20
+"""By how much more memory is taken before each build, so that the next lies elsewhere."""
+
+
+@dataclass
+class _Here:
+    """What the process of a contestant holds."""
+
+    timer: Timer | None = None
+    call: Callable[[], object] | None = None
+    shifts: list[bytearray] = field(default_factory=list[bytearray])
+
+
+_HERE = _Here()
+
+
+def _build(make: Make, heat: int) -> None:
+    """Build a contestant in its process, once what was built before is gone, and call it once."""
+    _HERE.timer = _HERE.call = None
+    _HERE.shifts.append(bytearray(SHIFT_BYTES * heat // HEATS))
+    _HERE.call = make()
+    _HERE.call()
+    _HERE.timer = CpuClock().bind(_HERE.call)
+    until_idle()
+
+
+def _time(repeats: int) -> float:
+    """Seconds of so many calls in the process of a contestant, whose threads are asleep afterwards."""
+    assert _HERE.timer is not None, "built before"
+    seconds = _HERE.timer(repeats)
+    until_idle()
+    return seconds
+
+
+@dataclass
+class Contestant:
+    """A process in which one way to compute a model runs; called, it computes it once."""
+
+    make: Make
+    pool: ProcessPoolExecutor
+
+    def build(self, heat: int) -> None:
+        """Build it anew."""
+        self.pool.submit(_build, self.make, heat).result()
+
+    def time(self, repeats: int) -> float:
+        """Return the seconds that so many calls take there."""
+        return self.pool.submit(_time, repeats).result()
+
+    def __call__(self) -> object:
+        """Compute the model once."""
+        return self.time(1)
+
+
+class _ThereClock(CpuClock):
+    """Times contestants where they run."""
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        return fn.time if isinstance(fn, Contestant) else super().bind(fn)
+
+
+@contextmanager
+def _started(makes: Mapping[str, Make]) -> Generator[Mapping[str, Contestant]]:
+    """Contestants, each in a process that ends with the block."""
+    with ExitStack() as stack:
+        context = multiprocessing.get_context("spawn")
+        yield {
+            name: Contestant(make, stack.enter_context(ProcessPoolExecutor(1, context)))
+            for name, make in makes.items()
+        }
+
+
+def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS) -> tuple[Race, Mapping[str, str]]:
+    """Race contestants in heats, for each of which all are built anew.
+
+    Args:
+        makes: what builds them, by name, the baseline first.
+        seconds: of all heats together, without what building takes.
+        seed: of the order of turns.
+        heats: how many there are.
+
+    Returns:
+        A race whose rounds are the heats, each with the median of its turns; and why contestants are missing from it.
+    """
+    medians: dict[str, list[float]] = {}
+    missing: dict[str, str] = {}
+    with _started(makes) as contestants:
+        running = dict(contestants)
+        for heat in range(heats):
+            for name in list(running):
+                try:
+                    running[name].build(heat)
+                except TasoError as error:
+                    missing[name] = str(error)
+                    del running[name]
+            held = race(
+                running,
+                device="cpu",
+                seconds=seconds / heats,
+                clock=_ThereClock(),
+                seed=seed + heat,
+                until_clear=False,
+                settle=until_idle,
+            )
+            if held.stop is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            for name, times in held.times.items():
+                medians.setdefault(name, []).append(median(times))
+    times = {name: tuple(found) for name, found in medians.items() if name in running}
+    return Race(times, StopReason.ROUNDS), missing

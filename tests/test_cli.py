@@ -89,7 +89,6 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factory, out = f"{model / 'mine.py'}:model", model / "out"
     options = ["--rules", str(model / "merge.rules"), "--output", str(out), "--json", "--time-limit", "5"]
@@ -119,7 +118,6 @@ def test_templates_are_applied_to_a_model_in_half_precision(model: Path, capsys:
     assert 1e-4 < report["original_error"] < 0.1
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_profile_writes_page_data_and_trace(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factory, out = f"{model / 'mine.py'}:model", model / "out"
     assert main(["profile", factory, "--seconds", "0.1", "--output", str(out), "--json"]) == 0
@@ -135,7 +133,6 @@ def test_profile_writes_page_data_and_trace(model: Path, capsys: pytest.CaptureF
     assert "bottleneck" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("small_roofline")
 @pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
 def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
@@ -145,7 +142,6 @@ def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsy
     assert "loading weights" in printed.err
 
 
-@pytest.mark.usefixtures("small_roofline")
 @pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
 def test_a_model_imports_from_its_folder_when_it_is_called(model: Path, command: list[str]) -> None:
     options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
@@ -363,7 +359,6 @@ def test_counts_are_in_the_order_of_numbers(capsys: pytest.CaptureFixture[str]) 
     assert sizes == sorted(sizes, key=int)
 
 
-@pytest.mark.usefixtures("every_latency_counts")
 def test_latencies_are_exported_imported_and_cleared(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rules", str(model / "merge.rules"), "--time-limit", "5"]
     assert main(["optimize", f"{model / 'mine.py'}:model", *options]) == 0

@@ -56,7 +56,7 @@ def _optimized(
     """What is made of the layers where whatever prepares a runtime makes ``runner`` of them."""
     for kind in (Engine, Eager):
         monkeypatch.setattr(kind, "prepare", lambda *_, **__: runner)
-    options = Options(runtime=runtime, time_limit=1.0, race_seconds=0.5, kernels=False)
+    options = Options(runtime=runtime, time_limit=1.0, race_seconds=0.1, kernels=False)
     return optimize_source(Source("layers", Layers().eval(), (X,), {}), options, [])
 
 
@@ -116,7 +116,7 @@ def _search(
 
 def _clamped(*, cache: bool = False) -> Optimized:
     source = Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {})
-    return optimize_source(source, Options(race_seconds=0.5, kernels=False, cache=cache), [RULE])
+    return optimize_source(source, Options(race_seconds=0.1, kernels=False, cache=cache), [RULE])
 
 
 def _once(original: Candidate, steps: Sequence[tuple[Match, Graph]]) -> Candidate:
@@ -186,7 +186,7 @@ def test_neither_model_nor_result_remembers_the_race(
         monkeypatch.setattr(kind, "prepare", prepare)
     model, x = Counting().eval(), torch.randn(100, 100)
     model(x)
-    options = Options(runtime=runtime, race_seconds=0.5, time_limit=1.0, cache=False)
+    options = Options(runtime=runtime, race_seconds=0.1, time_limit=1.0, cache=False)
     found = optimize_source(Source("counting", model, (x,), {}), options, [RULE], tmp_path)
     assert found.report.comparison_passed
     assert int(model.calls) == 1
@@ -229,7 +229,7 @@ def test_what_a_compiler_made_is_compared_unless_it_draws_numbers(body: str, mon
             return super().forward(x)
 
     monkeypatch.setattr(Engine, "prepare", lambda *_, **__: lambda x: torch.zeros_like(x))
-    options = Options(runtime="inductor", time_limit=1.0, race_seconds=0.5, kernels=False, cache=False)
+    options = Options(runtime="inductor", time_limit=1.0, race_seconds=0.1, kernels=False, cache=False)
     found = optimize_source(Source("effects", Effects().eval(), (X,), {}), options, [])
     assert found.keeps_original == (body != "draws")
 

@@ -16,7 +16,7 @@ import taso_py
 from taso_py.cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-QUICK = ("--time-limit", "1", "--race-seconds", "0.5")
+QUICK = ("--time-limit", "1", "--race-seconds", "0.1")
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.nn import functional
 
 from taso_py.backend.tracing import quiet
@@ -33,38 +34,42 @@ def nothing_met(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking_apart, "_met", set())
 
 
-def _both() -> tuple[str, str]:
-    """The program as it is taken apart here, and by PyTorch."""
-    exported = torch.export.export(Composite().eval(), (torch.ones(3, 3),))
+@pytest.fixture(scope="module")
+def exported() -> ExportedProgram:
+    return torch.export.export(Composite().eval(), (torch.ones(3, 3),))
+
+
+@pytest.fixture(scope="module")
+def there(exported: ExportedProgram) -> str:
+    """The program as PyTorch takes it apart."""
     with quiet():
-        here, there = decompose(exported, TABLE), exported.run_decompositions(dict(TABLE))
-    return str(here), str(there)
+        return str(exported.run_decompositions(dict(TABLE)))
 
 
-def test_programs_are_taken_apart_as_pytorch_does_it() -> None:
-    here, there = _both()
+def _here(exported: ExportedProgram) -> str:
+    with quiet():
+        return str(decompose(exported, TABLE))
+
+
+def test_programs_are_taken_apart_as_pytorch_does_it(exported: ExportedProgram, there: str) -> None:
+    before = vars(torch.export.exported_program).copy()
+    here = _here(exported)
     assert here == there
     assert "aten.linear" in here
     assert "aten.einsum" not in here
+    assert vars(torch.export.exported_program) == before, "nobody else is to miss operators"
 
 
-def test_operators_that_nobody_expected_are_seen_as_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_that_nobody_expected_are_seen_as_they_are_called(
+    exported: ExportedProgram, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(_: nn.Module) -> Iterator[Any]:
         return iter(())
 
     monkeypatch.setattr(taking_apart, "_called", none)
-    here, there = _both()
-    assert here == there
+    assert _here(exported) == there
     assert torch.ops.aten.linear.default in taking_apart._met
     # The control: were they not seen, they would be taken apart.
     monkeypatch.setattr(taking_apart, "_met", set())
     monkeypatch.setattr(taking_apart, "_note_met", lambda _: False)
-    here, there = _both()
-    assert here != there
-    assert "aten.linear" not in here
-
-
-def test_what_pytorch_knows_of_composite_operators_is_as_before() -> None:
-    before = vars(torch.export.exported_program).copy()
-    _both()
-    assert vars(torch.export.exported_program) == before
+    assert "aten.linear" not in _here(exported)

@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -259,7 +259,7 @@ def write(path: Path, name: str, count: int, to: Connection) -> None:
 
 
 @contextmanager
-def writer(path: Path, name: str, count: int) -> Iterator[tuple[BaseProcess, Connection]]:
+def writer(path: Path, name: str, count: int) -> Generator[tuple[BaseProcess, Connection]]:
     """Another process that writes, and what it tells; forked, so that it has not to import PyTorch anew."""
     heard, to = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=write, args=(path, name, count, to))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator
-from functools import partial, wraps
+from functools import wraps
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 
 from taso_py.cost import contention, latencies, measuring, roofline
 from taso_py.cost.model import CostModel
-from taso_py.runtime import calibrating, plausible
+from taso_py.runtime import calibrating, plausible, timing
 from taso_py.runtime.zoo.libraries import declare_missing_torchvision_operators
 
 torch.set_num_threads(1)
@@ -26,8 +26,17 @@ contention.HERE = contention.System(
 )
 # Nor does what a busy machine shows seem impossible to them.
 plausible.SLACK = plausible.CONTENDED_SLACK = math.inf
-# Nor do they need to know well what a run takes longer than its calls.
-latencies.PASSES, latencies.RUN_S = 1, 0.01
+# Nor do they need to know latencies well, nor what a run takes longer than its calls; but each is kept for all tests.
+_CAREFULLY = {
+    name: getattr(measuring, name) for name in ("ATTEMPTS", "DOUBT", "REST", "SAMPLES", "TURNS", "LEAST_TURNS")
+}
+measuring.ATTEMPTS, measuring.DOUBT, measuring.REST, measuring.SAMPLES = 1, math.inf, math.inf, 1
+measuring.TURNS = measuring.LEAST_TURNS = 6
+latencies.BUDGET_S, latencies.PASSES, latencies.RUN_S = 0.005, 1, 0.01
+# Nor do they wait for a race to show small gains: those that have to be seen are large.
+timing.SAMPLE_S = 0.003
+# Nor do they need to know what the machine could do at best: little data shows something, in no time.
+roofline.CPU_SETS, roofline.LEAST_BEYOND, roofline.MOST_BEYOND, roofline.BUDGET_S = (2**14,), 2**20, 2**20, 0.001
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -57,20 +66,10 @@ def network_timed_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def every_latency_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine, what was measured is good enough to be kept."""
-    monkeypatch.setattr(measuring, "DOUBT", math.inf)
-    monkeypatch.setattr(measuring, "SAMPLES", 1)
-    monkeypatch.setattr(measuring, "Probe", partial(measuring.Probe, most=math.inf))
-
-
-@pytest.fixture
-def small_roofline(every_latency_counts: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures the roofline on little data and in no time: what it shows is worth nothing, but it is there."""
-    monkeypatch.setattr(roofline, "CPU_SETS", (2**14,))
-    monkeypatch.setattr(roofline, "LEAST_BEYOND", 2**20)
-    monkeypatch.setattr(roofline, "MOST_BEYOND", 2**20)
-    monkeypatch.setattr(roofline, "BUDGET_S", 0.001)
+def disturbances_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of how latencies are measured: what disturbs them is told from what does not, as ever."""
+    for name, value in _CAREFULLY.items():
+        monkeypatch.setattr(measuring, name, value)
 
 
 @pytest.fixture(scope="session")

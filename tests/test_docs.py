@@ -81,7 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("mine", None)
 
 
-@pytest.mark.usefixtures("small_roofline", "taso_backend", "zoo_libraries")
+@pytest.mark.usefixtures("taso_backend", "zoo_libraries")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_true(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": page}

@@ -16,7 +16,7 @@ import taso_py
 from taso_py.cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-QUICK = ("--time-limit", "1", "--race-seconds", "0.5")
+QUICK = ("--time-limit", "1", "--race-seconds", "0.1")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-@pytest.mark.usefixtures("zoo_libraries", "small_roofline")
+@pytest.mark.usefixtures("zoo_libraries")
 def test_image_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "image_classifier.py", "--size", "32", "--blocks", "1", "--output", str(tmp_path / "out"), *QUICK)
     printed = capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_image_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "model.pt2" in printed
 
 
-@pytest.mark.usefixtures("zoo_libraries", "small_roofline")
+@pytest.mark.usefixtures("zoo_libraries")
 def test_text_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = ("--layers", "1", "--width", "64", "--tokens", "8", "--output", str(tmp_path / "out"))
     run(monkeypatch, "text_encoder.py", *small, *QUICK)
@@ -68,8 +68,7 @@ def test_compile_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.fixture
-def served(tmp_path: Path, small_roofline: None) -> str:
-    del small_roofline
+def served(tmp_path: Path) -> str:
     folder = str(tmp_path / "served")
     assert main(["optimize", f"{EXAMPLES / 'serve.py'}:model", "--output", folder, *QUICK]) == 0
     return folder

@@ -37,6 +37,8 @@ WIDTH = 0.5
 """A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
 DOUBT = 1.0
 """A measurement with an interval wider than this share of the median was disturbed, whatever the probe says."""
+REST = 2.5
+"""How many times the fastest call of the probe an average one takes at most on a machine at rest."""
 PAIRS = 20
 """How often a call and one that it is measured beside are timed at least, unless they are long."""
 WARM_UP = 2
@@ -61,7 +63,7 @@ class Probe:
     least_s: float = 5e-3
     """The fastest call so far; to begin with, more than any machine at rest takes."""
     calls: int = 3
-    most: float = 2.5
+    most: float = field(default_factory=lambda: REST)
     """How many times the fastest call an average one takes at most on a machine at rest."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.bits import all_resolved
 from taso_py.backend.schema import bind
 from taso_py.backend.tracing import quiet
+from taso_py.frontend.decompose import decompose
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
@@ -73,7 +74,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     check_written_views(exported.graph)
     _forget_derived_ranges(exported.graph)
     with _idle_dropout_shares(exported.graph), _falling_back(exported.graph):
-        functional = _guarded(lambda: exported.run_decompositions(dict(_decompositions())))
+        functional = _guarded(lambda: decompose(exported, _decompositions()))
         before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import logging
-import os
-import signal
+import multiprocessing
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -237,53 +238,73 @@ def test_using_a_closed_database_is_not_hidden(path: Path) -> None:
         database.rows()
 
 
-WRITER = f"""
-import itertools, sys
-from taso_py.cost.clock import Latency
-from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.environment import Environment
+class Telling(logging.Handler):
+    """Sends what is logged to another process."""
 
-path, name, count = sys.argv[1:]
-with LatencyDatabase(path) as database:
-    for number in itertools.islice(itertools.count(), int(count)):
-        database.put(Environment(**{ENVIRONMENT.as_dict()}), name, str(number), Latency(1.0, 1.0, 1.0, 1, 0))
-        print(number, flush=True)
-"""
+    def __init__(self, to: Connection) -> None:
+        super().__init__()
+        self.to = to
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.to.send(record.getMessage())
 
 
-def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    """Another process that puts that many latencies and says so after each."""
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def write(path: Path, name: str, count: int, to: Connection) -> None:
+    """In a process of its own: puts that many latencies, and tells the number of each once it is there."""
+    logging.getLogger().handlers[:] = [Telling(to)]
+    with LatencyDatabase(path) as database:
+        for number in range(count):
+            database.put(ENVIRONMENT, name, str(number), Latency(1.0, 1.0, 1.0, 1, 0))
+            to.send(number)
 
 
+@contextmanager
+def writer(path: Path, name: str, count: int) -> Generator[tuple[BaseProcess, Connection]]:
+    """Another process that writes, and what it tells; forked, so that it has not to import PyTorch anew."""
+    heard, to = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=write, args=(path, name, count, to))
+    process.start()
+    to.close()
+    with heard:
+        yield process, heard
+        process.join(60)
+
+
+def told(heard: Connection) -> Iterator[int | str]:
+    """What a process tells until it ends."""
+    with suppress(EOFError, OSError):
+        while True:
+            yield heard.recv()
+
+
+forks = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork")
+
+
+@forks
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("damaged", [False, True])
 def test_processes_that_write_at_once_lose_nothing(damaged: bool, path: Path) -> None:
     path.parent.mkdir()
     if damaged:
         path.write_bytes(b"no database at all" * 100)
-    with writer(path, "a", 100) as one, writer(path, "b", 100) as other:
-        said = [process.communicate(timeout=60)[1] for process in (one, other)]
-    assert (one.returncode, other.returncode) == (0, 0)
-    assert len("".join(said).splitlines()) == damaged
+    with writer(path, "a", 100) as (one, by_one), writer(path, "b", 100) as (other, by_other):
+        logged = [what for heard in (by_one, by_other) for what in told(heard) if isinstance(what, str)]
+    assert (one.exitcode, other.exitcode) == (0, 0)
+    assert len(logged) == damaged
     with LatencyDatabase(path) as database:
         found = {(row.kernel, int(row.signature)) for row in database.rows()}
     assert found == {(name, number) for name in ("a", "b") for number in range(100)}
     assert len(list(path.parent.glob("*.corrupt-*"))) == damaged
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a signal that cannot be caught")
+@forks
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_killed_writer_leaves_a_usable_database(path: Path) -> None:
-    with writer(path, "relu", sys.maxsize) as process:
-        assert process.stdout is not None
-        while int(process.stdout.readline()) < 20:
+    with writer(path, "relu", sys.maxsize) as (process, heard):
+        while heard.recv() < 20:
             pass
-        os.kill(process.pid, signal.SIGKILL)
-        said = 21 + len(process.communicate(timeout=60)[0].splitlines())
+        process.kill()
+        said = 21 + len(list(told(heard)))
     with LatencyDatabase(path) as database:
         numbers = sorted(int(row.signature) for row in database.rows())
     assert numbers == list(range(len(numbers)))

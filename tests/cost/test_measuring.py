@@ -16,6 +16,7 @@ from taso_py.cost.pace import Reference
 from taso_py.kernels.prepared import Prepared
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("disturbances_count")
 GOOD, WIDE = Latency(1e-3, 1e-3, 1e-3, 9, 0), Latency(2e-3, 1.5e-3, 3e-3, 9, 0)
 SLOW = Latency(16e-3, 16e-3, 16e-3, 9, 0)
 

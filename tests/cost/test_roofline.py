@@ -45,7 +45,6 @@ def test_convolutions_have_a_peak_of_their_own_where_they_may_be_less_precise() 
     assert roof.ceiling(work, DType.F32) == ROOF.ceiling(work, DType.F32, convolves=True)
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_the_peak_of_convolutions_is_measured_in_their_precision() -> None:
     with LatencyDatabase(":memory:") as database, float32_in("bf16", torch.device("cpu"), "conv"):
         assert measure_roofline(torch.device("cpu"), [DType.F32], database).convolution_peak is None
@@ -60,7 +59,6 @@ def test_data_counts_in_the_level_that_it_fits_in() -> None:
     assert ROOF.bandwidth == 1e10
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with LatencyDatabase(":memory:") as database:
         first = measure_roofline(torch.device("cpu"), [DType.F32, DType.I64], database)
@@ -74,7 +72,6 @@ def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.dispatch_s > 0
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_disturbed_ceilings_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     never_at_rest = measuring.Probe(most=0.0)
     monkeypatch.setattr(roofline, "Measuring", lambda device, **_: measuring.Measuring(device, never_at_rest))
@@ -110,7 +107,6 @@ def test_what_cannot_be_captured_is_measured_as_it_is_launched_and_not_kept(
     assert ("copy on  is measured with its launch: this cannot be captured" in caplog.text) == fails
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_figures_are_amounts_over_latencies() -> None:
     environment = Environment.current("cpu")
     size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096

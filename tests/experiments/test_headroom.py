@@ -38,7 +38,6 @@ def test_where_weights_are_far_reading_them_once_is_the_floor(graph: Graph) -> N
     assert compute < floor / 100
 
 
-@pytest.mark.usefixtures("small_roofline")
 @pytest.mark.parametrize(("layer", "shape"), [(nn.Linear(8, 16), (4, 8)), (nn.Conv2d(8, 16, 1), (1, 8, 4, 4))])
 def test_convolutions_have_a_ceiling_where_there_are_any(layer: nn.Module, shape: tuple[int, ...]) -> None:
     graph = import_program(torch.export.export(layer.eval(), (torch.randn(shape),))).graph

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from taso_py.backend import build, overwrite
 from taso_py.backend.bits import PLAIN
 from taso_py.engines.onnxruntime import OnnxRuntimeSession
-from taso_py.executors import open_pool
+from taso_py.executors import Pool, fingerprint
 from taso_py.frontend import import_module, importer
 from taso_py.frontend.dialect import movement, strides
 from taso_py.frontend.higher_order import writing_call
@@ -258,12 +260,18 @@ def _dies(number: int, count: int, kind: str) -> Tally:
     return Tally(tried=count)
 
 
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "run_batch", _dies)
     tally = Tally()
-    with open_pool(jobs=2) as pool:
+    fingerprint()  # found out once: processes that fork know it
+    pool = Pool(lambda: ProcessPoolExecutor(2, multiprocessing.get_context("fork")))
+    try:
         for found in run(3 * BATCH, 0, pool):
             tally.add(found)
+    finally:
+        pool.close(wait=True)
     assert tally.tried == 3 * BATCH
     (failure,) = tally.failures
     assert failure.batch == BATCH

@@ -34,7 +34,7 @@ def _known(database: LatencyDatabase, environment: Environment, **seconds: float
 
 
 def test_a_run_of_the_network_is_what_prices_are_scaled_by_and_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_latency_counts: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = torch.get_rng_state()
     with LatencyDatabase(tmp_path / "latencies.sqlite") as database:

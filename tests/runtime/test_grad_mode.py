@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import NO_PLAN, build, fold
+from taso_py.backend import NO_PLAN, Program, build, fold
 from taso_py.backend.frozen import GradientError
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
@@ -94,25 +94,36 @@ def kernels(graph: Graph) -> Any:
     return choose(graph, InventedPrices(2, fused=0.01, tiles=TILES)).plan.eager()
 
 
-@pytest.mark.usefixtures("zoo_libraries")
-@pytest.mark.parametrize("make", [network, encoder, perceptron, llama, gpt2, vit, recurrent])
-@pytest.mark.parametrize("is_planned", [True, False], ids=["kernels", "plain"])
-def test_results_are_called_with_gradients_on(
-    make: Callable[[], tuple[nn.Module, Any]], is_planned: bool, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Imported:
+    """A model on its input: what it returns, its program, and that as it is saved."""
+
+    x: Tensor
+    returned: Any
+    program: Program
+    content: bytes
+
+
+@pytest.fixture(scope="module", params=[network, encoder, perceptron, llama, gpt2, vit, recurrent])
+def imported(request: pytest.FixtureRequest, zoo_libraries: None) -> Imported:
     torch.manual_seed(0)
-    model, x = make()
+    model, x = request.param()
     model = adapt(model.eval())
     with torch.no_grad():
-        wanted = model(x)
+        returned = model(x)
     program = fold(import_module(model, (x,)))
-    content = serialize(build(program), (x,), {})
-    plan = dump(kernels(reimport(content).graph)) if is_planned else None
-    save(tmp_path / "out", content, REPORT, "trace", plan)
+    return Imported(x, returned, program, serialize(build(program), (x,), {}))
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["kernels", "plain"])
+def test_results_are_called_with_gradients_on(imported: Imported, is_planned: bool, tmp_path: Path) -> None:
+    x, program = imported.x, imported.program
+    plan = dump(kernels(reimport(imported.content).graph)) if is_planned else None
+    save(tmp_path / "out", imported.content, REPORT, "trace", plan)
     built, loaded = build(program, kernels(program.graph) if is_planned else NO_PLAN), load(tmp_path / "out")
     for result in (built, loaded):
         found = result(x)
-        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(found, imported.returned, rtol=1e-3, atol=1e-4)
         assert not any(leaf.requires_grad for leaf in pytree.tree_leaves(found))
         if x.is_floating_point():
             with pytest.raises(GradientError):

@@ -72,7 +72,7 @@ def meta() -> Iterator[None]:
         torch.set_default_device(None)
 
 
-@pytest.mark.usefixtures("meta", "small_roofline")
+@pytest.mark.usefixtures("meta")
 def test_the_default_device_may_be_one_that_computes_nothing(tmp_path: Path) -> None:
     with torch.device("cpu"):
         model = nn.Linear(8, 8).eval()

@@ -36,9 +36,7 @@ OTHER = {"device_name": "Another processor", "threads": 64}
 
 
 @pytest.fixture
-def factory(
-    every_latency_counts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """A model; the latencies of its graphs are in a file."""
     (tmp_path / "mine.py").write_text(MODEL)
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "here"))

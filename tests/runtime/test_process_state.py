@@ -32,7 +32,6 @@ import torch
 def model():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), (torch.randn(2, 4),)
 """
-pytestmark = pytest.mark.usefixtures("every_latency_counts", "small_roofline")
 
 
 MODEL = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU()).eval()

@@ -52,7 +52,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def profile(small_roofline: None) -> Profile:
+def profile() -> Profile:
     return profile_source(Source("small", Small().eval(), (X,)), ProfileOptions(seconds=0.1))
 
 
@@ -102,7 +102,6 @@ def test_memory_is_what_the_values_of_a_run_take(profile: Profile) -> None:
     assert profile.input_bytes == X.nbytes
 
 
-@pytest.mark.usefixtures("small_roofline")
 @pytest.mark.parametrize(("layer", "shape"), [(nn.ReLU(), (2, 3)), (nn.Conv2d(3, 3, 1), (1, 3, 4, 4))])
 def test_convolutions_have_a_ceiling_where_there_are_any(layer: nn.Module, shape: tuple[int, ...]) -> None:
     source = Source("small", layer.eval(), (torch.randn(shape),))
@@ -128,7 +127,6 @@ def result(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_a_saved_result_is_profiled_kernel_by_kernel(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         CostModel, "cover_seconds", lambda _, cover, __: 5.0 if cover.name.startswith("onednn") else 1.0

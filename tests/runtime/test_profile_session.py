@@ -51,7 +51,6 @@ def profiled(folder: Path, output: Path | None = None) -> Profile:
     return profile_source(load_source(str(found.program)), ProfileOptions(seconds=0.02), output, found)
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_operators_of_the_engine_are_rows_with_the_work_of_our_nodes(saved: tuple[str, Path], tmp_path: Path) -> None:
     name, folder = saved
     profile = profiled(folder, tmp_path / "out")
@@ -80,7 +79,6 @@ def test_operators_of_the_engine_are_rows_with_the_work_of_our_nodes(saved: tupl
     assert not (tmp_path / "out" / TRACE).exists()
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_the_terminal_says_what_the_profiler_costs(saved: tuple[str, Path]) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     profile = profiled(saved[1])

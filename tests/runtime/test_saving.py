@@ -102,7 +102,6 @@ def test_what_cannot_be_imported_again_is_refused_before_the_search(
         _optimized(model, (X,))
 
 
-@pytest.mark.usefixtures("small_roofline")
 def test_what_alone_cannot_be_saved_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reimport(_: bytes) -> None:
         raise UnsavableError("for a reason")

@@ -35,7 +35,7 @@ from taso_py.runtime.timing import Race
 from taso_py.runtime.timing import StopReason as RaceStop
 from taso_py.search.result import Candidate, SearchResult, StopReason
 
-X = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+X = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
 
 
 class Layers(nn.Module):
@@ -44,7 +44,7 @@ class Layers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(*(nn.Linear(128, 128) for _ in range(20)))
+        self.layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -73,8 +73,8 @@ def test_a_module_that_is_right_on_the_example_only_is_refused(runtime: str, mon
 
 def test_a_compiled_module_that_is_right_and_fast_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
-        weight = torch.eye(128)
-        bias = torch.zeros(128)
+        weight = torch.eye(256)
+        bias = torch.zeros(256)
         for layer in Layers().layers:
             assert isinstance(layer, nn.Linear)
             weight, bias = weight @ layer.weight.t(), bias @ layer.weight.t() + layer.bias
@@ -90,7 +90,7 @@ class Clamped(nn.Module):
     """A function applied so often that once is surely faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        for _ in range(20):
+        for _ in range(12):
             x = x.relu()
         return x
 
@@ -128,7 +128,7 @@ def test_a_result_is_refused_if_its_steps_do_not_lead_to_it(traced: bool, monkey
     _search(monkeypatch, lambda *found: replace(_once(*found), steps=found[1] if traced else found[1][1:2]))
     found = _clamped()
     assert bool(found.report.applied) == traced
-    refused = "refused 19 rules applied, eager: its steps one by one lead to another graph"
+    refused = "refused 11 rules applied, eager: its steps one by one lead to another graph"
     assert (refused in found.report.notes) != traced
 
 
@@ -186,7 +186,7 @@ def test_neither_model_nor_result_remembers_the_race(
         monkeypatch.setattr(kind, "prepare", prepare)
     model, x = Counting().eval(), torch.randn(100, 100)
     model(x)
-    options = Options(runtime=runtime, race_seconds=0.5, time_limit=1.0, cache=False)
+    options = Options(runtime=runtime, race_seconds=0.1, time_limit=1.0, cache=False)
     found = optimize_source(Source("counting", model, (x,), {}), options, [RULE], tmp_path)
     assert found.report.comparison_passed
     assert int(model.calls) == 1
@@ -229,7 +229,7 @@ def test_what_a_compiler_made_is_compared_unless_it_draws_numbers(body: str, mon
             return super().forward(x)
 
     monkeypatch.setattr(Engine, "prepare", lambda *_, **__: lambda x: torch.zeros_like(x))
-    options = Options(runtime="inductor", time_limit=1.0, race_seconds=0.5, kernels=False, cache=False)
+    options = Options(runtime="inductor", time_limit=1.0, race_seconds=0.1, kernels=False, cache=False)
     found = optimize_source(Source("effects", Effects().eval(), (X,), {}), options, [])
     assert found.keeps_original == (body != "draws")
 
@@ -346,9 +346,9 @@ def test_a_numerics_class_has_a_label() -> None:
 def test_optimizing_in_inference_mode_gives_a_result_for_outside_of_it() -> None:
     model = Layers().eval()
     with torch.inference_mode():
-        x = torch.randn(4, 128)
+        x = torch.randn(4, 256)
         found = optimize.optimize(model, x, race_seconds=0.1, time_limit=1.0, cache=False)
-    y = torch.randn(4, 128, requires_grad=True)
+    y = torch.randn(4, 256, requires_grad=True)
     torch.testing.assert_close(found.module(y), model(y), rtol=1e-4, atol=1e-5)
 
 
@@ -377,7 +377,7 @@ def test_results_are_made_of_copies_of_the_weights(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(optimize._Job, "run", run)
     optimize.optimize(model, X)
-    assert len(seen) == 40
+    assert len(seen) == 16
     assert {tensor.data_ptr() for tensor in seen}.isdisjoint(p.data_ptr() for p in model.parameters())
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 import pytest
 
+import substitutions
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Outcome, Verdict
@@ -44,6 +46,7 @@ def test_the_seed_decides(true_rules: dict[str, Substitution]) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--count", "3", "--seed", "1"]) == 0
+    scalars = str(Path(substitutions.__file__).with_name("scalars.rules"))
+    assert main([scalars, "--count", "3", "--seed", "1", "--jobs", "1"]) == 0
     assert "3 mutants of" in capsys.readouterr().out
     assert main(["no/such/file"]) == 2

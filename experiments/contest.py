@@ -10,13 +10,12 @@ Invariant: a contestant's threads are asleep before another one's turn begins.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from taso_py.cost.clock import CpuClock, Timer
 from taso_py.cost.idle import until_idle
@@ -26,7 +25,7 @@ from taso_py.runtime.timing import Race, StopReason, race
 Make: TypeAlias = Callable[[], Callable[[], object]]
 """Builds what is called; it is sent to the process, so that it consists of functions of modules and of plain data."""
 HEATS = 7
-"""How often each contestant is built; the interval of a median over so many is their range, but for one in a hundred."""
+"""How often each contestant is built; the interval of a median over so many is their range."""
 SHIFT_BYTES = 1 << 20
 """By how much more memory is taken before each build, so that the next lies elsewhere."""
 
@@ -94,12 +93,13 @@ def _started(makes: Mapping[str, Make]) -> Generator[Mapping[str, Contestant]]:
     with ExitStack() as stack:
         context = multiprocessing.get_context("spawn")
         yield {
-            name: Contestant(make, stack.enter_context(ProcessPoolExecutor(1, context)))
-            for name, make in makes.items()
+            name: Contestant(make, stack.enter_context(ProcessPoolExecutor(1, context))) for name, make in makes.items()
         }
 
 
-def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS) -> tuple[Race, Mapping[str, str]]:
+def contest(
+    makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS
+) -> tuple[Race, Mapping[str, str]]:
     """Race contestants in heats, for each of which all are built anew.
 
     Args:

@@ -21,6 +21,8 @@ from torch.export import ExportedProgram
 
 _utils: Any = torch._export.utils
 _programs: Any = torch.export.exported_program
+_IS_KNOWN = hasattr(_programs, "_collect_all_valid_cia_ops") and hasattr(_utils, "_is_preservable_cia_op")
+"""Whether this PyTorch collects composite operators as those do that this was written for."""
 _met: set[OpOverload] = set()
 """Composite operators that others were seen to call while they were taken apart."""
 
@@ -31,7 +33,7 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
     Where an operator is called that was not prepared, which its table of dispatched calls shows, the program is taken
     apart again with that one prepared too.
     """
-    while True:
+    while _IS_KNOWN:
         kept = {*table, *_met, *filter(_utils._is_preservable_cia_op, _called(exported.graph_module))}
         others = _composites() - kept
         for dispatched in map(_dispatched, others):
@@ -45,6 +47,7 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
         else:
             if not _note_met(others):
                 return functional
+    return exported.run_decompositions(dict(table))
 
 
 def _note_met(operators: Collection[OpOverload]) -> bool:

@@ -73,3 +73,11 @@ def test_operators_that_nobody_expected_are_seen_as_they_are_called(
     monkeypatch.setattr(taking_apart, "_met", set())
     monkeypatch.setattr(taking_apart, "_note_met", lambda _: False)
     assert "aten.linear" not in _here(exported)
+
+
+def test_another_pytorch_takes_programs_apart_by_itself(
+    exported: ExportedProgram, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking_apart, "_IS_KNOWN", False)
+    monkeypatch.setattr(taking_apart, "_known_composites", lambda _: pytest.fail("it is not known"))
+    assert _here(exported) == there

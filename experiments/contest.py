@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeAlias
 
+import torch
+
 from taso_py.cost.clock import CpuClock, Timer
 from taso_py.cost.idle import until_idle
 from taso_py.ir.errors import TasoError
@@ -40,6 +42,12 @@ class _Here:
 
 
 _HERE = _Here()
+
+
+def _begin(threads: int) -> None:
+    """Set a process up as the one that started it is."""
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
 
 
 def _build(make: Make, heat: int) -> None:
@@ -75,6 +83,10 @@ class Contestant:
         """Return the seconds that so many calls take there."""
         return self.pool.submit(_time, repeats).result()
 
+    def end(self) -> None:
+        """End the process."""
+        self.pool.shutdown()
+
     def __call__(self) -> object:
         """Compute the model once."""
         return self.time(1)
@@ -88,18 +100,30 @@ class _ThereClock(CpuClock):
 
 
 @contextmanager
-def _started(makes: Mapping[str, Make]) -> Generator[Mapping[str, Contestant]]:
+def _started(makes: Mapping[str, Make]) -> Generator[dict[str, Contestant]]:
     """Contestants, each in a process that ends with the block."""
+    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
     with ExitStack() as stack:
-        context = multiprocessing.get_context("spawn")
-        yield {
-            name: Contestant(make, stack.enter_context(ProcessPoolExecutor(1, context))) for name, make in makes.items()
-        }
+        started = dict[str, Contestant]()
+        for name, make in makes.items():
+            pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,))
+            started[name] = Contestant(make, stack.enter_context(pool))
+        yield started
 
 
-def contest(
-    makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS
-) -> tuple[Race, Mapping[str, str]]:
+@dataclass(frozen=True)
+class Contest:
+    """What came of all heats."""
+
+    race: Race
+    """Its rounds are the heats, each with the median of a contestant's turns."""
+    missing: Mapping[str, str]
+    """Why contestants are not in it."""
+    beside: float
+    """How many times as long the fastest takes in a heat as where no other process is left."""
+
+
+def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS) -> Contest:
     """Race contestants in heats, for each of which all are built anew.
 
     Args:
@@ -108,32 +132,39 @@ def contest(
         seed: of the order of turns.
         heats: how many there are.
 
-    Returns:
-        A race whose rounds are the heats, each with the median of its turns; and why contestants are missing from it.
+    Raises:
+        TasoError: the baseline cannot be built.
     """
-    medians: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
-    with _started(makes) as contestants:
-        running = dict(contestants)
+    baseline = next(iter(makes))
+    with _started(makes) as running:
         for heat in range(heats):
-            for name in list(running):
+            for name, contestant in list(running.items()):
                 try:
-                    running[name].build(heat)
+                    contestant.build(heat)
                 except TasoError as error:
+                    if name == baseline:
+                        raise
                     missing[name] = str(error)
-                    del running[name]
-            held = race(
-                running,
-                device="cpu",
-                seconds=seconds / heats,
-                clock=_ThereClock(),
-                seed=seed + heat,
-                until_clear=False,
-                settle=until_idle,
-            )
-            if held.stop is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
-            for name, times in held.times.items():
-                medians.setdefault(name, []).append(median(times))
-    times = {name: tuple(found) for name, found in medians.items() if name in running}
-    return Race(times, StopReason.ROUNDS), missing
+                    running.pop(name).end()
+            for name, middle in _heat(running, seconds / heats, seed + heat).items():
+                found.setdefault(name, []).append(middle)
+        times = {name: tuple(found[name]) for name in running}
+        fastest = min(times, key=lambda name: times[name][-1])
+        for name, contestant in running.items():
+            if name != fastest:
+                contestant.end()
+        alone = _heat({fastest: running[fastest]}, seconds / heats, seed)[fastest]
+    return Contest(Race(times, StopReason.ROUNDS), missing, times[fastest][-1] / alone)
+
+
+def _heat(running: Mapping[str, Contestant], seconds: float, seed: int) -> Mapping[str, float]:
+    """The median of each contestant's turns."""
+    clock = _ThereClock()
+    held = race(
+        running, device="cpu", seconds=seconds, clock=clock, seed=seed, until_clear=False, least=3, settle=until_idle
+    )
+    if held.stop is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return {name: median(times) for name, times in held.times.items()}

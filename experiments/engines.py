@@ -2,36 +2,46 @@
 
 Every model runs in ONNX Runtime and in OpenVINO three ways: as PyTorch's own ONNX exporter writes it, which is what
 their users have; as our lowering writes the unchanged graph; and as the search rewrites it, guided by what operators
-cost in that engine. PyTorch eager and Inductor with frozen weights run beside. The best of ours is the one that its own
-optimization said is fastest; it is set beside the best of all the others.
+cost in that engine. PyTorch eager and Inductor with frozen weights run beside. Each way has a process of its own and is
+built several times there; our results are the saved ones, loaded. The best of ours is the one that its own optimization
+said is fastest; it is set beside the best of all the others.
 
-Invariant: the ratios of a row are paired, from one race, in whose turns no thread of another contestant is awake.
+Invariant: the ratios of a row are paired, and their intervals are over builds.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
+import taso_py
+from experiments.contest import HEATS, Make, contest
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
 from experiments.ways import ORIGINAL, interval
-from taso_py.backend import fold
-from taso_py.cost.idle import until_idle
+from taso_py.backend import Program, fold
 from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.session import OnnxModel, SessionEngine
 from taso_py.engines.table import ENGINES
+from taso_py.ir.errors import TasoError
 from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.source import Source, load_source
-from taso_py.runtime.timing import Race, race
+from taso_py.runtime.timing import Race
 
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
@@ -43,69 +53,165 @@ SESSIONS = ("onnxruntime", "openvino")
 EXPORTED, LOWERED, RULES = "exported", "lowered", "rules"
 OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
 """What users have without us."""
+SECONDS, QUICK_SECONDS, QUICK_HEATS = 35.0, 6.0, 3
+"""How long ways are raced in all heats together."""
+SHOWN_RULES = 24
+"""The rules that are drawn: those that are applied most often."""
 
 Call = Callable[[], Any]
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
-    source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
-    with torch.no_grad():
-        calls, results, missing = _made(source, settings)
-        seconds = 8.0 if settings.quick else 25.0
-        held = race(
-            calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False, settle=until_idle
-        )
-    row: dict[str, Any] = {"model": name, "original_ms": median(held.times[ORIGINAL]) * 1e3}
-    for way in list(calls)[1:]:
-        row |= interval(held, way)
-    for engine in results:
-        base = max((f"{engine} {way}" for way in (EXPORTED, LOWERED) if f"{engine} {way}" in calls), key=_speed(held))
-        row |= interval(held, f"{engine} {RULES}", base, f"rules in {engine}")
-        row[f"rules applied in {engine}"] = len(results[engine].report.applied)
-        row[f"seconds for {engine}"] = sum(results[engine].report.phases.values())
-    if results:
-        fastest = min(results, key=lambda engine: results[engine].report.optimized_ms)
-        best = max((way for way in OTHERS if way in calls), key=_speed(held))
+    source = _source(name, settings.seed)
+    with TemporaryDirectory() as folder, torch.no_grad():
+        makes, results, missing = _made(name, source, settings, Path(folder))
+        seconds, heats = (QUICK_SECONDS, QUICK_HEATS) if settings.quick else (SECONDS, HEATS)
+        held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
+    missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
+    times = held.race.times
+    row: dict[str, Any] = {"model": name, "original_ms": median(times[ORIGINAL]) * 1e3}
+    for way in list(times)[1:]:
+        row |= interval(held.race, way)
+    there = {engine: result for engine, result in results.items() if f"{engine} {RULES}" in times}
+    for engine, result in there.items():
+        row |= _engine_figures(held.race, engine, result)
+    if there:
+        fastest = min(there, key=lambda engine: there[engine].report.optimized_ms)
+        best = max((way for way in OTHERS if way in times), key=_speed(held.race))
         row |= {"best of ours": fastest, "best of others": best}
-        row |= interval(held, f"{fastest} {RULES}", best, "ours/others")
-    return [row | {"missing": "; ".join(missing)}]
+        row |= interval(held.race, f"{fastest} {RULES}", best, "ours/others")
+    return [row | {"beside others/alone": held.beside, "missing": "; ".join(missing)}]
+
+
+def _engine_figures(held: Race, engine: str, result: Optimized) -> Row:
+    """What rules are worth in an engine, which they are, and how well the result's latency was predicted there."""
+    report, rules = result.report, f"{engine} {RULES}"
+    plain = [way for way in (f"{engine} {EXPORTED}", f"{engine} {LOWERED}") if way in held.times]
+    base = max(plain, key=_speed(held), default=ORIGINAL)
+    return {
+        **interval(held, rules, base, f"rules in {engine}"),
+        f"rules applied in {engine}": len(report.applied),
+        f"predicted/measured in {engine}": report.estimated_ms[1] / (median(held.times[rules]) * 1e3),
+        f"seconds for {engine}": sum(report.phases.values()),
+        f"rules of {engine}": "; ".join(f"{rule} {count}" for rule, count in Counter(report.applied).most_common()),
+    }
 
 
 def _speed(held: Race) -> Callable[[str], float]:
     return lambda way: held.ratio(way).median
 
 
-def _made(source: Source, settings: Settings) -> tuple[Mapping[str, Call], Mapping[str, Optimized], Sequence[str]]:
-    """What is timed by name, our results by engine, and why some ways are missing."""
+def _made(
+    name: str, source: Source, settings: Settings, folder: Path
+) -> tuple[Mapping[str, Make], Mapping[str, Optimized], list[str]]:
+    """What builds each way by name, our results by engine, and why some ways are missing."""
     effort = "quick" if settings.quick else "normal"
-    options = Options(effort=effort, seed=settings.seed, reload=False, cache=False)
+    options = Options(effort=effort, seed=settings.seed, cache=False)
     program = fold(import_source(source))
-    calls: dict[str, Call] = {ORIGINAL: source.call_of(source.unchecked())}
+    makes: dict[str, Make] = {ORIGINAL: partial(_eager, name, settings.seed)}
     results: dict[str, Optimized] = {}
     missing: list[str] = []
-
-    def add(way: str, make: Callable[[], Callable[..., Any]]) -> None:
+    for engine in SESSIONS:
+        for way, write in ((EXPORTED, _exported), (LOWERED, _lowered)):
+            path = folder / f"{engine}_{way}"
+            try:
+                model = write(engine, source, program)
+            except EngineUnavailableError as error:
+                missing.append(f"{engine} {way}: {error}")
+                continue
+            path.write_bytes(model.content if isinstance(model.content, bytes) else model.content.read_bytes())
+            makes[f"{engine} {way}"] = partial(_session, engine, path, model.inputs, name, settings.seed)
+        chosen = replace(options, runtime=engine)
         try:
-            calls[way] = source.call_of(make())
-        except EngineUnavailableError as error:
-            missing.append(f"{way}: {error}")
+            results[engine] = optimize_source(source, chosen, read_rules(chosen), folder / engine)
+        except TasoError as error:
+            missing.append(f"{engine} {RULES}: {error}")
+            continue
+        makes[f"{engine} {RULES}"] = partial(_loaded, folder / engine, name, settings.seed)
+    makes[INDUCTOR] = partial(_compiled, name, settings.seed)
+    return makes, results, missing
 
-    for name in SESSIONS:
-        engine, module = ENGINES[name], source.callable()
-        add(f"{name} {EXPORTED}", lambda e=engine, m=module: e.prepare(m, source.args, source.kwargs))
-        add(f"{name} {LOWERED}", lambda e=engine: e.prepare(e.build(program), source.args, source.kwargs))
-        if f"{name} {LOWERED}" in calls:
-            chosen = replace(options, runtime=name)
-            results[name] = optimize_source(source, chosen, read_rules(chosen))
-            calls[f"{name} {RULES}"] = source.call_of(results[name].module)
-    with suppress(EngineUnavailableError):
-        calls[INDUCTOR] = source.call_of(ENGINES[INDUCTOR].prepare(source.callable(), source.args, source.kwargs))
-    return calls, results, missing
+
+def _engine(name: str) -> SessionEngine:
+    engine = ENGINES[name]
+    assert isinstance(engine, SessionEngine), "all that take whole graphs are"
+    return engine
+
+
+def _exported(engine: str, source: Source, _: Program) -> OnnxModel:
+    return _engine(engine).exported(source.callable(), source.args, source.kwargs)
+
+
+def _lowered(engine: str, _: Source, program: Program) -> OnnxModel:
+    return _engine(engine).model_of(program.graph, program.weights)
+
+
+@cache
+def _source(name: str, seed: int) -> Source:
+    """A model of the zoo, loaded once in a process."""
+    return load_source(f"zoo:{name}", seed=seed)
+
+
+def _eager(name: str, seed: int) -> Call:
+    source = _source(name, seed)
+    return source.call_of(copy.deepcopy(source.unchecked()))
+
+
+@cache
+def _compiled(name: str, seed: int) -> Call:
+    """Inductor's form, compiled once: that takes up to a minute."""
+    source = _source(name, seed)
+    return source.call_of(ENGINES[INDUCTOR].prepare(source.callable(), source.args, source.kwargs))
+
+
+def _session(engine: str, path: Path, inputs: tuple[str, ...], name: str, seed: int) -> Call:
+    source = _source(name, seed)
+    session = _engine(engine).compile(OnnxModel(path.read_bytes(), inputs))
+    tensors = [leaf for leaf in pytree.tree_leaves((source.args, source.kwargs)) if isinstance(leaf, Tensor)]
+    return lambda: session(*tensors)
+
+
+def _loaded(folder: Path, name: str, seed: int) -> Call:
+    return _source(name, seed).call_of(taso_py.load(folder))
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     ways = [f"{engine} {way}" for engine in SESSIONS for way in (EXPORTED, LOWERED, RULES)]
     grouped_bars(figure, rows, [*ways, INDUCTOR], "speed over PyTorch eager (medians, 95% intervals)")
+    _heat_map(figure, rows)
+
+
+def _heat_map(figure: Figure, rows: Sequence[Row]) -> None:
+    """How often each rule is applied to a model in an engine, below what is drawn already."""
+    applied = {
+        f"{row['model']}, {engine}": _counts(row[f"rules of {engine}"])
+        for row in rows
+        for engine in SESSIONS
+        if row.get(f"rules of {engine}")
+    }
+    total = sum(applied.values(), Counter[str]())
+    if not total:
+        return
+    rules = [rule for rule, _ in total.most_common(SHOWN_RULES)]
+    width, height = figure.get_size_inches()
+    more = 0.2 * len(rules) + 2.0
+    figure.set_size_inches(width, height + more)
+    grid = figure.add_gridspec(2, 1, height_ratios=(height, more))
+    figure.axes[0].set_subplotspec(grid[0])
+    axes = figure.add_subplot(grid[1])
+    counts = [[found[rule] for found in applied.values()] for rule in rules]
+    axes.imshow(counts, cmap="Greys", aspect="auto", vmin=0, vmax=1.5 * max(map(max, counts)))
+    for row, line in enumerate(counts):
+        for column, count in enumerate(line):
+            axes.text(column, row, str(count or ""), ha="center", va="center", fontsize=7)
+    axes.set_yticks(range(len(rules)), rules, fontsize=7)
+    axes.set_xticks(range(len(applied)), list(applied), rotation=30, ha="right", fontsize=7)
+    axes.set_title("how often rules are applied, by the prices of each engine", fontsize=9)
+
+
+def _counts(text: str) -> Counter[str]:
+    """Rules and how often each is applied, as a row has them."""
+    return Counter({rule: int(count) for rule, count in (part.rsplit(" ", 1) for part in text.split("; "))})
 
 
 EXPERIMENT = Experiment(
@@ -113,10 +219,12 @@ EXPERIMENT = Experiment(
     "What are the rules worth inside other engines, priced there?",
     "`onnxruntime exported` and the like are speeds over PyTorch eager: as PyTorch's exporter writes the model, as our "
     "lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the first "
-    "two; `ours/others` is the best of ours over the best of what users have without us",
+    "two; `ours/others` is the best of ours over the best of what users have without us; intervals are over builds, "
+    "each in a process of its own; `predicted/measured` is what latencies in the engine said of the result",
     lambda settings: settings.choose(QUICK, MODELS),
     _measure,
     _plot,
+    drawn=[f"rules of {engine}" for engine in SESSIONS],
     apart=True,
     on_device=False,
 )

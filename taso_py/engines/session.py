@@ -248,17 +248,24 @@ class SessionEngine(Engine):
     @abstractmethod
     def _files(self, session: Session) -> Mapping[str, bytes]: ...
 
-    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
-        """A module by PyTorch's own ONNX exporter, as users of the engine do without us; results in a flat list."""
+    def exported(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnnxModel:
+        """Return a module as PyTorch's own ONNX exporter writes it, which is what users of the engine have without us.
+
+        Raises:
+            EngineUnavailableError: it takes more bytes than an ONNX model without other files may.
+        """
         with quiet():
             program = torch.onnx.export(module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
         assert program is not None
         try:
             proto = program.model_proto
-            model = OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input))
+            return OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input))
         except Exception as error:  # more than protobuf takes; its errors have no common class
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
-        session = self.compile(model)
+
+    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        """A module by PyTorch's own ONNX exporter; results in a flat list are given the module's structure."""
+        session = self.compile(self.exported(module, args, kwargs))
         structure = pytree.tree_structure(module(*args, **kwargs))
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,63 @@
+"""Contestants in processes of their own: who computes more is slower, who cannot be built is left out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from experiments import engines
+from experiments.contest import contest
+from experiments.harness import Row
+from taso_py.ir.errors import TasoError
+
+
+def _products(folder: Path, size: int) -> Callable[[], object]:
+    """Multiplies a matrix by itself; the folder has a file for each process that builds one, a line for each time."""
+    if size < 0:
+        raise TasoError("there are no such matrices")
+    with (folder / f"{size} {os.getpid()}").open("a", encoding="utf-8") as file:
+        file.write(f"{torch.get_num_threads()} {torch.is_grad_enabled()}\n")
+    matrix = torch.ones(size, size)
+    return lambda: torch.mm(matrix, matrix)
+
+
+def test_contestants_are_built_for_every_heat_in_processes_of_their_own(tmp_path: Path) -> None:
+    sizes = {"small": 32, "large": 512, "none": -1}
+    makes = {name: partial(_products, tmp_path, size) for name, size in sizes.items()}
+    found = contest(makes, seconds=0.2, heats=2)
+    assert found.missing == {"none": "there are no such matrices"}
+    assert list(found.race.times) == ["small", "large"]
+    assert found.race.rounds == 2
+    assert found.race.ratio("large").high < 1
+    assert found.beside > 0
+    built = sorted(tmp_path.iterdir())
+    assert len(built) == 2
+    assert {path.read_text() for path in built} == {f"{torch.get_num_threads()} False\n" * 2}
+    assert str(os.getpid()) not in {path.name.split()[1] for path in built}
+
+
+def test_a_baseline_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TasoError, match="no such matrices"):
+        contest({"none": partial(_products, tmp_path, -1)}, seconds=0.2, heats=2)
+
+
+def test_rules_are_drawn_by_engine() -> None:
+    ways = [f"{engine} {way}" for engine in engines.SESSIONS for way in ("exported", "lowered", "rules")]
+    speeds = {f"{way}{end}": 2.0 for way in (*ways, engines.INDUCTOR) for end in ("", "_low", "_high")}
+    row: Row = {"model": "m", **speeds, "rules of onnxruntime": "a.b 3; c 1", "rules of openvino": ""}
+    assert engines._counts("a.b 3; c 1") == Counter({"a.b": 3, "c": 1})
+    figure = Figure(layout="constrained")
+    engines.EXPERIMENT.plot(figure, [row])
+    drawn = figure.axes[1]
+    assert [label.get_text() for label in drawn.get_yticklabels()] == ["a.b", "c"]
+    assert [text.get_text() for text in drawn.texts] == ["3", "1"]
+    bare = Figure(layout="constrained")
+    engines.EXPERIMENT.plot(bare, [{**row, "rules of onnxruntime": ""}])
+    assert len(bare.axes) == 1

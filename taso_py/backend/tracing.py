@@ -86,7 +86,7 @@ def _unnoticed() -> Generator[None]:
 @contextmanager
 def silent() -> Generator[None]:
     """Drops what this thread warns, logs (but for this project's own lines) and prints to standard error."""
-    with alone(), _without_warnings(), _without_logs(), _without_prints():
+    with alone(), without_warnings(), _without_logs(), _without_prints():
         yield
 
 
@@ -100,8 +100,8 @@ class _OfThread(type(Warning)):
 
 
 @contextmanager
-def _without_warnings() -> Generator[None]:
-    """Filters the warnings of this thread.
+def without_warnings() -> Generator[None]:
+    """Drops the warnings of this thread; call it :func:`alone`.
 
     ``warnings.catch_warnings`` would put the filters of the process back to what they were, and undo what other threads
     have set since.

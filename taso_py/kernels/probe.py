@@ -5,7 +5,6 @@ Invariant: a probe has no effect but the time it takes, and its answer is rememb
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.chance import uniform
+from taso_py.backend.tracing import alone, without_warnings
 
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Absolute and relative, of results whose magnitude is about one; float32 leaves room for TF32."""
@@ -23,8 +23,7 @@ def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) ->
     """Whether calls of operators that may not exist, or not for these operands, give what is expected."""
     try:
         # Libraries warn of algorithms that they try and that fail, which says nothing about the result.
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), alone(), without_warnings():
             results = fused()
     except (RuntimeError, AttributeError, TypeError, NotImplementedError):
         return False

@@ -24,12 +24,10 @@ from taso_py.ir.types import Dim, DType
 from taso_py.kernels.chain import Chain, chains
 from taso_py.kernels.probe import agrees, example, works_on
 from taso_py.kernels.tile import CHANNELS_LAST, Cover, Formats, Tile
+from taso_py.kernels.traits import epilogue
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Gelu
-from taso_py.ops.opaque import Opaque
 
-_NAMES = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "silu": "swish", "gelu": "gelu"}
-_OPAQUE_NAMES = {"aten.hardswish.default": "hardswish", "aten.hardsigmoid.default": "hardsigmoid"}
 _CONV_FORMATS: tuple[Formats, ...] = ((Format.DENSE, Format.CHANNELS_LAST), CHANNELS_LAST)
 _LINEAR_FORMATS: tuple[Formats, ...] = ((Format.DENSE, Format.DENSE),)
 _CPU = torch.device("cpu")
@@ -104,11 +102,8 @@ def _is_fusible(chain: Chain) -> bool:
 
 def _activation(node: Node | None) -> tuple[str, str]:
     """The name of an activation in oneDNN, and which algorithm."""
-    if node is None:
-        return "none", ""
-    if isinstance(node.op, Opaque):
-        return _OPAQUE_NAMES[node.op.target], ""
-    return _NAMES[node.op.name], node.op.approximate if isinstance(node.op, Gelu) else ""
+    name = node and epilogue(node)
+    return name or "none", node.op.approximate if node and isinstance(node.op, Gelu) else ""
 
 
 def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:

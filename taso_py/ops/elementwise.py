@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from taso_py.ir.operator import Constant
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
@@ -18,7 +19,13 @@ from taso_py.ops.scalar import Apply, Index, Irrational, Operand, Scalar, number
 
 
 @dataclass(frozen=True)
-class _Binary(TensorOperator):
+class _Elementwise(TensorOperator):
+    is_elementwise = True
+    keeps_format = True
+
+
+@dataclass(frozen=True)
+class _Binary(_Elementwise):
     arity = (2, 2)
     combine: ClassVar[Callable[[Scalar, Scalar], Scalar]]
 
@@ -37,6 +44,7 @@ class Add(_Binary):
     """``a + b``."""
 
     name = "add"
+    rounding = Rounding.BEYOND_INTEGERS
     commutative = True
     combine = staticmethod(lambda a, b: a + b)
 
@@ -46,6 +54,8 @@ class Mul(_Binary):
     """``a * b``; the scalar multiple is a product with a constant."""
 
     name = "mul"
+    multiplies = True
+    rounding = Rounding.BEYOND_INTEGERS
     commutative = True
     combine = staticmethod(lambda a, b: a * b)
 
@@ -55,6 +65,7 @@ class Sub(_Binary):
     """``a - b``."""
 
     name = "sub"
+    rounding = Rounding.BEYOND_INTEGERS
     combine = staticmethod(lambda a, b: a - b)
 
 
@@ -63,6 +74,8 @@ class Div(_Binary):
     """``a / b``, of floating-point operands."""
 
     name = "div"
+    multiplies = True
+    applies = frozenset({"reciprocal"})
     combine = staticmethod(lambda a, b: a * reciprocal(b))
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -71,7 +84,7 @@ class Div(_Binary):
 
 
 @dataclass(frozen=True)
-class _Unary(TensorOperator):
+class _Unary(_Elementwise):
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
         return (inputs[0],)
@@ -89,6 +102,9 @@ class Relu(_Unary):
     """``max(x, 0)``."""
 
     name = "relu"
+    applies = frozenset({name})
+    rounding = Rounding.NEVER
+    epilogue = "relu"
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,8 @@ class Sigmoid(_Unary):
     """``1 / (1 + exp(-x))``."""
 
     name = "sigmoid"
+    applies = frozenset({name})
+    epilogue = "sigmoid"
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,8 @@ class Tanh(_Unary):
     """The hyperbolic tangent."""
 
     name = "tanh"
+    applies = frozenset({name})
+    epilogue = "tanh"
 
 
 @dataclass(frozen=True)
@@ -110,6 +130,7 @@ class Exp(_Unary):
     """The exponential function."""
 
     name = "exp"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,7 @@ class Sqrt(_Unary):
     """The square root."""
 
     name = "sqrt"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -124,6 +146,7 @@ class Rsqrt(_Unary):
     """``1 / sqrt(x)``."""
 
     name = "rsqrt"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -131,6 +154,7 @@ class Erf(_Unary):
     """The error function: twice the area under the normal curve of variance 1/2 from 0 to x."""
 
     name = "erf"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -138,6 +162,8 @@ class Silu(_Unary):
     """``x * sigmoid(x)`` (Elfwing et al. 2017)."""
 
     name = "silu"
+    applies = frozenset({"sigmoid"})
+    epilogue = "swish"
 
     def scalar(self, x: Scalar) -> Scalar:
         return x * Apply("sigmoid", x)
@@ -151,6 +177,8 @@ class Gelu(_Unary):
     """
 
     name = "gelu"
+    applies = frozenset({"erf", "tanh"})
+    epilogue = "gelu"
     approximate: str = "none"
 
     def __post_init__(self) -> None:
@@ -165,10 +193,11 @@ class Gelu(_Unary):
 
 
 @dataclass(frozen=True)
-class Cast(TensorOperator):
+class Cast(_Elementwise):
     """Conversion to another element type: rounding, so an opaque function in the definition."""
 
     name = "cast"
+    rounding = Rounding.NEVER
     dtype: DType
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:

@@ -45,6 +45,9 @@ COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Float
 }
 """Functions that are written with others, which are applied by name."""
 
+TRANSCENDENTAL = frozenset({"sigmoid", "tanh", "exp", "erf"})
+"""Functions that are computed by approximation, unlike roots and quotients, which are rounded correctly."""
+
 _ROUNDING: Mapping[DType, type[np.generic]] = {
     DType.F16: np.float16,
     DType.F32: np.float32,

@@ -25,7 +25,7 @@ from taso_py.kernels.check import check
 from taso_py.kernels.table import PLAIN, TRACED, covers
 from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d, Linear
-from taso_py.ops.table import parse_graph
+from taso_py.ops.table import DEFINED, parse_graph
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DEVICES = [CPU, pytest.param(CUDA, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
@@ -48,7 +48,8 @@ LINEAR = """graph(x: {t}[2,3,8], z: {t}[2,3,6]) {{
 }}"""
 NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
 CONV_RESULTS = [
-    *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
+    *("p", *(f"{name}(p)" for name, op in DEFINED.items() if op.epilogue), 'gelu(p){approximate="tanh"}', NORM),
+    f"silu({NORM})",
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
 NORMED = """graph(p: f32[2,16,5,4]) {{

@@ -35,7 +35,7 @@ _AT_ZERO = {
     "exp": Fraction(1),
     "sigmoid": Fraction(1, 2),
 }
-POLES = frozenset({"reciprocal", "rsqrt", "sqrt"})
+POLES = frozenset({"reciprocal", "rsqrt", "sqrt", "log"})
 """Functions that are not defined everywhere."""
 INVERSES = frozenset({"reciprocal", "rsqrt"})
 """Those that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""

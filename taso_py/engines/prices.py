@@ -27,14 +27,13 @@ from taso_py.cost.pace import Reference
 from taso_py.engines.calls import PROFILED_RUNS, SessionCall, conversion, example, operators_made, reorder_split
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
-from taso_py.engines.tiles import SESSION_TILES, alone, chain_text, reads
+from taso_py.engines.tiles import SESSION_TILES, alone, chain_text, computes_by_element, reads
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.layout import is_weight
 from taso_py.kernels.tile import Cover
-from taso_py.kernels.traits import is_elementwise
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Relu
 from taso_py.ops.movement import Reshape
@@ -214,7 +213,7 @@ class _Known:
 
 def _is_elementwise(cover: Cover) -> bool:
     """Whether a cover is one function of elements at equal places."""
-    return len(cover.nodes) == 1 and is_elementwise(cover.root)
+    return len(cover.nodes) == 1 and computes_by_element(cover.root)
 
 
 def session_cost(engine: SessionEngine, graph: Graph, database: LatencyDatabase, *, progress: bool) -> CostModel:

@@ -14,10 +14,12 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import DType
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
-from taso_py.kernels.traits import keeps_format
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Concat, Permute
+from taso_py.ops.opaque import Opaque
 
+_OPAQUE_KEEP_FORMAT = frozenset({"aten.clamp.default", "aten.pad.default"})
+"""Calls outside the table, of one operand, of which it is known that they keep its memory format."""
 TO_LAST = (0, 2, 3, 1)
 """The order of axes that takes channels last: of a channels-last value it is a dense one, without moving anything."""
 FROM_LAST = (0, 3, 1, 2)
@@ -52,7 +54,11 @@ def _order(node: Node) -> tuple[int, ...] | None:
 
 
 def _reads_formats(node: Node) -> bool:
-    return node.op.reads_formats or keeps_format(node)
+    op = node.op
+    if isinstance(op, Opaque):
+        # Of all ways to pad, that one makes a dense result.
+        return op.target in _OPAQUE_KEEP_FORMAT and len(node.inputs) == 1 and "text:circular" not in op.arguments
+    return op.reads_formats or op.keeps_format
 
 
 def _follows(node: Node) -> bool:

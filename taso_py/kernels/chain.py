@@ -22,7 +22,6 @@ from taso_py.ir.node import Node, Value, make_as
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
 from taso_py.kernels.tile import Cover, Formats
-from taso_py.kernels.traits import epilogue
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add
 from taso_py.ops.normalization import BatchNorm
@@ -156,7 +155,7 @@ def scale_and_shift(norm: Node, parameters: Sequence[Tensor]) -> tuple[Tensor, T
 
 def chains(root: Node) -> Iterator[Chain]:
     """The chains that end with a node."""
-    activation, end = (None, root) if epilogue(root) is None else (root, root.inputs[0].node)
+    activation, end = (None, root) if root.op.epilogue is None else (root, root.inputs[0].node)
     tail = [] if activation is None else [activation]
     yield from _normed(end, None, tail, activation)
     if isinstance(end.op, Add) and end.inputs[0] != end.inputs[1] and end.inputs[0].type == end.inputs[1].type:

@@ -24,7 +24,6 @@ from taso_py.ir.types import Dim, DType
 from taso_py.kernels.chain import Chain, chains
 from taso_py.kernels.probe import agrees, example, works_on
 from taso_py.kernels.tile import CHANNELS_LAST, Cover, Formats, Tile
-from taso_py.kernels.traits import epilogue
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Gelu
 
@@ -102,7 +101,7 @@ def _is_fusible(chain: Chain) -> bool:
 
 def _activation(node: Node | None) -> tuple[str, str]:
     """The name of an activation in oneDNN, and which algorithm."""
-    name = node and epilogue(node)
+    name = node and node.op.epilogue
     return name or "none", node.op.approximate if node and isinstance(node.op, Gelu) else ""
 
 

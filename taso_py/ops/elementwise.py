@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
 from typing import ClassVar
 
 from taso_py.ir.operator import Constant
@@ -190,6 +192,106 @@ class Gelu(_Unary):
             return number(0.5) * x * (number(1) + Apply("erf", x * reciprocal(Irrational("sqrt(2)"))))
         inner = Irrational("sqrt(2/pi)") * (x + number(0.044715) * x * x * x)
         return number(0.5) * x * (number(1) + Apply("tanh", inner))
+
+
+@dataclass(frozen=True)
+class Hardtanh(_Unary):
+    """``min(max(x, min_val), max_val)``; with 0 and 6, relu6."""
+
+    name = "hardtanh"
+    applies = frozenset({"relu"})
+    rounding = Rounding.NEVER
+    min_val: float = -1.0
+    max_val: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not -inf < self.min_val <= self.max_val < inf:
+            raise ValueError(f"hardtanh needs finite limits in order, not {self.min_val} and {self.max_val}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return number(self.min_val) + _above(x, self.min_val) - _above(x, self.max_val)
+
+
+def _above(x: Scalar, least: float) -> Scalar:
+    """By how much ``x`` is above a number, if it is."""
+    return Apply("relu", x - number(least))
+
+
+@dataclass(frozen=True)
+class Hardsigmoid(_Unary):
+    """``min(max(x + 3, 0), 6) / 6`` (Courbariaux et al. 2015)."""
+
+    name = "hardsigmoid"
+    applies = frozenset({"relu"})
+    epilogue = "hardsigmoid"
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return (_above(x, -3) - _above(x, 3)) * number(Fraction(1, 6))
+
+
+@dataclass(frozen=True)
+class Hardswish(_Unary):
+    """``x * hardsigmoid(x)`` (Howard et al. 2019, section 5.2)."""
+
+    name = "hardswish"
+    applies = frozenset({"relu"})
+    epilogue = "hardswish"
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return x * Hardsigmoid().scalar(x)
+
+
+@dataclass(frozen=True)
+class LeakyRelu(_Unary):
+    """``x`` where that is positive, ``negative_slope * x`` elsewhere (Maas et al. 2013)."""
+
+    name = "leaky_relu"
+    applies = frozenset({"relu"})
+    negative_slope: float = 0.01
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return Apply("relu", x) - number(self.negative_slope) * Apply("relu", number(-1) * x)
+
+
+@dataclass(frozen=True)
+class Elu(_Unary):
+    """``scale * x`` where x is positive, ``scale * alpha * (exp(x) - 1)`` elsewhere (Clevert et al. 2015)."""
+
+    name = "elu"
+    applies = frozenset({"relu", "exp"})
+    alpha: float = 1.0
+    scale: float = 1.0
+
+    def scalar(self, x: Scalar) -> Scalar:
+        below = Apply("exp", number(-1) * Apply("relu", number(-1) * x)) - number(1)
+        return number(self.scale) * (Apply("relu", x) + number(self.alpha) * below)
+
+
+@dataclass(frozen=True)
+class Softplus(_Unary):
+    """``log(1 + exp(beta * x)) / beta`` (Dugas et al. 2001), for a positive beta."""
+
+    name = "softplus"
+    applies = frozenset({"log", "exp"})
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < inf:
+            raise ValueError(f"softplus needs a positive, finite beta, not {self.beta}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return Apply("log", number(1) + Apply("exp", number(self.beta) * x)) * number(1 / Fraction(self.beta))
+
+
+@dataclass(frozen=True)
+class Mish(_Unary):
+    """``x * tanh(softplus(x))`` (Misra 2019)."""
+
+    name = "mish"
+    applies = frozenset({"log", "exp", "tanh"})
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return x * Apply("tanh", Softplus().scalar(x))
 
 
 @dataclass(frozen=True)

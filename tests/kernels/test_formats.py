@@ -28,7 +28,7 @@ KEPT = [
     *("pad(x){widths=[[1,1],[2,0]]}", "pad(x){widths=[[0,2],[0,0],[0,0]], value=1.5}"),
     *("max_pool2d(x){kernel=[3,3], stride=[2,2]}", "avg_pool2d(x){kernel=[3,3], stride=[2,2], padding=[1,1]}"),
     *(PADDED.format(mode="constant", value=",-inf"), PADDED.format(mode="reflect", value="")),
-    'opaque(x){target="aten.hardswish.default", arguments=[$0], types=[f32[2,4,6,5]]}',
+    'opaque(x){target="aten.clamp.default", arguments=[$0,0.1], types=[f32[2,4,6,5]]}',
 ]
 READ = [
     *("mean(x){axes=[-2], keepdim=true}", "sum(x){axes=[-1], keepdim=true}", "max(x){axes=[-1], keepdim=true}"),

@@ -54,4 +54,7 @@ class Traits:
     reads_formats: ClassVar[bool] = False
     """Whether PyTorch reads images in any memory format as they are; implied by :attr:`keeps_format`."""
     epilogue: ClassVar[str | None] = None
-    """The name of an activation that libraries compute while they write a product, as oneDNN calls it."""
+    """The name of an activation that libraries compute while they write a product, as oneDNN calls it.
+
+    Numbers among the operator's attributes are oneDNN's, in the same order.
+    """

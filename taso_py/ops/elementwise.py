@@ -201,6 +201,7 @@ class Hardtanh(_Unary):
     name = "hardtanh"
     applies = frozenset({"relu"})
     rounding = Rounding.NEVER
+    epilogue = "hardtanh"
     min_val: float = -1.0
     max_val: float = 1.0
 
@@ -247,6 +248,7 @@ class LeakyRelu(_Unary):
 
     name = "leaky_relu"
     applies = frozenset({"relu"})
+    epilogue = "leaky_relu"
     negative_slope: float = 0.01
 
     def scalar(self, x: Scalar) -> Scalar:

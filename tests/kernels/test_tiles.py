@@ -49,7 +49,7 @@ LINEAR = """graph(x: {t}[2,3,8], z: {t}[2,3,6]) {{
 NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
 CONV_RESULTS = [
     *("p", *(f"{name}(p)" for name, op in DEFINED.items() if op.epilogue), 'gelu(p){approximate="tanh"}', NORM),
-    f"silu({NORM})",
+    *(f"silu({NORM})", "hardtanh(p){min_val=0.0, max_val=6.0}", "leaky_relu(p){negative_slope=0.25}"),
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
 NORMED = """graph(p: f32[2,16,5,4]) {{
@@ -208,6 +208,13 @@ def test_convolutions_that_would_end_the_process_are_not_packed(width: Dim, op: 
     weight = make(Weight("w", TensorType(DType.F32, (8, 8, 1, 1)))).value
     names = [cover.name for cover in covers(make(op, [x, weight]), CPU)]
     assert ("onednn.conv" in names) == is_packed
+
+
+def test_every_epilogue_is_computed_with_a_convolution() -> None:
+    if not onednn.convolution_works(torch.float32):
+        pytest.skip("this PyTorch has no packed convolutions")
+    for result in (f"{name}(p)" for name, op in DEFINED.items() if op.epilogue):
+        assert "onednn.conv" in [cover.name for cover in _fused(parse_graph(_conv(result)), CPU)], result
 
 
 def test_what_a_compiler_traces_are_products_alone() -> None:

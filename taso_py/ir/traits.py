@@ -3,8 +3,8 @@
 A trait is declared once, on the operator's class; every list of operators elsewhere is derived. An operator that
 declares nothing is one of which nothing is known, which is always safe: it is computed as it is, alone.
 
-Invariant: every trait of an operator of the table agrees with its definition and with what PyTorch does
-(``tests/ops/test_traits.py``).
+Invariant: the traits of an operator of the table agree with its definition and with what PyTorch does, as tests hold
+(``tests/ops/test_traits.py``, ``tests/kernels/test_formats.py``); ``has_channels`` alone is a judgement.
 """
 
 from __future__ import annotations

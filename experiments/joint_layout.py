@@ -24,10 +24,9 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
 from experiments.ways import ORIGINAL, raced
 from taso_py.backend.plan import NO_PLAN, Format, Plan, is_formatted
-from taso_py.cost.choice import is_running
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, is_running
 from taso_py.ir.operator import Operator
 from taso_py.ir.types import TensorType
 from taso_py.kernels.tile import Cover, Formats

@@ -17,12 +17,11 @@ from matplotlib.figure import Figure
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from taso_py.backend.plan import Format
-from taso_py.cost.choice import is_running
 from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, is_running
 from taso_py.kernels.check import FAILURES, WrongKernelError, check
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover

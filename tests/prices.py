@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.choice import Prices, is_running
+from taso_py.cost.choice import Prices
 from taso_py.fuzz.prices import InventedCost
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
+from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover, Formats
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ir.operator import AttributeValue, Constant, Input, Operator
+from taso_py.ir.operator import AttributeValue, Constant, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.base import TensorOperator
@@ -150,14 +150,11 @@ def check_kinds(nodes: Sequence[Node]) -> None:
         for value in _numbers(node.op):
             if isinstance(value, Poly) and value.terms != ((tuple(value.symbols), 1),) and value.symbols - integers:
                 raise Refused(f"{node.op.text}: a number is a symbol or computed from integers")
-        if isinstance(node.op, Input) or not isinstance(node.op, TensorOperator) or node.op.name in _MOVES:
+        if not isinstance(node.op, TensorOperator) or (node.op.is_movement and not node.op.fills):
             continue
         operands = node.inputs[:3] if node.op.name == "attention" else node.inputs
         if not all(value.type.dtype.is_floating for value in operands):
             raise Refused(f"{node.op.name} of elements that are not floating-point numbers")
-
-
-_MOVES = frozenset(["concat", "slice", "permute", "reshape", "expand", "contiguous"])
 
 
 def number_symbols(op: Operator) -> set[str]:

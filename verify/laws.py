@@ -35,9 +35,9 @@ _AT_ZERO = {
     "exp": Fraction(1),
     "sigmoid": Fraction(1, 2),
 }
-POLES = frozenset({"reciprocal", "rsqrt", "sqrt"})
+POLES = frozenset({"reciprocal", "rsqrt", "sqrt", "log"})
 """Functions that are not defined everywhere."""
-_INVERSES = frozenset({"reciprocal", "rsqrt"})
+INVERSES = frozenset({"reciprocal", "rsqrt"})
 """Those that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
 _POSITIVE = frozenset({"exp", "sigmoid"})
 _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
@@ -94,7 +94,7 @@ class Laws:
     def _may_be_minus_infinity(self, term: Term) -> bool:
         """Whether a term that is at least zero in real numbers may divide by minus zero, as computers do."""
         return any(
-            count % 2 and isinstance(factor, Call) and factor.function in _INVERSES and self._may_be_minus_zero(factor)
+            count % 2 and isinstance(factor, Call) and factor.function in INVERSES and self._may_be_minus_zero(factor)
             for factor, count in Counter(term.factors).items()
         )
 

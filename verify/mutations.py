@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from random import Random
 
@@ -24,9 +24,8 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
 from taso_py.ir.size import Poly
-from taso_py.ops.elementwise import Add, Div, Exp, Mul, Relu, Sigmoid, Sub, Tanh
-from taso_py.ops.movement import Contiguous
 from taso_py.ops.pooling import AvgPool2d, MaxPool2d
+from taso_py.ops.table import DEFINED
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import write_rule
@@ -39,8 +38,8 @@ TRIALS = 12
 """Random trials of each mutant."""
 CHANGES = (1, 1, 1, 2, 2, 3)
 """How many changes make a mutant, one of these at random."""
-_BINARY: Sequence[type[Operator]] = (Add, Mul, Sub, Div)
-_UNARY: Sequence[type[Operator]] = (Relu, Sigmoid, Tanh, Exp, Contiguous)
+_PLAIN = [op for op in DEFINED.values() if op.is_elementwise and not fields(op)]
+_BINARY, _UNARY = ([op for op in _PLAIN if op.arity == (count, count)] for count in (2, 1))
 
 
 @dataclass

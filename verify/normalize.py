@@ -16,6 +16,7 @@ from fractions import Fraction
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.size import Dim, substitute, symbol
+from taso_py.ir.traits import Rounding
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import define_constant
 from taso_py.ops.scalar import (
@@ -42,26 +43,6 @@ from verify.poles import Poles
 from verify.shares import without_shares
 from verify.solver import Solver
 from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_key, product_of, rename_bound
-
-_OPEN = frozenset(
-    [
-        "concat",
-        "slice",
-        "permute",
-        "reshape",
-        "expand",
-        "pad",
-        "enlarge",
-        "contiguous",
-        "relu",
-        "cast",
-        "max",
-        "max_pool2d",
-    ],
-)
-"""Operators that are opened at the level of movement: they only choose among elements."""
-_ELEMENTWISE = frozenset(["add", "mul", "sub", "div", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt", "silu", "gelu"])
-"""Operators that at this level are uninterpreted functions of the elements they read."""
 
 _Env = Mapping[str, Dim]
 
@@ -127,9 +108,10 @@ class Normalizer:
             return Operand(value.type, read)
 
         definition = op.define([operand(value) for value in node.inputs], index)
-        if self._level is not Level.MOVEMENT or op.name in _OPEN:
+        # Of data movement and maxima the definition only chooses among elements, which are those of both sides.
+        if self._level is not Level.MOVEMENT or op.rounding is Rounding.NEVER:
             return self.sum(definition, {}, known)
-        if op.name in _ELEMENTWISE:
+        if op.is_elementwise:
             return self._uninterpreted(op, list(reads), known)
         return list(product_of(Read(f"#{node.digest}", index)))
 
@@ -273,6 +255,6 @@ def may_be_movement(rule: Substitution) -> bool:
 
 def _opaque(node: Node) -> str:
     """What stays closed at the level of movement: the operator of an elementwise node, the whole of another."""
-    if not isinstance(node.op, TensorOperator) or node.op.name in _OPEN:
+    if not isinstance(node.op, TensorOperator) or node.op.rounding is Rounding.NEVER:
         return ""
-    return node.op.text if node.op.name in _ELEMENTWISE else node.digest
+    return node.op.text if node.op.is_elementwise else node.digest

@@ -25,35 +25,29 @@ Invariant: when in doubt, the higher class.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Constant, Input
+from taso_py.ir.operator import Constant, Input, Operator
+from taso_py.ir.traits import Rounding
+from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.pooling import AvgPool2d
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from verify.laws import Level
+from verify.laws import INVERSES, POLES, Level
 
-_CONTRACTIONS = frozenset(
-    {"matmul", "linear", "conv2d", "attention", "sum", "mean", "avg_pool2d", "adaptive_avg_pool2d"}
-)
-_SCALES = frozenset({"mul", "div", "batch_norm", "layer_norm", "rms_norm", "rsqrt"})
-_AVERAGES = frozenset({"mean", "avg_pool2d", "adaptive_avg_pool2d"})
-"""What divides by a number of elements: a scale too, though of no variable."""
-_EXPONENTIALS = frozenset({"softmax", "attention", "exp"})
-_FORMULAS = _EXPONENTIALS | {"layer_norm", "rms_norm", "batch_norm", "rsqrt", "sqrt", "div"}
-_FUSED = frozenset({"silu", "gelu", "sigmoid", "tanh", "erf"})
-_PRODUCTS = frozenset({"mul", "div"})
-_MULTIPLY = _PRODUCTS | {"matmul", "linear", "conv2d", "attention", "batch_norm", "layer_norm", "rms_norm"}
-_SUMS = frozenset({"add", "sub", "relu", "expand", "contiguous", "cast"})
-"""What has the factors of its operands, one term or the other, at the element itself; a relu only chooses."""
-_MOVES = frozenset({"concat", "slice", "permute", "reshape", "pad", "enlarge"})
-_REDUCES = frozenset({"max", "max_pool2d", "sum", "mean", "avg_pool2d", "adaptive_avg_pool2d"})
 _MOST = 64
 """Of how many products a value is told; one of more is a factor by itself."""
+
+
+class _Number(NamedTuple):
+    """A scale that is no variable."""
+
+    operator: str
+
 
 _Product: TypeAlias = frozenset[tuple[Hashable, int]]
 """Factors, most of them nodes, and how often each occurs."""
@@ -72,7 +66,7 @@ def classify(rule: Substitution, level: Level) -> Numerics:
         return Numerics.EXACT
     source, target = Graph((), rule.source.outputs), Graph((), rule.target.outputs)
     found = [_OF_LEVEL[level]]
-    if _differ(source, target, _FUSED):
+    if _differ(source, target, _is_function):
         found.append(Numerics.REASSOCIATE)
     if _multiplies_zeros(source, target):
         found.append(Numerics.ZERO_TERMS)
@@ -85,12 +79,50 @@ def classify(rule: Substitution, level: Level) -> Numerics:
     return max(found)
 
 
-def _names(graph: Graph) -> set[str]:
-    return {node.op.name for node in graph.nodes}
+def _is_function(op: Operator) -> bool:
+    """Whether an operator is computed by a kernel of its own, rounding otherwise than its definition written out.
+
+    A relu is its definition; what is written with relus may not round at all, where sums that it is written with do.
+    """
+    if not isinstance(op, TensorOperator) or op.accumulates or op.multiplies:
+        return False
+    return op.rounding is Rounding.ANY or not op.applies <= {op.name}
 
 
-def _differ(source: Graph, target: Graph, names: frozenset[str]) -> bool:
-    return _names(source) & names != _names(target) & names
+def _is_exponential(op: Operator) -> bool:
+    return "exp" in op.applies
+
+
+def _is_formula(op: Operator) -> bool:
+    """Whether an operator leaves the range of its operands by more than sums and products do."""
+    return _is_exponential(op) or not POLES.isdisjoint(op.applies)
+
+
+def _is_product(op: Operator) -> bool:
+    return op.multiplies and op.is_elementwise
+
+
+def _is_scale(op: Operator) -> bool:
+    """Whether an operator scales what it reads, or computes what something is scaled by."""
+    return (op.multiplies and not op.accumulates) or (op.is_elementwise and not INVERSES.isdisjoint(op.applies))
+
+
+def _is_average(op: Operator) -> bool:
+    """Whether an operator divides by a number of elements: a scale too, though of no variable."""
+    return op.accumulates and not op.multiplies and op.rounding is Rounding.ANY
+
+
+def _has_factors(op: Operator) -> bool:
+    """Whether elements have the factors of operands at the same index, one term or the other; a relu only chooses."""
+    return op.is_elementwise and not (op.multiplies or _is_function(op))
+
+
+def _names(graph: Graph, holds: Callable[[Operator], bool]) -> set[str]:
+    return {node.op.name for node in graph.nodes if holds(node.op)}
+
+
+def _differ(source: Graph, target: Graph, holds: Callable[[Operator], bool]) -> bool:
+    return _names(source, holds) != _names(target, holds)
 
 
 def _multiplies_zeros(source: Graph, target: Graph) -> bool:
@@ -103,7 +135,7 @@ def _multiplies_zeros(source: Graph, target: Graph) -> bool:
 
 
 def _makes_zeros(node: Node) -> bool:
-    return node.op.name in ("pad", "enlarge") or (isinstance(node.op, Constant) and node.op.value == 0)
+    return node.op.fills or (isinstance(node.op, Constant) and node.op.value == 0)
 
 
 def _windows(graph: Graph) -> Iterator[tuple[object, ...]]:
@@ -123,12 +155,12 @@ def _moves_scale(source: Graph, target: Graph) -> bool:
 
     The former is one that stood before a contraction and comes after it on the other side, or at another operand.
     """
-    return _differ(source, target, _FORMULAS) or _places(source) != _places(target) or _regroups(source, target)
+    return _differ(source, target, _is_formula) or _places(source) != _places(target) or _regroups(source, target)
 
 
 def _has_exponentials(source: Graph, target: Graph) -> bool:
     """Exponentials that were taken apart, perhaps."""
-    return bool((_names(source) | _names(target)) & _EXPONENTIALS)
+    return bool(_names(source, _is_exponential) | _names(target, _is_exponential))
 
 
 def _places(graph: Graph) -> set[Hashable]:
@@ -140,28 +172,28 @@ def _places(graph: Graph) -> set[Hashable]:
     variables = _scaling(graph)
     above: dict[Node, frozenset[Hashable]] = {}
     for node in graph.nodes:
-        scale = frozenset(((node.op.name, variables[node]),) if node.op.name in _SCALES else _numbers(node))
+        scale = frozenset(((node.op.name, variables[node]),) if _is_scale(node.op) else _numbers(node))
         above[node] = scale.union(*(above[value.node] for value in node.inputs))
     below: dict[Node, frozenset[Hashable]] = {node: frozenset() for node in graph.nodes}
     for node in reversed(graph.nodes):
         for place, value in enumerate(node.inputs):
             others = tuple(variables[other.node] for at, other in enumerate(node.inputs) if at != place)
-            scale = frozenset(((node.op.name, others),) if node.op.name in _SCALES else ())
+            scale = frozenset(((node.op.name, others),) if _is_scale(node.op) else ())
             below[value.node] |= below[node] | scale
-    contractions = [node for node in graph.nodes if node.op.name in _CONTRACTIONS]
+    contractions = [node for node in graph.nodes if node.op.accumulates]
     found = {(n.op.name, tuple(_felt(n, above[value.node]) for value in n.inputs), below[n]) for n in contractions}
     return {(name, before, after) for name, before, after in found if after or any(before)}
 
 
 def _felt(node: Node, scales: frozenset[Hashable]) -> frozenset[Hashable]:
     """The scales before a contraction that count: a sum of averages is no nearer to overflowing than either."""
-    return scales if node.op.name in _MULTIPLY else scales - {(name, None) for name in (*_AVERAGES, "add")}
+    return scales if node.op.multiplies else frozenset(scale for scale in scales if not isinstance(scale, _Number))
 
 
-def _numbers(node: Node) -> tuple[tuple[str, None], ...]:
+def _numbers(node: Node) -> tuple[_Number, ...]:
     """The number that a node multiplies by, if any: one over a count, or two, where something is added to itself."""
     is_doubled = node.op.name == "add" and len(set(node.inputs)) == 1
-    return ((node.op.name, None),) if is_doubled or node.op.name in _AVERAGES else ()
+    return (_Number(node.op.name),) if is_doubled or _is_average(node.op) else ()
 
 
 def _scaling(graph: Graph) -> dict[Node, frozenset[Node] | None]:
@@ -170,7 +202,7 @@ def _scaling(graph: Graph) -> dict[Node, frozenset[Node] | None]:
     for node in graph.nodes:
         inner = [found[value.node] for value in node.inputs]
         own = frozenset((node,) if isinstance(node.op, Input) else ())
-        is_contracted = node.op.name in _CONTRACTIONS or None in inner
+        is_contracted = node.op.accumulates or None in inner
         found[node] = None if is_contracted else own.union(*(some for some in inner if some is not None))
     return found
 
@@ -182,14 +214,14 @@ def _regroups(source: Graph, target: Graph) -> bool:
     """
     before, after = _factors(source), _factors(target)
     known = _Products().union(*before.values())
-    return any(not after[node] <= known for node in _multiplied(target) if node.op.name in _PRODUCTS)
+    return any(not after[node] <= known for node in _multiplied(target) if _is_product(node.op))
 
 
 def _multiplied(graph: Graph) -> set[Node]:
     """The nodes whose elements are multiplied by something, perhaps moved or added up before."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node.op.name in _MULTIPLY or (node in found and node.op.name in _SUMS | _MOVES | _REDUCES):
+        if node.op.multiplies or (node in found and not _is_function(node.op)):
             found.update(value.node for value in node.inputs)
     return found
 
@@ -208,7 +240,7 @@ def _factors(graph: Graph) -> dict[Node, _Products]:
 
 def _products(node: Node, operands: Sequence[_Products]) -> _Products:
     """The products of a node, given its operands'. One times something is that, and zero has none."""
-    if node.op.name in _SUMS:
+    if _has_factors(node.op):
         return _Products().union(*operands)
     if node.op.name == "mul":
         return _times(*operands)
@@ -243,7 +275,7 @@ def _squares(graph: Graph) -> set[str]:
 
 def _changes_masked(source: Graph, target: Graph) -> bool:
     """Whether a row that a mask removes entirely may be computed by another formula."""
-    exponentials = [_names(graph) & _EXPONENTIALS for graph in (source, target)]
+    exponentials = [_names(graph, _is_exponential) for graph in (source, target)]
     masks = [_has_mask(graph) for graph in (source, target)]
     return masks[0] != masks[1] or (any(masks) and exponentials[0] != exponentials[1])
 

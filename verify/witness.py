@@ -23,8 +23,8 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.size import Poly, evaluate
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, Group
-from taso_py.ops.movement import Pad
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Counterexample
 from verify.hypotheses import solved
@@ -176,13 +176,6 @@ class _Kind(enum.Enum):
 
 
 _KINDS = tuple(_Kind)
-_EXACT = frozenset(
-    [
-        *("input", "add", "mul", "sub", "relu", "matmul", "linear", "conv2d", "max_pool2d", "sum", "max"),
-        *("concat", "slice", "permute", "reshape", "expand", "pad", "enlarge", "contiguous"),
-    ]
-)
-"""Operators that give integers of integers, in double precision exactly."""
 
 
 def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[str, Tensor]:
@@ -260,7 +253,9 @@ def _tolerance(rule: Substitution, kind: _Kind) -> float:
 
 
 def _is_exact(node: Node) -> bool:
-    return node.op.name in _EXACT and not (isinstance(node.op, Pad) and node.op.value % 1)
+    """Whether a node gives integers of integers, in double precision exactly."""
+    is_whole = not any(isinstance(value, float) and value % 1 for _, value in node.op.attributes)
+    return isinstance(node.op, Input) or (node.op.rounding is not Rounding.ANY and is_whole)
 
 
 def _difference(
@@ -357,6 +352,13 @@ _KERNELS: Mapping[str, _Kernel] = {
     "rsqrt": lambda _op, x, _at: torch.rsqrt(x[0]),
     "silu": lambda _op, x, _at: functional.silu(x[0]),
     "gelu": lambda op, x, _at: functional.gelu(x[0], approximate=op.approximate),
+    "hardtanh": lambda op, x, _at: functional.hardtanh(x[0], op.min_val, op.max_val),
+    "hardsigmoid": lambda _op, x, _at: functional.hardsigmoid(x[0]),
+    "hardswish": lambda _op, x, _at: functional.hardswish(x[0]),
+    "leaky_relu": lambda op, x, _at: functional.leaky_relu(x[0], op.negative_slope),
+    "elu": lambda op, x, _at: torch.ops.aten.elu.default(x[0], op.alpha, op.scale),
+    "softplus": lambda op, x, _at: functional.softplus(x[0], op.beta),
+    "mish": lambda _op, x, _at: functional.mish(x[0]),
     "cast": lambda op, x, _at: x[0].to(_DTYPES[op.dtype]),
     "matmul": lambda _op, x, _at: torch.matmul(x[0], x[1]),
     "linear": lambda _op, x, _at: functional.linear(*x),

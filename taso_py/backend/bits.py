@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.schema import may_alias, overload_named
 from taso_py.ir.node import Value
 from taso_py.ops.elementwise import Cast
-from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.opaque import Opaque
 
 aten = torch.ops.aten
@@ -27,8 +26,6 @@ Bits: TypeAlias = tuple[bool, bool]
 PLAIN: Bits = (False, False)
 VIEWING = (("aten.conj_physical.default", "aten._conj.default"), ("aten.neg.default", "aten._neg_view.default"))
 """For each bit, the operators that make of a tensor without it one with the same numbers that has it."""
-_CARRYING = (Cast, Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice)
-"""Operators whose result may have the bits of an operand, for some layouts or after a rewrite."""
 
 
 def bits_of(tensor: Tensor) -> Bits:
@@ -62,7 +59,9 @@ def may_have_bits(value: Value) -> bool:
         op = node.op
         if isinstance(op, Opaque) and any(op.target == setting for _, setting in VIEWING):
             return True
-        if isinstance(op, _CARRYING) or (isinstance(op, Opaque) and may_alias(overload_named(op.target))):
+        is_alias = isinstance(op, Opaque) and may_alias(overload_named(op.target))
+        # What moves or casts may give the bits of its operand, for some layouts or after a rewrite.
+        if is_alias or op.is_movement or isinstance(op, Cast):
             new = {operand.node for operand in node.inputs} - seen
             seen |= new
             stack += new

@@ -35,6 +35,7 @@ _SAME_NAME = (
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
     *("hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "hardtanh", "hardtanh_"),
+    *("leaky_relu", "leaky_relu_", "elu", "elu_", "softplus", "mish", "mish_"),
 )
 _BINARY = ("add", "sub", "mul", "div")
 

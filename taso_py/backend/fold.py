@@ -26,10 +26,8 @@ from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Operator, Weight
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.opaque import Opaque
 
-_MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
 _AS_DECLARED = (Opaque, Cast)
 
 UNLIMITED = math.inf
@@ -163,5 +161,5 @@ def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:
     if isinstance(node.op, _AS_DECLARED):
         dtypes = [TORCH_DTYPES[value.type.dtype] for value in node.inputs]
         return [tensor if tensor is None else tensor.to(dtype) for tensor, dtype in zip(held, dtypes, strict=True)]
-    widen = not isinstance(node.op, _MOVEMENT) or len({tensor.dtype for tensor in held if tensor is not None}) > 1
+    widen = not node.op.is_movement or len({tensor.dtype for tensor in held if tensor is not None}) > 1
     return [t.double() if t is not None and widen and t.is_floating_point() else t for t in held]

@@ -26,7 +26,29 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
+    Mish,
+    Mul,
+    Relu,
+    Rsqrt,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -141,6 +163,22 @@ def _unary(overload: Any) -> Lowering:
 def _gelu(call: Caller, op: Gelu, node: Node, operands: Sequence[Any]) -> Any:
     keywords = {} if op.approximate == "none" else {"approximate": op.approximate}
     return call(aten.gelu.default, operands[0], **keywords)
+
+
+def _hardtanh(call: Caller, op: Hardtanh, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.hardtanh.default, operands[0], op.min_val, op.max_val)
+
+
+def _leaky_relu(call: Caller, op: LeakyRelu, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.leaky_relu.default, operands[0], op.negative_slope)
+
+
+def _elu(call: Caller, op: Elu, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.elu.default, operands[0], op.alpha, op.scale)
+
+
+def _softplus(call: Caller, op: Softplus, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.softplus.default, operands[0], op.beta)
 
 
 def _cast(call: Caller, op: Cast, node: Node, operands: Sequence[Any]) -> Any:
@@ -331,6 +369,13 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Rsqrt: _unary(aten.rsqrt.default),
     Silu: _unary(aten.silu.default),
     Gelu: _gelu,
+    Hardtanh: _hardtanh,
+    Hardsigmoid: _unary(aten.hardsigmoid.default),
+    Hardswish: _unary(aten.hardswish.default),
+    LeakyRelu: _leaky_relu,
+    Elu: _elu,
+    Softplus: _softplus,
+    Mish: _unary(aten.mish.default),
     Cast: _cast,
     Matmul: _matmul,
     Linear: _linear,

@@ -10,11 +10,12 @@ from taso_py.backend.schema import may_alias, overload_named
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Ref, Weight
 from taso_py.ops.elementwise import Cast
-from taso_py.ops.movement import Contiguous, Expand, Permute, Reshape, Slice
+from taso_py.ops.movement import Contiguous
 from taso_py.ops.opaque import Opaque
 
 WRITE = "aten.copy_.default"
-_VIEWS = (Reshape, Permute, Slice, Expand, Contiguous, Cast)
+_MAY_RETURN_OPERAND = (Contiguous, Cast)
+"""Operators that give their operand itself where it is as they want it."""
 
 
 def write(buffer: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
@@ -34,7 +35,8 @@ def may_show_writes(value: Value) -> bool:
         node = stack.pop()
         if isinstance(node.op, Weight) and node.op.mutable:
             return True
-        if isinstance(node.op, _VIEWS) or (isinstance(node.op, Opaque) and may_alias(overload_named(node.op.target))):
+        is_alias = isinstance(node.op, Opaque) and may_alias(overload_named(node.op.target))
+        if is_alias or node.op.is_view or isinstance(node.op, _MAY_RETURN_OPERAND):
             new = {operand.node for operand in node.inputs} - seen
             seen |= new
             stack += new

@@ -19,21 +19,18 @@ from math import fsum
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
     DENSE_RIM,
-    IMAGE_OPERATORS,
     SURELY,
     Costs,
     Prices,
     Problem,
     Rim,
     allowed,
-    is_running,
     is_usable,
     labelled,
     ways,
 )
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
-from taso_py.kernels.layout import VIEWS
+from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.tile import Cover, Formats
 
 REACH = 3
@@ -174,7 +171,7 @@ class _Revision:
         while waiting:
             node = waiting.pop()
             # What is read through views may lie otherwise than before.
-            if isinstance(node.op, VIEWS):
+            if node.op.is_view:
                 more = [user for user in self._users[node] if user not in start]
                 start.update(dict.fromkeys(more))
                 waiting += more
@@ -249,7 +246,7 @@ class _Revision:
         if Format.CHANNELS_LAST not in self._formats:
             return set()
         inside, found = set(zone), set[Node]()
-        waiting = [node for node in zone if isinstance(node.op, IMAGE_OPERATORS) or self._meets_mattering(node)]
+        waiting = [node for node in zone if node.op.has_channels or self._meets_mattering(node)]
         while waiting:
             node = waiting.pop()
             if node not in found:

@@ -24,12 +24,8 @@ import networkx as nx
 from taso_py.backend.plan import Format, Plan, Step, is_formatted
 from taso_py.cost.packing import cheapest
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Input, Weight
+from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.tile import Cover, Formats
-from taso_py.ops.contraction import Conv2d
-from taso_py.ops.normalization import BatchNorm
-from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 
 
 class Prices(Protocol):
@@ -204,11 +200,6 @@ def allowed(cover: Cover, formats: frozenset[Format]) -> Sequence[Formats]:
     return [pair for pair in cover.formats if formats.issuperset(pair)] or cover.formats[:1]
 
 
-def is_running(node: Node) -> bool:
-    """Whether a node is computed at run time."""
-    return not node.is_static and not isinstance(node.op, Input | Weight)
-
-
 def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
     """The nodes whose memory format may matter: connected to convolutions and pooling by values of rank 4."""
     graph: nx.Graph[Node] = nx.Graph()
@@ -217,13 +208,9 @@ def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
         graph.add_edges_from((node, value.node) for value in node.inputs if is_formatted(value))
     reached: set[Node] = set()
     for node in running:
-        if isinstance(node.op, IMAGE_OPERATORS) and node not in reached:
+        if node.op.has_channels and node not in reached:
             reached |= nx.node_connected_component(graph, node)
     return frozenset(reached)
-
-
-IMAGE_OPERATORS = (Conv2d, BatchNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d)
-"""Operators whose speed depends on the memory format."""
 
 
 class Labelling:

@@ -27,13 +27,12 @@ import torch
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.choice import IMAGE_OPERATORS, Choice, Problem, Rim, allowed, choose, is_running, labelled
+from taso_py.cost.choice import Choice, Problem, Rim, allowed, choose, labelled
 from taso_py.cost.database import Key, LatencyDatabase
 from taso_py.cost.environment import Environment
 from taso_py.cost.latencies import Latencies
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.probe import elsewhere
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
@@ -250,7 +249,7 @@ class CostModel:
 
     def _best(self, node: Node) -> float:
         """The latency of the best cover of a node alone; the formats are tried where they make a difference."""
-        tried = slice(None) if isinstance(node.op, IMAGE_OPERATORS) else slice(1)
+        tried = slice(None) if node.op.has_channels else slice(1)
         alone = (cover for cover in self.covers(node) if len(cover.nodes) == 1)
         return min(self.cover_seconds(cover, pair) for cover in alone for pair in allowed(cover, self._formats)[tried])
 
@@ -276,4 +275,5 @@ class PartCost:
 
 
 def _is_free(node: Node) -> bool:
-    return node.is_static or not node.op.pure or isinstance(node.op, Input | Weight | Constant)
+    """Whether a node is left out of prices: effects stay as they are, whatever graph they are in."""
+    return not (is_running(node) and node.op.pure)

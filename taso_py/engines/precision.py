@@ -21,13 +21,11 @@ from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.size import Poly
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
-from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.opaque import Opaque
 
 _WHOLE = frozenset({DType.U8, DType.I8, DType.I16, DType.I32, DType.I64})
 """Integer types that engines have."""
 _LEAST, _MOST = -(2**31), 2**31 - 1
-_MOVING = (Input, Weight, Constant, Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice)
 _MOVING_ATEN = frozenset(
     [
         "_unsafe_view",
@@ -135,7 +133,8 @@ def _is_exact(node: Node, dtype: DType) -> bool:
         return name in _MOVING_ATEN or (name in ("_to_copy", "to") and _is_cast_exact(node, dtype))
     if isinstance(op, Add | Sub | Mul):
         return dtype is DType.I32
-    return isinstance(op, _MOVING) or (isinstance(op, Cast) and _is_cast_exact(node, dtype))
+    is_moved = op.is_movement or isinstance(op, Input | Weight | Constant)
+    return is_moved or (isinstance(op, Cast) and _is_cast_exact(node, dtype))
 
 
 def _is_cast_exact(node: Node, dtype: DType) -> bool:

@@ -27,16 +27,15 @@ from taso_py.cost.pace import Reference
 from taso_py.engines.calls import PROFILED_RUNS, SessionCall, conversion, example, operators_made, reorder_split
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
-from taso_py.engines.tiles import SESSION_TILES, alone, chain_text, reads
+from taso_py.engines.tiles import SESSION_TILES, alone, chain_text, computes_by_element, reads
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.types import DType, TensorType
-from taso_py.kernels.chain import is_activation
 from taso_py.kernels.layout import is_weight
 from taso_py.kernels.tile import Cover
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Mul, Relu, Rsqrt, Sqrt, Sub
+from taso_py.ops.contraction import Conv2d
+from taso_py.ops.elementwise import Relu
 from taso_py.ops.movement import Reshape
 
 _log = logging.getLogger(__name__)
@@ -46,7 +45,6 @@ SIZES = tuple(2**power for power in (9, 13, 17, 20, 22))
 """Of values, in elements, between which latencies of what is computed by element are interpolated."""
 CHANNELS, ROW = 32, 4
 """Of the images by which reordering is measured."""
-_ELEMENTWISE = (Add, Sub, Mul, Div, Exp, Erf, Sqrt, Rsqrt, Cast)
 
 
 class SessionLatencies(Latencies):
@@ -85,7 +83,7 @@ class SessionLatencies(Latencies):
         if _is_elementwise(cover):
             return self._by_size(cover.root.types[0].elements, lambda size: self._elementwise(cover.root, size))
         product, *tail = cover.nodes
-        if tail and isinstance(product.op, Conv2d | Linear | Matmul):
+        if tail and product.op.is_contraction:
             return self._chain(product, tail, reads)
         return super().of_cover(cover, reads)
 
@@ -215,8 +213,7 @@ class _Known:
 
 def _is_elementwise(cover: Cover) -> bool:
     """Whether a cover is one function of elements at equal places."""
-    node = cover.root
-    return len(cover.nodes) == 1 and (is_activation(node) or isinstance(node.op, _ELEMENTWISE))
+    return len(cover.nodes) == 1 and computes_by_element(cover.root)
 
 
 def session_cost(engine: SessionEngine, graph: Graph, database: LatencyDatabase, *, progress: bool) -> CostModel:

@@ -18,16 +18,12 @@ import torch
 from taso_py.backend.plan import is_formatted
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
-from taso_py.kernels.chain import chains, is_activation
+from taso_py.kernels.chain import chains
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
-from taso_py.ops.contraction import Conv2d, Matmul
-from taso_py.ops.elementwise import Add, Div, Mul, Sub
+from taso_py.ops.contraction import Matmul
+from taso_py.ops.elementwise import Add
 from taso_py.ops.movement import Concat, Permute
-from taso_py.ops.normalization import BatchNorm, LayerNorm, RmsNorm
-from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-
-_ON_IMAGES = (Conv2d, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat)
-_BINARY = (Add, Sub, Mul, Div)
+from taso_py.ops.normalization import LayerNorm, RmsNorm
 
 
 def _nodes_alone(node: Node, device: torch.device) -> Iterator[Cover]:
@@ -56,6 +52,11 @@ def _cover(nodes: tuple[Node, ...]) -> Cover:
     return Cover("session", nodes, tuple(reads(nodes)), _formats(nodes), text=chain_text(nodes))
 
 
+def computes_by_element(node: Node) -> bool:
+    """Return whether a node computes a function of its operands' elements at equal places."""
+    return node.op.is_elementwise and not node.op.is_movement
+
+
 def chain_text(nodes: tuple[Node, ...]) -> str:
     """Return how connected nodes are known: their operators, and what these read of each other (``%0``)."""
     places = {node: place for place, node in enumerate(nodes)}
@@ -80,10 +81,10 @@ def _takes_blocks(node: Node) -> bool:
     if not is_formatted(node.value):
         return False
     images = [value.type for value in node.inputs if is_formatted(value)]
-    if isinstance(node.op, _ON_IMAGES) or is_activation(node):
+    if node.op.has_channels or isinstance(node.op, Concat) or node.op.epilogue is not None:
         return bool(images)
     # Scales of channels, as of squeeze and excitation, are images of one place.
-    return isinstance(node.op, _BINARY) and len(images) == len(node.inputs)
+    return computes_by_element(node) and len(node.inputs) == len(images) == 2
 
 
 SESSION_TILES = (Tile("session", _nodes_alone), Tile("session fused", _fused))

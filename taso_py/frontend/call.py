@@ -6,6 +6,7 @@ values of the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -82,6 +83,12 @@ class Call:
         items = [found] if isinstance(found, int) else list(found)
         self.require(len(items) in (1, 2) and all(type(item) is int for item in items))
         return items[0], items[-1]
+
+    def number(self, name: str) -> float:
+        """An argument that must be a number, neither infinite nor beyond what a float holds exactly."""
+        found = self.arguments[name]
+        self.require(type(found) in (int, float) and math.isfinite(found) and float(found) == found)
+        return float(found)
 
     def axis(self, name: str, value: Value) -> int:
         """An axis argument, counted from the end."""

@@ -42,8 +42,7 @@ from taso_py.fuzz.writing import NAMESPACE
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
-from taso_py.ops.elementwise import Erf, Exp, Gelu, Sigmoid, Silu, Tanh
-from taso_py.ops.normalization import Attention, Softmax
+from taso_py.ops.functions import TRANSCENDENTAL
 from taso_py.ops.opaque import Opaque
 from taso_py.rules.apply import replacements
 from taso_py.rules.match import Matcher
@@ -345,13 +344,12 @@ def _opened(module: nn.Module, args: Sequence[Tensor]) -> ExportedProgram | None
         return None
 
 
-_BY_PLACE = (Sigmoid, Tanh, Exp, Erf, Gelu, Silu, Softmax, Attention, Opaque)
-"""Functions of which PyTorch has one form for whole vectors and another for what is left at the end of a tensor."""
-
-
 def _rounds_by_place(graph: Graph) -> bool:
-    """Whether how a number is rounded may depend on where in its tensor it lies, which a slice or reshape changes."""
-    return any(isinstance(node.op, _BY_PLACE) for node in graph.nodes)
+    """Whether how a number is rounded may depend on where in its tensor it lies, which a slice or reshape changes.
+
+    Of transcendental functions PyTorch has one form for whole vectors and another for what is left at the end.
+    """
+    return any(isinstance(n.op, Opaque) or not TRANSCENDENTAL.isdisjoint(n.op.applies) for n in graph.nodes)
 
 
 def _nearly(before: Tensor, after: Tensor) -> bool:

@@ -15,9 +15,8 @@ import torch
 from taso_py.backend.plan import Format
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.choice import is_running
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
+from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
 

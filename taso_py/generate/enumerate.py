@@ -137,7 +137,7 @@ class _Level:
 
     def _split(self, batch: Batch, type_: TensorType, values: Floats, keys: Keys, numbers: dict[int, int]) -> None:
         """Records which terms of a batch compute two known terms at once, reading each variable once."""
-        if self._terms.production(batch.production).is_movement:
+        if self._terms.production(batch.production).joins_or_splits:
             return
         once = self._leaves[batch.operands].sum(axis=1) == np.bitwise_count(
             np.bitwise_or.reduce(self._variables[batch.operands], axis=1)

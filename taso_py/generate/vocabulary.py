@@ -79,7 +79,7 @@ class Production:
         return self.commutative and self.roles[0] == self.roles[1]
 
     @property
-    def is_movement(self) -> bool:
+    def joins_or_splits(self) -> bool:
         """Whether it is a concat or a slice, which decide how a merged result is taken apart."""
         return isinstance(self.op, Half | Concat | Slice)
 

@@ -12,13 +12,8 @@ from functools import lru_cache
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.work import work
 from taso_py.rules.substitution import Substitution
-
-_CONTRACTIONS = (Matmul, Linear, Conv2d)
-_MOVEMENT = (Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice)
 
 
 def lowers_cost(rule: Substitution) -> bool:
@@ -89,6 +84,7 @@ def _names(graph: Graph) -> set[str]:
 
 
 def _work(graph: Graph) -> tuple[int, int]:
-    operators = [node.op for node in graph.nodes if not isinstance(node.op, (Input, Constant, *_MOVEMENT))]
-    contractions = sum(isinstance(op, _CONTRACTIONS) for op in operators)
+    ops = [node.op for node in graph.nodes]
+    operators = [op for op in ops if not (op.is_movement or isinstance(op, Input | Constant))]
+    contractions = sum(op.is_contraction for op in operators)
     return contractions, len(operators) - contractions

@@ -160,6 +160,11 @@ def _digest(op: Operator, inputs: tuple[Value, ...], token: int | None) -> str:
     return hashlib.blake2b(f"{op.text}#{token}{operands}".encode(), digest_size=16).hexdigest()
 
 
+def is_running(node: Node) -> bool:
+    """Whether a node is computed each time that a graph runs: it is no leaf, and not computed once beforehand."""
+    return not node.is_static and not isinstance(node.op, Input | Weight)
+
+
 def is_static(op: Operator, operands: Iterable[bool]) -> bool:
     """Whether what an operator computes depends on weights and constants only, given whether its operands do."""
     if isinstance(op, Input) or not op.pure:

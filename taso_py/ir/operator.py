@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import ClassVar, Self, TypeAlias
 
 from taso_py.ir.size import Dim, Poly, at_example, substitute
+from taso_py.ir.traits import Traits
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 
@@ -51,13 +52,11 @@ def attribute_text(value: AttributeValue) -> str:
 
 
 @dataclass(frozen=True)
-class Operator:
+class Operator(Traits):
     """An operator with its attributes fixed: the meaning of a node, apart from its inputs."""
 
     name: ClassVar[str]
     """The operator's name in the grammar."""
-    commutative: ClassVar[bool] = False
-    """Whether the order of the inputs is without meaning."""
 
     @property
     def pure(self) -> bool:

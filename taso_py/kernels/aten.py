@@ -15,22 +15,11 @@ from taso_py.ir.operator import Constant
 from taso_py.ir.types import DType
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
-from taso_py.ops.movement import Concat, Pad, Permute, Slice
-from taso_py.ops.normalization import BatchNorm
+from taso_py.ops.movement import Concat, Permute
 from taso_py.ops.opaque import Opaque
-from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
 
-_ELEMENTWISE = (Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast)
-_REDUCTIONS = (Sum, Mean, Max)
-_KEEP_FORMAT = (*_ELEMENTWISE, *_REDUCTIONS, BatchNorm, AvgPool2d, MaxPool2d, AdaptiveAvgPool2d, Concat, Pad, Slice)
-_OPAQUE_KEEP_FORMAT = frozenset(
-    {
-        *("aten.hardswish.default", "aten.hardsigmoid.default", "aten.hardtanh.default", "aten.clamp.default"),
-        "aten.pad.default",
-    }
-)
+_OPAQUE_KEEP_FORMAT = frozenset({"aten.clamp.default", "aten.pad.default"})
+"""Calls outside the table, of one operand, of which it is known that they keep its memory format."""
 TO_LAST = (0, 2, 3, 1)
 """The order of axes that takes channels last: of a channels-last value it is a dense one, without moving anything."""
 FROM_LAST = (0, 3, 1, 2)
@@ -47,7 +36,7 @@ def _formats(node: Node, device: torch.device) -> Iterator[Formats]:
         yield Format.CHANNELS_LAST, Format.DENSE
     elif order == FROM_LAST:
         yield Format.DENSE, Format.CHANNELS_LAST
-    elif (_keeps_format(node) and _has_whole_image(node)) or (device.type != "cpu" and convolves_channels_last(node)):
+    elif (_reads_formats(node) and _has_whole_image(node)) or (device.type != "cpu" and convolves_channels_last(node)):
         yield CHANNELS_LAST if _follows(node) else (Format.CHANNELS_LAST, Format.DENSE)
 
 
@@ -64,20 +53,22 @@ def _order(node: Node) -> tuple[int, ...] | None:
     return (*lead, *(int(axis) + IMAGE_RANK for axis in node.op.order))
 
 
-def _keeps_format(node: Node) -> bool:
-    if isinstance(node.op, Opaque):
+def _reads_formats(node: Node) -> bool:
+    op = node.op
+    if isinstance(op, Opaque):
         # Of all ways to pad, that one makes a dense result.
-        is_circular = "text:circular" in node.op.arguments
-        return node.op.target in _OPAQUE_KEEP_FORMAT and len(node.inputs) == 1 and not is_circular
-    return isinstance(node.op, _KEEP_FORMAT)
+        return op.target in _OPAQUE_KEEP_FORMAT and len(node.inputs) == 1 and "text:circular" not in op.arguments
+    return op.reads_formats or op.keeps_format
 
 
 def _follows(node: Node) -> bool:
     """Whether a result is given as its operands lie: sums are dense, and so is what anything dense is joined with."""
-    if not isinstance(node.op, (Concat, *_REDUCTIONS)) or not is_formatted(node.value) or _is_either(node.value):
+    if not is_formatted(node.value) or _is_either(node.value):
         return True
     # What may be either counts as dense.
-    return isinstance(node.op, Concat) and all(is_formatted(value) and not _is_either(value) for value in node.inputs)
+    is_joined = isinstance(node.op, Concat)
+    joins_dense = is_joined and not all(is_formatted(value) and not _is_either(value) for value in node.inputs)
+    return not (node.op.reads_formats or joins_dense)
 
 
 def _is_either(value: Value) -> bool:

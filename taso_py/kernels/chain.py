@@ -23,12 +23,8 @@ from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Gelu, Relu, Sigmoid, Silu, Tanh
+from taso_py.ops.elementwise import Add
 from taso_py.ops.normalization import BatchNorm
-from taso_py.ops.opaque import Opaque
-
-ACTIVATIONS = (Relu, Sigmoid, Tanh, Silu, Gelu)
-_OPAQUE_ACTIVATIONS = frozenset({"aten.hardswish.default", "aten.hardsigmoid.default"})
 
 
 @dataclass(frozen=True)
@@ -159,7 +155,7 @@ def scale_and_shift(norm: Node, parameters: Sequence[Tensor]) -> tuple[Tensor, T
 
 def chains(root: Node) -> Iterator[Chain]:
     """The chains that end with a node."""
-    activation, end = (root, root.inputs[0].node) if is_activation(root) else (None, root)
+    activation, end = (None, root) if root.op.epilogue is None else (root, root.inputs[0].node)
     tail = [] if activation is None else [activation]
     yield from _normed(end, None, tail, activation)
     if isinstance(end.op, Add) and end.inputs[0] != end.inputs[1] and end.inputs[0].type == end.inputs[1].type:
@@ -177,7 +173,7 @@ def _normed(end: Node, other: Value | None, tail: list[Node], activation: Node |
 
 
 def _is_product(node: Node) -> bool:
-    if not isinstance(node.op, Conv2d | Linear | Matmul):
+    if not node.op.is_contraction:
         return False
     first, *others = node.inputs
     return (
@@ -192,10 +188,3 @@ def _is_product(node: Node) -> bool:
 def is_inference_norm(node: Node) -> bool:
     """Whether a node is a batch normalisation whose parameters are known when a module is built."""
     return isinstance(node.op, BatchNorm) and all(value.node.is_static for value in node.inputs[1:])
-
-
-def is_activation(node: Node) -> bool:
-    """Whether a node is a function of the elements of one value that libraries fuse into what computes it."""
-    if isinstance(node.op, Opaque):
-        return node.op.target in _OPAQUE_ACTIVATIONS and len(node.inputs) == 1
-    return isinstance(node.op, ACTIVATIONS)

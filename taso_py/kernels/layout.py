@@ -23,10 +23,7 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
-from taso_py.ops.movement import Expand, Permute, Reshape, Slice
-
-VIEWS = (Expand, Permute, Reshape, Slice)
-"""Operators whose result shares memory with their operand, wherever strides can express it."""
+from taso_py.ops.movement import Reshape, Slice
 
 _META = torch.device("meta")
 
@@ -36,9 +33,8 @@ def operand(value: Value, make: Callable[[TensorType], Tensor], format_: Format 
 
     Channels last is what a kernel gave, or a conversion; of views only slices are taken from such values.
     """
-    kinds = VIEWS if format_ is Format.DENSE else (Slice,)
     views: list[Node] = []
-    while isinstance(value.node.op, kinds) and not isinstance(value.node.inputs[0].node.op, Constant):
+    while _is_viewed(value.node, format_) and not isinstance(value.node.inputs[0].node.op, Constant):
         views.append(value.node)
         value = value.node.inputs[0]
     tensor = make(value.type)
@@ -47,6 +43,10 @@ def operand(value: Value, make: Callable[[TensorType], Tensor], format_: Format 
     for node in reversed(views):
         (tensor,) = lower(call_now, node, [tensor], tensor.device)
     return tensor
+
+
+def _is_viewed(node: Node, format_: Format) -> bool:
+    return node.op.is_view if format_ is Format.DENSE else isinstance(node.op, Slice)
 
 
 class Layouts:
@@ -61,7 +61,7 @@ class Layouts:
 
     def is_view(self, node: Node) -> bool:
         """Whether a node moves nothing: its result shares memory with its operand."""
-        if not isinstance(node.op, VIEWS) or isinstance(node.inputs[0].node.op, Constant):
+        if not node.op.is_view or isinstance(node.inputs[0].node.op, Constant):
             return False
         if not isinstance(node.op, Reshape):
             return True
@@ -74,7 +74,7 @@ class Layouts:
         if isinstance(op, Constant):
             return op.text
         is_plain = format_ is Format.DENSE or value.type.rank != IMAGE_RANK or value.node.is_static
-        if is_plain and not isinstance(op, VIEWS):
+        if is_plain and not op.is_view:
             return value.type.at_example.text
         known, place = self._known.setdefault(value.node, {}), (value.output, format_)
         if place not in known:

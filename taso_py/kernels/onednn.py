@@ -10,6 +10,7 @@ Invariant: results of rank 4 are channels last, whatever the format of the opera
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any, cast
 
@@ -26,10 +27,7 @@ from taso_py.kernels.probe import agrees, example, works_on
 from taso_py.kernels.tile import CHANNELS_LAST, Cover, Formats, Tile
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Gelu
-from taso_py.ops.opaque import Opaque
 
-_NAMES = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "silu": "swish", "gelu": "gelu"}
-_OPAQUE_NAMES = {"aten.hardswish.default": "hardswish", "aten.hardsigmoid.default": "hardsigmoid"}
 _CONV_FORMATS: tuple[Formats, ...] = ((Format.DENSE, Format.CHANNELS_LAST), CHANNELS_LAST)
 _LINEAR_FORMATS: tuple[Formats, ...] = ((Format.DENSE, Format.DENSE),)
 _CPU = torch.device("cpu")
@@ -98,17 +96,16 @@ def _is_fusible(chain: Chain) -> bool:
     """Whether there is a kernel for the epilogue; a sum has none in groups, and is followed by nothing but relu."""
     if chain.other is None:
         return True
-    name, _ = _activation(chain.activation)
+    name, _, _ = _activation(chain.activation)
     return name in ("none", "relu") and getattr(chain.product.op, "groups", 1) == 1
 
 
-def _activation(node: Node | None) -> tuple[str, str]:
-    """The name of an activation in oneDNN, and which algorithm."""
-    if node is None:
-        return "none", ""
-    if isinstance(node.op, Opaque):
-        return _OPAQUE_NAMES[node.op.target], ""
-    return _NAMES[node.op.name], node.op.approximate if isinstance(node.op, Gelu) else ""
+def _activation(node: Node | None) -> tuple[str, list[float], str]:
+    """The name of an activation in oneDNN, its numbers, and which algorithm."""
+    if node is None or node.op.epilogue is None:
+        return "none", [], ""
+    numbers = [value for field in fields(node.op) if isinstance(value := getattr(node.op, field.name), float)]
+    return node.op.epilogue, numbers, node.op.approximate if isinstance(node.op, Gelu) else ""
 
 
 def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
@@ -118,13 +115,13 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     shape = list(chain.product.inputs[0].type.sizes)
     reorder = torch.ops.mkldnn._reorder_convolution_weight
     packed, bias = chain.packed(statics, packs, reorder, *windows, shape)
-    name, algorithm = _activation(chain.activation)
+    name, numbers, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._convolution_pointwise.default
-        return Bound("onednn_conv", call, (packed, bias, *windows, name, [], algorithm))
+        return Bound("onednn_conv", call, (packed, bias, *windows, name, numbers, algorithm))
     call = torch.ops.mkldnn._convolution_pointwise.binary
     unary = None if name == "none" else name
-    rest = (packed, bias, *windows, "add", 1.0, unary, [], algorithm)
+    rest = (packed, bias, *windows, "add", 1.0, unary, numbers, algorithm)
     return Bound("onednn_conv_add", call, rest, _add_into if overwriting_works(packed.dtype) else None)
 
 
@@ -135,10 +132,10 @@ def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
 
 def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     packed, bias = chain.packed(statics, packs, _reordered, chain.rows)
-    name, algorithm = _activation(chain.activation)
+    name, numbers, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._linear_pointwise.default
-        return Bound("onednn_linear", call, (packed, bias, name, [], algorithm))
+        return Bound("onednn_linear", call, (packed, bias, name, numbers, algorithm))
     return Bound("onednn_linear_add", torch.ops.mkldnn._linear_pointwise.binary, (packed, bias, "add"))
 
 

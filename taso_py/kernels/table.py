@@ -18,14 +18,12 @@ from taso_py.kernels.mkl import MKL
 from taso_py.kernels.onednn import ONEDNN
 from taso_py.kernels.tile import Cover, Tile
 from taso_py.kernels.winograd import WINOGRAD
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.normalization import BatchNorm
 
 TILES: tuple[Tile, ...] = (ATEN, AFFINE, *ONEDNN, MKL, WINOGRAD, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
 """For compilers behind the module that choose kernels of their own."""
-_PRODUCTS = (Conv2d, Linear, Matmul, BatchNorm)
 
 
 def _products(tile: Tile) -> Tile:
@@ -33,7 +31,7 @@ def _products(tile: Tile) -> Tile:
 
     def products(node: Node, device: torch.device) -> Iterator[Cover]:
         for cover in tile.covers(node, device):
-            if all(isinstance(inner.op, _PRODUCTS) for inner in cover.nodes):
+            if all(inner.op.is_contraction or isinstance(inner.op, BatchNorm) for inner in cover.nodes):
                 yield cover
 
     return replace(tile, covers=products)

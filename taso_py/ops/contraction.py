@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.size import Dim, floordiv
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import (
@@ -22,7 +23,15 @@ from taso_py.ops.scalar import Condition, Index, Operand, Scalar, total, within
 
 
 @dataclass(frozen=True)
-class Matmul(TensorOperator):
+class _Contraction(TensorOperator):
+    is_contraction = True
+    accumulates = True
+    multiplies = True
+    rounding = Rounding.BEYOND_INTEGERS
+
+
+@dataclass(frozen=True)
+class Matmul(_Contraction):
     """``out[.., i, j] = sum_k a[.., i, k] * b[.., k, j]``; leading axes broadcast."""
 
     name = "matmul"
@@ -56,7 +65,7 @@ def _batched(operand: Operand, other: Operand, lead: Index, index: tuple[Dim, Di
 
 
 @dataclass(frozen=True)
-class Linear(TensorOperator):
+class Linear(_Contraction):
     """``out[.., o] = sum_k x[.., k] * weight[o, k] + bias[o]``; the bias may be absent."""
 
     name = "linear"
@@ -84,10 +93,11 @@ def _check_bias(inputs: Sequence[TensorType], features: Dim, unifier: Unifier, n
 
 
 @dataclass(frozen=True)
-class Conv2d(TensorOperator):
+class Conv2d(_Contraction):
     """Cross-correlation of ``x[n, c, h, w]`` with ``weight[o, c/groups, kh, kw]``, zero padding, optional bias."""
 
     name = "conv2d"
+    has_channels = True
     arity = (2, 3)
     stride: tuple[Dim, Dim] = (1, 1)
     padding: tuple[Dim, Dim] = (0, 0)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
 from typing import ClassVar
 
 from taso_py.ir.operator import Constant
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
@@ -18,7 +21,13 @@ from taso_py.ops.scalar import Apply, Index, Irrational, Operand, Scalar, number
 
 
 @dataclass(frozen=True)
-class _Binary(TensorOperator):
+class _Elementwise(TensorOperator):
+    is_elementwise = True
+    keeps_format = True
+
+
+@dataclass(frozen=True)
+class _Binary(_Elementwise):
     arity = (2, 2)
     combine: ClassVar[Callable[[Scalar, Scalar], Scalar]]
 
@@ -37,6 +46,7 @@ class Add(_Binary):
     """``a + b``."""
 
     name = "add"
+    rounding = Rounding.BEYOND_INTEGERS
     commutative = True
     combine = staticmethod(lambda a, b: a + b)
 
@@ -46,6 +56,8 @@ class Mul(_Binary):
     """``a * b``; the scalar multiple is a product with a constant."""
 
     name = "mul"
+    multiplies = True
+    rounding = Rounding.BEYOND_INTEGERS
     commutative = True
     combine = staticmethod(lambda a, b: a * b)
 
@@ -55,6 +67,7 @@ class Sub(_Binary):
     """``a - b``."""
 
     name = "sub"
+    rounding = Rounding.BEYOND_INTEGERS
     combine = staticmethod(lambda a, b: a - b)
 
 
@@ -63,6 +76,8 @@ class Div(_Binary):
     """``a / b``, of floating-point operands."""
 
     name = "div"
+    multiplies = True
+    applies = frozenset({"reciprocal"})
     combine = staticmethod(lambda a, b: a * reciprocal(b))
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -71,7 +86,7 @@ class Div(_Binary):
 
 
 @dataclass(frozen=True)
-class _Unary(TensorOperator):
+class _Unary(_Elementwise):
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
         return (inputs[0],)
@@ -89,6 +104,9 @@ class Relu(_Unary):
     """``max(x, 0)``."""
 
     name = "relu"
+    applies = frozenset({name})
+    rounding = Rounding.NEVER
+    epilogue = "relu"
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,8 @@ class Sigmoid(_Unary):
     """``1 / (1 + exp(-x))``."""
 
     name = "sigmoid"
+    applies = frozenset({name})
+    epilogue = "sigmoid"
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,8 @@ class Tanh(_Unary):
     """The hyperbolic tangent."""
 
     name = "tanh"
+    applies = frozenset({name})
+    epilogue = "tanh"
 
 
 @dataclass(frozen=True)
@@ -110,6 +132,7 @@ class Exp(_Unary):
     """The exponential function."""
 
     name = "exp"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -117,6 +140,7 @@ class Sqrt(_Unary):
     """The square root."""
 
     name = "sqrt"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -124,6 +148,7 @@ class Rsqrt(_Unary):
     """``1 / sqrt(x)``."""
 
     name = "rsqrt"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -131,6 +156,7 @@ class Erf(_Unary):
     """The error function: twice the area under the normal curve of variance 1/2 from 0 to x."""
 
     name = "erf"
+    applies = frozenset({name})
 
 
 @dataclass(frozen=True)
@@ -138,6 +164,8 @@ class Silu(_Unary):
     """``x * sigmoid(x)`` (Elfwing et al. 2017)."""
 
     name = "silu"
+    applies = frozenset({"sigmoid"})
+    epilogue = "swish"
 
     def scalar(self, x: Scalar) -> Scalar:
         return x * Apply("sigmoid", x)
@@ -151,6 +179,8 @@ class Gelu(_Unary):
     """
 
     name = "gelu"
+    applies = frozenset({"erf", "tanh"})
+    epilogue = "gelu"
     approximate: str = "none"
 
     def __post_init__(self) -> None:
@@ -165,10 +195,113 @@ class Gelu(_Unary):
 
 
 @dataclass(frozen=True)
-class Cast(TensorOperator):
+class Hardtanh(_Unary):
+    """``min(max(x, min_val), max_val)``; with 0 and 6, relu6."""
+
+    name = "hardtanh"
+    applies = frozenset({"relu"})
+    rounding = Rounding.NEVER
+    epilogue = "hardtanh"
+    min_val: float = -1.0
+    max_val: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not -inf < self.min_val <= self.max_val < inf:
+            raise ValueError(f"hardtanh needs finite limits in order, not {self.min_val} and {self.max_val}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return number(self.min_val) + _above(x, self.min_val) - _above(x, self.max_val)
+
+
+def _above(x: Scalar, least: float) -> Scalar:
+    """By how much ``x`` is above a number, if it is."""
+    return Apply("relu", x - number(least))
+
+
+@dataclass(frozen=True)
+class Hardsigmoid(_Unary):
+    """``min(max(x + 3, 0), 6) / 6`` (Courbariaux et al. 2015)."""
+
+    name = "hardsigmoid"
+    applies = frozenset({"relu"})
+    epilogue = "hardsigmoid"
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return (_above(x, -3) - _above(x, 3)) * number(Fraction(1, 6))
+
+
+@dataclass(frozen=True)
+class Hardswish(_Unary):
+    """``x * hardsigmoid(x)`` (Howard et al. 2019, section 5.2)."""
+
+    name = "hardswish"
+    applies = frozenset({"relu"})
+    epilogue = "hardswish"
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return x * Hardsigmoid().scalar(x)
+
+
+@dataclass(frozen=True)
+class LeakyRelu(_Unary):
+    """``x`` where that is positive, ``negative_slope * x`` elsewhere (Maas et al. 2013)."""
+
+    name = "leaky_relu"
+    applies = frozenset({"relu"})
+    epilogue = "leaky_relu"
+    negative_slope: float = 0.01
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return Apply("relu", x) - number(self.negative_slope) * Apply("relu", number(-1) * x)
+
+
+@dataclass(frozen=True)
+class Elu(_Unary):
+    """``scale * x`` where x is positive, ``scale * alpha * (exp(x) - 1)`` elsewhere (Clevert et al. 2015)."""
+
+    name = "elu"
+    applies = frozenset({"relu", "exp"})
+    alpha: float = 1.0
+    scale: float = 1.0
+
+    def scalar(self, x: Scalar) -> Scalar:
+        below = Apply("exp", number(-1) * Apply("relu", number(-1) * x)) - number(1)
+        return number(self.scale) * (Apply("relu", x) + number(self.alpha) * below)
+
+
+@dataclass(frozen=True)
+class Softplus(_Unary):
+    """``log(1 + exp(beta * x)) / beta`` (Dugas et al. 2001), for a positive beta."""
+
+    name = "softplus"
+    applies = frozenset({"log", "exp"})
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < inf:
+            raise ValueError(f"softplus needs a positive, finite beta, not {self.beta}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return Apply("log", number(1) + Apply("exp", number(self.beta) * x)) * number(1 / Fraction(self.beta))
+
+
+@dataclass(frozen=True)
+class Mish(_Unary):
+    """``x * tanh(softplus(x))`` (Misra 2019)."""
+
+    name = "mish"
+    applies = frozenset({"log", "exp", "tanh"})
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return x * Apply("tanh", Softplus().scalar(x))
+
+
+@dataclass(frozen=True)
+class Cast(_Elementwise):
     """Conversion to another element type: rounding, so an opaque function in the definition."""
 
     name = "cast"
+    rounding = Rounding.NEVER
     dtype: DType
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:

@@ -33,6 +33,7 @@ _FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "exp": np.exp,
+    "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x,
@@ -44,6 +45,9 @@ COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Float
     "sigmoid": lambda apply, x: apply("reciprocal", 1 + apply("exp", -x)),
 }
 """Functions that are written with others, which are applied by name."""
+
+TRANSCENDENTAL = frozenset({"sigmoid", "tanh", "exp", "log", "erf"})
+"""Functions that are computed by approximation, unlike roots and quotients, which are rounded correctly."""
 
 _ROUNDING: Mapping[DType, type[np.generic]] = {
     DType.F16: np.float16,

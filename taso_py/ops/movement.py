@@ -11,6 +11,7 @@ from math import inf, prod
 from typing import TypeVar
 
 from taso_py.ir.size import Dim, floordiv
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import Group, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import VARIADIC, TensorOperator, broadcast_read, check_operands, plain_axis, require
@@ -20,10 +21,17 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Concat(TensorOperator):
+class _Movement(TensorOperator):
+    is_movement = True
+    rounding = Rounding.NEVER
+
+
+@dataclass(frozen=True)
+class Concat(_Movement):
     """The operands one after the other along an axis."""
 
     name = "concat"
+    keeps_format = True
     arity = (1, VARIADIC)
     axis: int
 
@@ -60,10 +68,12 @@ def _with_axis(items: Sequence[_T], axis: int, item: _T) -> tuple[_T, ...]:
 
 
 @dataclass(frozen=True)
-class Slice(TensorOperator):
+class Slice(_Movement):
     """Elements ``start, start + step, ... < stop`` along an axis, with ``0 <= start <= stop <= size``."""
 
     name = "slice"
+    is_view = True
+    keeps_format = True
     axis: int
     start: Dim
     stop: Dim
@@ -88,13 +98,14 @@ class Slice(TensorOperator):
 
 
 @dataclass(frozen=True)
-class Permute(TensorOperator):
+class Permute(_Movement):
     """Reorders the last axes: ``order`` lists, for each of them, the (negative) input axis that comes there.
 
     Leading axes that stay in place are not listed, so ``order=[-1,-2]`` transposes the matrices of a stack of any rank.
     """
 
     name = "permute"
+    is_view = True
     order: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -116,13 +127,14 @@ class Permute(TensorOperator):
 
 
 @dataclass(frozen=True)
-class Reshape(TensorOperator):
+class Reshape(_Movement):
     """The same elements, in row-major order, under another shape.
 
     Dimensions correspond in runs of equal product: each run is a merge of input axes followed by a split.
     """
 
     name = "reshape"
+    is_view = True
     shape: tuple[Dim, ...]
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -181,10 +193,12 @@ def _split(place: Dim, sizes: Sequence[Dim]) -> list[Dim]:
 
 
 @dataclass(frozen=True)
-class Expand(TensorOperator):
+class Expand(_Movement):
     """Broadcasting to a shape."""
 
     name = "expand"
+    is_elementwise = True
+    is_view = True
     shape: tuple[Dim, ...]
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -200,10 +214,12 @@ class Expand(TensorOperator):
 
 
 @dataclass(frozen=True)
-class Pad(TensorOperator):
+class Pad(_Movement):
     """Puts a number before and after the elements of the last axes: ``widths`` holds (before, after) for each."""
 
     name = "pad"
+    fills = True
+    keeps_format = True
     widths: tuple[tuple[Dim, Dim], ...]
     value: int | float = 0.0
 
@@ -234,13 +250,14 @@ class Pad(TensorOperator):
 
 
 @dataclass(frozen=True)
-class Enlarge(TensorOperator):
+class Enlarge(_Movement):
     """A convolution kernel ``w[o, c, kh, kw]`` centred in zeros to the size ``kernel`` (SOSP 2019, table 1).
 
     The sizes grow by an even number each, so that the centre is well defined.
     """
 
     name = "enlarge"
+    fills = True
     kernel: tuple[Dim, Dim]
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -264,10 +281,11 @@ class Enlarge(TensorOperator):
 
 
 @dataclass(frozen=True)
-class Contiguous(TensorOperator):
+class Contiguous(_Movement):
     """The same elements, laid out densely in row-major order: a request about memory, without meaning."""
 
     name = "contiguous"
+    is_elementwise = True
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         check_operands(self, inputs)

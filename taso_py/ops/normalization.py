@@ -24,6 +24,10 @@ class BatchNorm(TensorOperator):
     """
 
     name = "batch_norm"
+    multiplies = True
+    applies = frozenset({"rsqrt"})
+    has_channels = True
+    keeps_format = True
     arity = (5, 5)
     eps: float | Poly
 
@@ -45,6 +49,9 @@ class BatchNorm(TensorOperator):
 
 @dataclass(frozen=True)
 class _Normalization(TensorOperator):
+    multiplies = True
+    applies = frozenset({"rsqrt"})
+
     axes: int
     """How many trailing axes are normalised over."""
     eps: float | Poly
@@ -115,6 +122,7 @@ class Softmax(TensorOperator):
     """``exp(x) / sum(exp(x))`` along an axis."""
 
     name = "softmax"
+    applies = frozenset({"exp", "reciprocal"})
     axis: int = -1
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -142,6 +150,9 @@ class Attention(TensorOperator):
     """
 
     name = "attention"
+    accumulates = True
+    multiplies = True
+    applies = frozenset({"exp", "reciprocal"})
     arity = (3, 4)
     scale: float | Poly | None = None
     causal: bool = False

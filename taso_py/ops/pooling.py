@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.size import Dim, floordiv
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, check_operands, plain_axis, require
@@ -18,7 +19,13 @@ from taso_py.ops.scalar import Condition, Index, Operand, Scalar, SizeOf, greate
 
 
 @dataclass(frozen=True)
-class _Pool(TensorOperator):
+class _OnImages(TensorOperator):
+    has_channels = True
+    keeps_format = True
+
+
+@dataclass(frozen=True)
+class _Pool(_OnImages):
     kernel: tuple[Dim, Dim]
     stride: tuple[Dim, Dim]
     padding: tuple[Dim, Dim] = (0, 0)
@@ -60,6 +67,7 @@ class AvgPool2d(_Pool):
     """The mean of each window."""
 
     name = "avg_pool2d"
+    accumulates = True
     count_include_pad: bool = True
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
@@ -79,6 +87,7 @@ class MaxPool2d(_Pool):
     """The greatest element of each window; padding counts as minus infinity."""
 
     name = "max_pool2d"
+    rounding = Rounding.NEVER
     dilation: tuple[Dim, Dim] = (1, 1)
 
     @property
@@ -95,10 +104,11 @@ class MaxPool2d(_Pool):
 
 
 @dataclass(frozen=True)
-class AdaptiveAvgPool2d(TensorOperator):
+class AdaptiveAvgPool2d(_OnImages):
     """Means over windows that divide the image into ``size``: window i is ``floor(i*H/size) .. ceil((i+1)*H/size)``."""
 
     name = "adaptive_avg_pool2d"
+    accumulates = True
     size: tuple[Dim, Dim]
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.size import Dim
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, check_operands, plain_axis, require
@@ -17,6 +18,8 @@ from taso_py.ops.scalar import Index, Operand, Scalar, SizeOf, greatest, recipro
 
 @dataclass(frozen=True)
 class _Reduction(TensorOperator):
+    reads_formats = True
+
     axes: tuple[int, ...]
     keepdim: bool = False
 
@@ -62,6 +65,8 @@ class Sum(_Reduction):
     """The sum over the axes."""
 
     name = "sum"
+    accumulates = True
+    rounding = Rounding.BEYOND_INTEGERS
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         return self._reduce(total, operands[0], out)
@@ -72,6 +77,7 @@ class Mean(_Reduction):
     """The mean over the axes."""
 
     name = "mean"
+    accumulates = True
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         count: Dim = 1
@@ -85,6 +91,7 @@ class Max(_Reduction):
     """The greatest element over the axes."""
 
     name = "max"
+    rounding = Rounding.NEVER
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         return self._reduce(greatest, operands[0], out)

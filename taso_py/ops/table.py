@@ -13,7 +13,29 @@ from taso_py.ir.operator import LEAVES, Operator
 from taso_py.ir.parse import parse_graph as _parse_graph
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
+    Mish,
+    Mul,
+    Relu,
+    Rsqrt,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -24,6 +46,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
         *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
+        *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Elu, Softplus, Mish),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),

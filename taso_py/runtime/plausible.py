@@ -20,10 +20,10 @@ from taso_py.cost.contention import Contention
 from taso_py.cost.model import CostModel
 from taso_py.cost.roofline import Roofline
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, is_running
 from taso_py.ir.types import DType
 from taso_py.kernels.table import PLAIN
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Conv2d
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import value_bytes, work
 
@@ -68,7 +68,7 @@ def bounds(
         roofline: the ceilings of the device, if they are known.
     """
     plain = cost.narrowed(PLAIN)
-    running = [node for node in original.nodes if not node.is_static and node.inputs]
+    running = list(filter(is_running, original.nodes))
     # An operator that cannot be measured alone counts as free, so that nothing is known of the whole.
     most = math.inf if any(isinstance(node.op, Opaque) for node in running) else sum(map(plain.node_cost, running))
     calls = len(running) + (sum(1 for _ in module.modules()) if isinstance(module, nn.Module) else 0)
@@ -80,13 +80,13 @@ def bounds(
 
 def products_seconds(graph: Graph, cost: CostModel) -> float:
     """Return the seconds that the products and convolutions of a graph take, each by its best kernel."""
-    products = [n for n in graph.nodes if isinstance(n.op, Matmul | Linear | Conv2d) and not n.is_static]
+    products = [n for n in graph.nodes if n.op.is_contraction and is_running(n)]
     return sum(map(cost.node_cost, products))
 
 
 def _roof_s(graph: Graph, roofline: Roofline) -> float:
     """The least time for a graph's products and convolutions, and for reading and writing what has to be."""
-    nodes = [node for node in graph.nodes if not node.is_static and node.inputs]
+    nodes = list(filter(is_running, graph.nodes))
     if not nodes or any(isinstance(node.op, Opaque) for node in nodes):
         return 0.0
     computing = sum(_flops(node) / peak for node in nodes if (peak := _peak(node, roofline)))
@@ -95,7 +95,7 @@ def _roof_s(graph: Graph, roofline: Roofline) -> float:
 
 
 def _peak(node: Node, roofline: Roofline) -> float | None:
-    if not isinstance(node.op, Matmul | Linear | Conv2d) or node.types[0].dtype is not DType.F32:
+    if not node.op.is_contraction or node.types[0].dtype is not DType.F32:
         return None
     peaks = [roofline.peak(DType.F32, convolves=convolves) for convolves in (False, True)]
     return max((peak for peak in peaks if peak), default=None)

@@ -14,8 +14,7 @@ from taso_py.backend.program import Origin
 from taso_py.cost.clock import measure
 from taso_py.cost.contention import Contention
 from taso_py.cost.roofline import Bound, Roofline
-from taso_py.ir.node import Node
-from taso_py.ir.operator import Constant, Input
+from taso_py.ir.node import Node, is_running
 from taso_py.ops.contraction import Conv2d
 from taso_py.report.profile import BEYOND, Duration, Region
 from taso_py.runtime.source import Source
@@ -41,13 +40,8 @@ def computed_with(roots: Sequence[Node], called: Collection[Node]) -> list[Node]
         node = stack.pop()
         if node not in found:
             found[node] = None
-            stack += [value.node for value in node.inputs if value.node not in called and is_computed(value.node)]
+            stack += [value.node for value in node.inputs if value.node not in called and is_running(value.node)]
     return list(reversed(found))
-
-
-def is_computed(node: Node) -> bool:
-    """Whether a run computes a node."""
-    return not node.is_static and not isinstance(node.op, Input | Constant)
 
 
 def has_convolution(nodes: Sequence[Node]) -> bool:

@@ -24,7 +24,7 @@ from taso_py.cost.model import CostModel
 from taso_py.cost.roofline import known_roofline
 from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.ir.graph import Graph
-from taso_py.ir.operator import Input
+from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
 from taso_py.report.optimization import EngineSpeedups, Report, Speedup
 from taso_py.runtime.kept import state_kept
@@ -222,7 +222,7 @@ def _memory_bytes(winner: Finalist) -> int | None:
 
 def _running(graph: Graph) -> int:
     """How many operators run each time: those that do not depend on weights and constants only."""
-    return sum(not node.is_static and not isinstance(node.op, Input) for node in graph.nodes)
+    return sum(map(is_running, graph.nodes))
 
 
 def _kernels(plan: Plan) -> dict[str, int]:

@@ -16,7 +16,7 @@ from math import inf
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make, remake
+from taso_py.ir.node import Node, Value, is_running, make, remake
 from taso_py.ir.operator import Constant, Input, Weight
 
 LEAST, USUAL, MOST = 8, 20, 240
@@ -76,7 +76,7 @@ def _deepest_first(graph: Graph) -> list[Node]:
             operands = [operand for operand, _ in node.inputs if operand not in seen and not operand.is_static]
             stack.append((node, True))
             stack += [(operand, False) for operand in sorted(operands, key=depth.__getitem__)]
-    return [node for node in order if not isinstance(node.op, Input | Weight) and not node.is_static]
+    return list(filter(is_running, order))
 
 
 def _runs(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:

@@ -16,10 +16,10 @@ from taso_py.cost.appraisal import (
     appraise,
     revise,
 )
-from taso_py.cost.choice import Rim, choose, is_running
+from taso_py.cost.choice import Rim, choose
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value, is_running, make
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database

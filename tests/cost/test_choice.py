@@ -8,10 +8,10 @@ import pytest
 
 from taso_py.backend.plan import Format, Plan
 from taso_py.cost import packing
-from taso_py.cost.choice import Choice, choose, is_running
+from taso_py.cost.choice import Choice, choose
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Value
+from taso_py.ir.node import Value, is_running
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.ops.table import parse_graph
 from tests.prices import least_seconds, plan_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -12,7 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taso_py.backend import build
+from taso_py.backend.run import run_graph
 from taso_py.frontend import import_module, import_program
+from taso_py.ops.elementwise import Cast
+from taso_py.ops.table import DEFINED, parse_graph
 from taso_py.runtime import zoo
 from taso_py.runtime.roundtrip import round_trip as zoo_round_trip
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
@@ -57,6 +61,17 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             F.gelu(x, approximate="tanh"),
             x.relu(),
             x.erf(),
+            F.hardtanh(x),
+            F.relu6(x),
+            x.clamp(-1, 0.3),
+            F.hardsigmoid(x),
+            F.hardswish(x),
+            F.leaky_relu(x, 0.3),
+            F.elu(x, 1.7),
+            F.selu(x),
+            F.softplus(x * 20),
+            F.softplus(x, 2.5),
+            F.mish(x),
         ),
         (randn(3, 4),),
     ),
@@ -130,6 +145,16 @@ def test_forms_of_the_table(name: str) -> None:
 CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
     "fused multiply-add": (lambda s, x: (torch.add(x, x, alpha=2), x.sub(x, alpha=3)), (randn(4),), ["add", "sub"]),
     "booleans": (lambda s, x: (x & x, x + x, ~x), (randn(4) > 0,), ["__and__", "add", "bitwise_not"]),
+    "limits": (
+        lambda s, x: (x.clamp(min=0.5), x.clamp(0.5, -0.5), x.clamp(0, math.inf), x.int().clamp(-1, 1)),
+        (randn(4),),
+        ["clamp", "clamp", "clamp", "clamp"],
+    ),
+    "other thresholds and scales": (
+        lambda s, x: (F.softplus(x, 1, 5), F.softplus(x.double() * 30), F.celu(x, 0.7)),
+        (randn(4),),
+        ["softplus", "softplus", "celu"],
+    ),
     "powers": (lambda s, x: (x**1.5, x**-1.5), (SPECIAL,), ["pow", "pow"]),
     "windows over the edge": (
         lambda s, x: (F.max_pool2d(x, 2, ceil_mode=True), F.avg_pool2d(x, 2, divisor_override=3)),
@@ -248,6 +273,19 @@ def written_out_attention() -> Generator[None]:
 )
 def test_modules_from_everywhere(make: Callable[[], nn.Module], written_out_attention: None) -> None:
     round_trip(make().eval(), randn(2, 3, 4))
+
+
+FUNCTIONS = [
+    op.name
+    for op in DEFINED.values()
+    if op.is_elementwise and op.arity == (1, 1) and not (op.is_movement or op is Cast)
+]
+
+
+def test_every_function_of_the_table_is_imported_as_itself() -> None:
+    graph = parse_graph(f"graph(x: f32[3,4]) {{ return {', '.join(f'{name}(x)' for name in FUNCTIONS)} }}")
+    program = import_module(Model(lambda s, x: tuple(run_graph(graph, [x]))), (randn(3, 4).abs(),))
+    assert sorted(operator_names(program)) == sorted(FUNCTIONS)
 
 
 def test_channels_last_input() -> None:

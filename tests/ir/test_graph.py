@@ -8,8 +8,8 @@ import pytest
 
 from taso_py.ir.errors import InvariantError, ShapeError
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import make
-from taso_py.ir.operator import Constant, Input
+from taso_py.ir.node import is_running, make
+from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.elementwise import Add, Relu, Sub
 from taso_py.ops.opaque import Opaque
@@ -69,6 +69,9 @@ def test_static_values_depend_on_weights_and_constants_only() -> None:
         }"""
     )
     assert [value.node.is_static for value in graph.outputs] == [True, True, False, False, False]
+    running = {node.op.name for node in graph.nodes if is_running(node)}
+    assert running == {"relu", "opaque"}
+    assert not any(is_running(node) for node in graph.nodes if isinstance(node.op, Input | Weight | Constant))
 
 
 def test_effects_are_part_of_a_graph_even_when_nothing_reads_them() -> None:

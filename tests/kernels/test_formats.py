@@ -11,12 +11,15 @@ from taso_py.backend.run import run_graph
 from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import CHANNELS_LAST
-from taso_py.ops.table import parse_graph
+from taso_py.ops.elementwise import Cast
+from taso_py.ops.table import DEFINED, parse_graph
 
 PADDED = 'opaque(x){{target="aten.pad.default", arguments=[$0,[1,1,2,0],"text:{mode}"{value}], types=[f32[2,4,8,7]]}}'
+FUNCTIONS = [op for op in DEFINED.values() if op.is_elementwise and op.arity == (1, 1) and not op.is_movement]
+"""All of them but casts can be written without attributes."""
 KEPT = [
-    *("relu(x)", "silu(x)", "gelu(x)", "add(x, z)", "mul(x, constant{value=2.0, dtype=f32})"),
-    *("sub(x, z)", "div(x, z)", "cast(x){dtype=f64}", "tanh(x)", "sqrt(x)"),
+    *(f"{op.name}(x)" for op in FUNCTIONS if op is not Cast),
+    *("add(x, z)", "mul(x, constant{value=2.0, dtype=f32})", "sub(x, z)", "div(x, z)", "cast(x){dtype=f64}"),
     *("add(x, bias)", "mul(bias, x)", "add(x, mask)", "batch_norm(x, v, v, v, v){eps=0.1}"),
     *("adaptive_avg_pool2d(x){size=[2,3]}", "adaptive_avg_pool2d(x){size=[1,1]}"),
     *("mean(x){axes=[-2,-1], keepdim=true}", "sum(x){axes=[-3], keepdim=true}", "max(x){axes=[-2,-1], keepdim=true}"),
@@ -25,7 +28,7 @@ KEPT = [
     *("pad(x){widths=[[1,1],[2,0]]}", "pad(x){widths=[[0,2],[0,0],[0,0]], value=1.5}"),
     *("max_pool2d(x){kernel=[3,3], stride=[2,2]}", "avg_pool2d(x){kernel=[3,3], stride=[2,2], padding=[1,1]}"),
     *(PADDED.format(mode="constant", value=",-inf"), PADDED.format(mode="reflect", value="")),
-    'opaque(x){target="aten.hardswish.default", arguments=[$0], types=[f32[2,4,6,5]]}',
+    'opaque(x){target="aten.clamp.default", arguments=[$0,0.1], types=[f32[2,4,6,5]]}',
 ]
 READ = [
     *("mean(x){axes=[-2], keepdim=true}", "sum(x){axes=[-1], keepdim=true}", "max(x){axes=[-1], keepdim=true}"),
@@ -91,3 +94,41 @@ def test_what_reads_channels_last_and_gives_a_dense_result_is_said_to(result: st
     assert _reads_either(graph)
     (made,) = _results(graph)
     assert made.is_contiguous()
+
+
+def test_every_operator_that_is_said_to_keep_or_read_formats_is_tried() -> None:
+    tried = {_graph(result).outputs[0].node.op.name for result in (*KEPT, *READ)}
+    said = {name for name, op in DEFINED.items() if op.keeps_format or op.reads_formats}
+    assert tried - {"opaque"} == said
+
+
+VIEWED = {
+    "concat": "concat(x, z){axis=-3}",
+    "slice": "slice(x){axis=-2, start=1, stop=4}",
+    "permute": "permute(x){order=[-1,-2]}",
+    "reshape": "reshape(x){shape=[2,2,2,6,5]}",
+    "expand": "expand(x){shape=[3,2,4,6,5]}",
+    "pad": "pad(x){widths=[[1,1]]}",
+    "enlarge": "enlarge(x){kernel=[8,7]}",
+    "contiguous": "contiguous(x)",
+    "cast": "cast(x){dtype=f64}",
+    "add": "add(x, constant{value=0.0, dtype=f32})",
+    "max_pool2d": "max_pool2d(x){kernel=[1,1], stride=[1,1]}",
+    "avg_pool2d": "avg_pool2d(x){kernel=[1,1], stride=[1,1]}",
+    "sum": "sum(x){axes=[-1]}",
+    "softmax": "softmax(x)",
+    **{op.name: f"{op.name}(x)" for op in FUNCTIONS if op is not Cast},
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_what_is_said_to_be_a_view_shares_memory_with_its_operand(name: str) -> None:
+    graph = _graph(VIEWED[name])
+    wide = torch.rand(2, 4, 6, 9)
+    # Not dense, so that what asks for dense results does something.
+    (result,) = run_graph(graph, [wide[..., 2:7], torch.rand(2, 4, 6, 5)], {})
+    assert DEFINED[name].is_view == (result.untyped_storage().data_ptr() == wide.untyped_storage().data_ptr())
+
+
+def test_all_movement_is_tried_for_views() -> None:
+    assert {name for name, op in DEFINED.items() if op.is_movement or op.is_view} <= set(VIEWED)

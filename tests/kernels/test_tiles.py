@@ -25,7 +25,7 @@ from taso_py.kernels.check import check
 from taso_py.kernels.table import PLAIN, TRACED, covers
 from taso_py.kernels.tile import Cover
 from taso_py.ops.contraction import Conv2d, Linear
-from taso_py.ops.table import parse_graph
+from taso_py.ops.table import DEFINED, parse_graph
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DEVICES = [CPU, pytest.param(CUDA, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
@@ -48,7 +48,8 @@ LINEAR = """graph(x: {t}[2,3,8], z: {t}[2,3,6]) {{
 }}"""
 NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
 CONV_RESULTS = [
-    *("p", "relu(p)", "tanh(p)", "sigmoid(p)", "gelu(p)", 'gelu(p){approximate="tanh"}', NORM, f"silu({NORM})"),
+    *("p", *(f"{name}(p)" for name, op in DEFINED.items() if op.epilogue), 'gelu(p){approximate="tanh"}', NORM),
+    *(f"silu({NORM})", "hardtanh(p){min_val=0.0, max_val=6.0}", "leaky_relu(p){negative_slope=0.25}"),
     *("add(p, z)", "relu(add(z, p))", f"relu(add({NORM}, z))"),
 ]
 NORMED = """graph(p: f32[2,16,5,4]) {{
@@ -207,6 +208,13 @@ def test_convolutions_that_would_end_the_process_are_not_packed(width: Dim, op: 
     weight = make(Weight("w", TensorType(DType.F32, (8, 8, 1, 1)))).value
     names = [cover.name for cover in covers(make(op, [x, weight]), CPU)]
     assert ("onednn.conv" in names) == is_packed
+
+
+def test_every_epilogue_is_computed_with_a_convolution() -> None:
+    if not onednn.convolution_works(torch.float32):
+        pytest.skip("this PyTorch has no packed convolutions")
+    for result in (f"{name}(p)" for name, op in DEFINED.items() if op.epilogue):
+        assert "onednn.conv" in [cover.name for cover in _fused(parse_graph(_conv(result)), CPU)], result
 
 
 def test_what_a_compiler_traces_are_products_alone() -> None:

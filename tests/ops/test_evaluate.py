@@ -15,7 +15,29 @@ from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.size import symbol
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
+    Mish,
+    Mul,
+    Relu,
+    Rsqrt,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 from taso_py.ops.evaluate import Domain, Floats, evaluate, evaluate_graph
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
@@ -54,6 +76,17 @@ CASES = [
     Case(Silu(), [(5, 3)], F.silu),
     Case(Gelu(), [(5, 3)], F.gelu),
     Case(Gelu(approximate="tanh"), [(5, 3)], lambda x: F.gelu(x, approximate="tanh")),
+    Case(Hardtanh(), [(5, 3)], F.hardtanh),
+    Case(Hardtanh(-0.5, 0.25), [(5, 3)], lambda x: F.hardtanh(x, -0.5, 0.25)),
+    Case(Hardsigmoid(), [(5, 3)], F.hardsigmoid),
+    Case(Hardswish(), [(5, 3)], F.hardswish),
+    Case(LeakyRelu(), [(5, 3)], F.leaky_relu),
+    Case(LeakyRelu(0.25), [(5, 3)], lambda x: F.leaky_relu(x, 0.25)),
+    Case(Elu(), [(5, 3)], F.elu),
+    Case(Elu(1.75, 1.5), [(5, 3)], lambda x: torch.ops.aten.elu.default(x, 1.75, 1.5)),
+    Case(Softplus(), [(5, 3)], F.softplus),
+    Case(Softplus(2.5), [(5, 3)], lambda x: F.softplus(x, 2.5)),
+    Case(Mish(), [(5, 3)], F.mish),
     Case(Cast(DType.F16), [(5, 3)], lambda x: x.to(torch.float16).double()),
     Case(Cast(DType.BF16), [(5, 3)], lambda x: x.to(torch.bfloat16).double(), dtype=DType.F32),
     Case(Cast(DType.I32), [(5, 3)], lambda x: (x * 4).to(torch.int32).double(), dtype=DType.F32),

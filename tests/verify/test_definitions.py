@@ -13,9 +13,9 @@ import torch
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import Cast, Elu, Gelu, Hardtanh, LeakyRelu, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -188,11 +188,16 @@ def softmax(random: Random) -> Case:
     return Softmax(axis_of(random, len(x))), [x]
 
 
+_FUNCTIONS = [op for op in DEFINED.values() if op.is_elementwise and op not in (Cast, Expand)]
 CASES: dict[str, Make] = {
-    **{op.name: binary(op) for op in (Add(), Mul(), Sub(), Div())},
-    **{op.name: unary(op) for op in (Relu(), Sigmoid(), Tanh(), Exp(), Erf(), Sqrt(), Rsqrt(), Silu(), Contiguous())},
+    **{op.name: binary(op()) for op in _FUNCTIONS if op.arity == (2, 2)},
+    **{op.name: unary(op()) for op in _FUNCTIONS if op.arity == (1, 1)},
     "cast": unary(Cast(DType.F32)),
     "gelu": lambda random: (Gelu(random.choice(("none", "tanh"))), [shape(random)]),
+    "hardtanh": lambda random: (Hardtanh(random.uniform(-2, 0), random.uniform(0, 2)), [shape(random)]),
+    "leaky_relu": lambda random: (LeakyRelu(random.uniform(-1, 2)), [shape(random)]),
+    "elu": lambda random: (Elu(random.uniform(-1, 2), random.uniform(-1, 2)), [shape(random)]),
+    "softplus": lambda random: (Softplus(random.uniform(0.1, 4)), [shape(random)]),
     "matmul": matmul,
     "linear": linear,
     "conv2d": conv2d,

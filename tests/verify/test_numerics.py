@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.elementwise import Cast, Relu
+from taso_py.ops.table import DEFINED
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from verify import prove
 from verify.laws import Level
 from verify.numerics import classify
+from verify.witness import compute
 
 MATRICES = "rule a: float[..B,M,K], b: float[..B,K,N], c: float[..B,M,1]\n"
 VECTORS = "rule x: float[..B,M], y: float[..B,M], z: float[..B,M]\n"
@@ -202,3 +206,18 @@ def test_factors_that_are_too_many_to_tell_are_one_each() -> None:
         left, right = f"mul({left}, {one})", f"mul({right}, {other})"
     (rule,) = read_rules(f"rule {names} source {left} target {right}")
     assert classify(rule, Level.TERMS) is Numerics.RANGE
+
+
+FUNCTIONS = [
+    op for op in DEFINED.values() if op.is_elementwise and op.arity == (1, 1) and not (op.is_movement or op is Cast)
+]
+
+
+@pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.name)
+def test_a_function_that_rounds_is_not_just_a_sum_in_another_order(op: type[TensorOperator]) -> None:
+    written = f"rule x: float[M]\n source {op.name}(x)\n target mul(x, constant{{value=3.0, dtype=float}})\n"
+    x = torch.linspace(0.1, 9.0, 4096)
+    single, double = (compute(op(), [x.to(dtype)]).double() for dtype in (torch.float32, torch.float64))
+    found = classify(read_rules(written)[0], Level.TERMS)
+    assert found >= Numerics.REASSOCIATE or not bool((single != double).any())
+    assert (found is Numerics.REORDER) == (op is Relu)

@@ -9,7 +9,29 @@ from taso_py.backend.onnx.writer import OnnxValue, Writer, overflows
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
+    Mish,
+    Mul,
+    Relu,
+    Rsqrt,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 
 
 def _binary(name: str, of_booleans: str | None = None) -> Row:
@@ -48,6 +70,32 @@ def _gelu(w: Writer, op: Gelu, node: Node, operands: Sequence[OnnxValue]) -> Onn
     return w.op("Gelu", operands[0], approximate=op.approximate)
 
 
+def _hardtanh(w: Writer, op: Hardtanh, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    dtype = node.types[0].dtype
+    return w.op("Clip", operands[0], w.number(op.min_val, dtype), w.number(op.max_val, dtype))
+
+
+def _hardsigmoid(w: Writer, op: Hardsigmoid, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("HardSigmoid", operands[0], alpha=1 / 6, beta=0.5)
+
+
+def _leaky_relu(w: Writer, op: LeakyRelu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("LeakyRelu", operands[0], alpha=op.negative_slope)
+
+
+def _elu(w: Writer, op: Elu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    result = w.op("Elu", operands[0], alpha=op.alpha)
+    return result if op.scale == 1 else w.op("Mul", result, w.number(op.scale, node.types[0].dtype))
+
+
+def _softplus(w: Writer, op: Softplus, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    (x,), dtype = operands, node.types[0].dtype
+    if op.beta == 1:
+        return w.op("Softplus", x)
+    beta = w.number(op.beta, dtype)
+    return w.op("Div", w.op("Softplus", w.op("Mul", x, beta)), beta)
+
+
 def _cast(w: Writer, op: Cast, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return w.cast(operands[0], op.dtype)
 
@@ -66,6 +114,13 @@ ROWS: Mapping[type[Operator], Row] = {
     Rsqrt: _rsqrt,
     Silu: _silu,
     Gelu: _gelu,
+    Hardtanh: _hardtanh,
+    Hardsigmoid: _hardsigmoid,
+    Hardswish: _unary("HardSwish"),
+    LeakyRelu: _leaky_relu,
+    Elu: _elu,
+    Softplus: _softplus,
+    Mish: _unary("Mish"),
     Cast: _cast,
 }
 """By the class of the operator."""

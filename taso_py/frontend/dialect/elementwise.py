@@ -16,7 +16,29 @@ from taso_py.frontend.call import Call, NotInDialectError, Result, apply
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
-from taso_py.ops.elementwise import Add, Cast, Div, Erf, Exp, Gelu, Mul, Relu, Rsqrt, Sigmoid, Silu, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import (
+    Add,
+    Cast,
+    Div,
+    Elu,
+    Erf,
+    Exp,
+    Gelu,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
+    Mish,
+    Mul,
+    Relu,
+    Rsqrt,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Sqrt,
+    Sub,
+    Tanh,
+)
 
 
 def promoted(operand: Value | float, dtype: DType) -> Value:
@@ -56,6 +78,35 @@ def _unary(op: Operator) -> Callable[[Call], Result]:
 
 def _gelu(call: Call) -> Result:
     return apply(Gelu(call["approximate"]), call.value("self"))
+
+
+def _clamped(least: str, most: str) -> Callable[[Call], Result]:
+    """A call with limits, which are numbers, by the names of its arguments."""
+
+    def row(call: Call) -> Result:
+        return apply(Hardtanh(call.number(least), call.number(most)), call.value("self"))
+
+    return row
+
+
+def _leaky_relu(call: Call) -> Result:
+    return apply(LeakyRelu(call.number("negative_slope")), call.value("self"))
+
+
+def _elu(call: Call) -> Result:
+    call.require(call["input_scale"] == 1)
+    return apply(Elu(call.number("alpha"), call.number("scale")), call.value("self"))
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+"""As PyTorch has them (Klambauer et al. 2017)."""
+
+
+def _softplus(call: Call) -> Result:
+    """PyTorch's kernel gives ``x`` itself beyond a threshold: in double precision that is not what rounding gives."""
+    x = call.value("self")
+    call.require(call["threshold"] == 20 and x.type.dtype is not DType.F64)
+    return apply(Softplus(call.number("beta")), x)
 
 
 def _neg(call: Call) -> Result:
@@ -132,6 +183,16 @@ ROWS: Mapping[str, Callable[[Call], Result]] = {
     "aten.rsqrt.default": _unary(Rsqrt()),
     "aten.silu.default": _unary(Silu()),
     "aten.gelu.default": _gelu,
+    "aten.hardtanh.default": _clamped("min_val", "max_val"),
+    "aten.clamp.default": _clamped("min", "max"),
+    "aten.relu6.default": _unary(Hardtanh(0.0, 6.0)),
+    "aten.hardsigmoid.default": _unary(Hardsigmoid()),
+    "aten.hardswish.default": _unary(Hardswish()),
+    "aten.leaky_relu.default": _leaky_relu,
+    "aten.elu.default": _elu,
+    "aten.selu.default": _unary(Elu(_SELU_ALPHA, _SELU_SCALE)),
+    "aten.softplus.default": _softplus,
+    "aten.mish.default": _unary(Mish()),
     "aten.neg.default": _neg,
     "aten.reciprocal.default": _reciprocal,
     "aten.square.default": _square,

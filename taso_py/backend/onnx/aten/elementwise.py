@@ -99,10 +99,6 @@ def _softplus(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Where", w.op("Greater", scaled, w.number(threshold, dtype)), x, soft)
 
 
-def _mish(w: Writer, call: OpaqueCall) -> OnnxValue:
-    return w.op("Mish", call.operand().onnx)
-
-
 def _log_sigmoid(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Neg", w.op("Softplus", w.op("Neg", call.operand().onnx)))
 
@@ -291,24 +287,16 @@ def _each(*names: str, row: OpaqueRow) -> Mapping[str, OpaqueRow]:
     return {f"aten.{name}": row for name in names}
 
 
-_SIXTH = 1 / 6
 ROWS: Mapping[str, OpaqueRow] = {
-    "aten.hardswish.default": _function("HardSwish"),
-    "aten.hardsigmoid.default": _function("HardSigmoid", alpha=_SIXTH, beta=0.5),
     "aten.hardtanh.default": _clamped("min_val", "max_val"),
     **_each("clamp.default", "clamp.Tensor", row=_clamped("min", "max")),
     **_each("clamp_min.default", "clamp_min.Tensor", row=_clamped("min")),
     **_each("clamp_max.default", "clamp_max.Tensor", row=_clamped(None, "max")),
-    "aten.leaky_relu.default": _scaled("LeakyRelu", alpha="negative_slope"),
     "aten.elu.default": _elu,
     "aten.celu.default": _scaled("Celu", alpha="alpha"),
     "aten.softplus.default": _softplus,
-    "aten.mish.default": _mish,
     "aten.log_sigmoid.default": _log_sigmoid,
     "aten.relu.default": _function("Relu"),
-    "aten.relu6.default": lambda w, call: w.op(
-        "Clip", call.operand().onnx, w.number(0.0, call.types[0].dtype), w.number(6.0, call.types[0].dtype)
-    ),
     "aten.glu.default": _glu,
     **_each("prelu.default", "_prelu_kernel.default", row=_prelu),
     **{

@@ -37,8 +37,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch numpy onnxruntime rich",
     ),
     "taso_py/fuzz": (
-        "arguments executors ir ops rules search kernels cost backend frontend engines runtime",
-        "verify torch hypothesis rich",
+        "arguments executors ir ops rules search kernels cost backend frontend engines progress runtime",
+        "verify torch hypothesis",
     ),
     "taso_py/runtime/emit.py": ("ir backend frontend runtime", "torch onnxruntime"),
     "taso_py/runtime/zoo": ("backend ir runtime", "torch torchvision timm transformers"),

@@ -152,6 +152,12 @@ class FrozenModule(fx.GraphModule):
                 raise FrozenError(NO_CAST)
         return super()._apply(fn, recurse)
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it calls kernels, which hold weights that are packed for this machine."""
+        codegen = self.graph._codegen  # pyright: ignore[reportPrivateUsage]
+        return isinstance(codegen, FrozenCodeGen) and codegen.has_kernels
+
     def __reduce__(self) -> NoReturn:
         raise FrozenError(NO_PICKLE)
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from taso_py.backend.contract import random_state_kept
+from taso_py.backend.frozen import FrozenModule
 from taso_py.backend.tensors import unsupported
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.source import place_in_model
@@ -29,8 +30,15 @@ def check_tensors(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     """Makes sure that what a model is given and what it holds are tensors that a graph has a form for.
 
     Raises:
-        ImportRefusal: one is sparse, nested, packed or quantized.
+        ImportRefusal: one is sparse, nested, packed or quantized; or a part of the model has packed its weights.
     """
+    for path, part in module.named_modules():
+        if isinstance(part, FrozenModule) and part.has_kernels:
+            what = f"the model's {path}" if path else "the model"
+            raise ImportRefusal(
+                f"{what} is the result of an optimization, with weights packed for its kernels; optimize the module "
+                "that it was made of"
+            )
     for leaf in pytree.tree_leaves((args, kwargs)):
         if (problem := unsupported(leaf)) is not None:
             raise ImportRefusal(f"an example input is {problem}")

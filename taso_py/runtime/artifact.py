@@ -45,7 +45,7 @@ from taso_py.runtime.resize import OpenInputs
 from taso_py.runtime.warmup import Sizes, warm
 
 _log = logging.getLogger(__name__)
-VERSION = 4
+VERSION = 5
 """Of the form of ``plan.json``."""
 
 

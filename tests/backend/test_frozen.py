@@ -18,6 +18,7 @@ from taso_py.backend.frozen import FrozenError, FrozenRunner, GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
+from taso_py.frontend.errors import ImportRefusal
 from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import TILES
 from tests.round_trips import Model
@@ -54,6 +55,15 @@ def test_without_an_argument_that_requires_gradients_nothing_does(frozen: Callab
     assert not frozen(X).requires_grad
     assert torch.equal(frozen(X), wanted)
     assert torch.is_grad_enabled()
+
+
+def test_a_result_with_kernels_is_not_imported_again() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    made, plainly = planned(model, X), plain(model, X)
+    for whole, name in ((made, "the model"), (nn.Sequential(nn.Tanh(), made), "the model's 1")):
+        with pytest.raises(ImportRefusal, match=f"^{name} is the result of an optimization.*that it was made of$"):
+            import_module(whole, (X,))
+    assert torch.equal(plain(plainly, X)(X), plainly(X))
 
 
 ASKS: dict[str, Callable[[Callable[..., Any]], object]] = {

@@ -92,11 +92,11 @@ def test_what_is_loaded_in_inference_mode_can_be_called_outside_of_it(tmp_path: 
         ("plan.json", b"{", "holds no saved result"),
         (
             "plan.json",
-            b'{"version": 4, "runtime": "warp", "model": "model.pt2", "files": {}}',
+            b'{"version": 5, "runtime": "warp", "model": "model.pt2", "files": {}}',
             "unknown runtime 'warp'",
         ),
         ("plan.json", b'{"version": 3, "runtime": "eager", "model": "model.pt2"}', "optimize the model again"),
-        ("plan.json", b'{"version": 4, "runtime": "eager", "model": "model.pt2"}', "holds no saved result"),
+        ("plan.json", b'{"version": 5, "runtime": "eager", "model": "model.pt2"}', "holds no saved result"),
         ("model.pt2", b"PK damaged", "cannot be read"),
     ],
 )

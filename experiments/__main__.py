@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from experiments.catalogue import EXPERIMENTS
 from experiments.harness import Experiment, Row, Settings
+from experiments.markdown import write_text
 from experiments.page import write_page
 from experiments.running import Outcome, conduct, kept
 from experiments.table import cell, columns, is_text
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     until = None if parsed.minutes is None else time.monotonic() + 60 * parsed.minutes
     try:
         if parsed.name == "page":
-            print(write_page(out, EXPERIMENTS.values()))
+            _write(out)
             return 0
         resolve_device(parsed.device)
         chosen = [EXPERIMENTS[parsed.name]] if parsed.name != "all" else _all(parsed.device)
@@ -91,7 +92,7 @@ def _all(device: str) -> Sequence[Experiment]:
 
 
 def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until: float | None) -> int:
-    """Runs experiments, one after the other, and writes the page of all that is there."""
+    """Runs experiments, one after the other, and writes the pages of all that is there."""
     outcomes = {e.name: Outcome(e.parts(settings)) if again else kept(e, settings) for e in chosen}
     total = sum(len(outcome.parts) for outcome in outcomes.values())
     try:
@@ -109,14 +110,19 @@ def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until
                     _show(experiment, rows)
             bar.update(total - bar.n)
     finally:
-        page = write_page(settings.out, EXPERIMENTS.values())
-    print(page)
+        _write(settings.out)
     for name, outcome in outcomes.items():
         for part, reason in outcome.failures.items():
             print(f"experiments: {name}: {part} failed: {reason}", file=sys.stderr)
         if outcome.missing:
             print(f"experiments: {name}: {len(outcome.missing)} parts are still to be run", file=sys.stderr)
     return 0 if all(outcome.is_complete for outcome in outcomes.values()) else INCOMPLETE
+
+
+def _write(folder: Path) -> None:
+    """Write the page and the text of all results in a folder, and print where they are."""
+    print(write_page(folder, EXPERIMENTS.values()))
+    print(write_text(folder, EXPERIMENTS.values()))
 
 
 def _turns(

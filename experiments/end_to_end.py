@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
+from experiments.headline import certain, geometric_mean, ratios_in_words
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
@@ -172,15 +172,29 @@ def _summarized(rows: Sequence[Row]) -> Sequence[Row]:
 def _summary(batch: str, rows: Sequence[Row]) -> Row:
     """The geometric means, and how many models gain surely."""
     names = (KERNELS, TEMPLATES, *OURS, *BASELINES["cuda"], "auto/best_other", "ours/kernels", "ours/templates")
-    means = {name: _mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
-    gained = sum(row["auto/best_other_low"] > 1 for row in rows)
-    lost = sum(row["auto/best_other_high"] < 1 for row in rows)
+    means = {name: geometric_mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
+    gained, lost = certain(rows, "auto/best_other")
     note = f"of {len(rows)}, {gained} surely faster than the best of the others, {lost} surely slower"
     return {"model": f"{MEAN}@{batch}" if batch else MEAN, **means, "note": note}
 
 
-def _mean(ratios: Sequence[float]) -> float:
-    return exp(sum(map(log, ratios)) / len(ratios))
+def _headline(rows: Sequence[Row]) -> Sequence[str]:
+    """A sentence for each batch."""
+    models = [row for row in rows if not row["model"].startswith(MEAN)]
+    return [
+        _batch_in_words(batch, [row for row in models if _batch(row) == batch])
+        for batch in dict.fromkeys(map(_batch, models))
+    ]
+
+
+def _batch_in_words(batch: str, rows: Sequence[Row]) -> str:
+    best = ratios_in_words(rows, "auto/best_other", than="the best of eager mode and the compilers")
+    eager = geometric_mean([row[row["auto_is"]] for row in rows])
+    kernels = geometric_mean([row[KERNELS] for row in rows])
+    return (
+        f"{f'batch {batch}' if batch else 'usual batch'}: {best}; over eager mode {eager:.3f}, of which kernels and "
+        f"memory formats alone {kernels:.3f}"
+    )
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
@@ -221,6 +235,7 @@ EXPERIMENT = Experiment(
     _measure,
     _plot,
     arrange=_summarized,
+    headline=_headline,
     apart=True,
     is_long=True,
 )

@@ -31,6 +31,7 @@ from experiments.contest import HEATS, Make, contest
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
+from experiments.headline import ratios_in_words
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import Program, fold
 from taso_py.engines.engine import EngineUnavailableError
@@ -175,6 +176,12 @@ def _loaded(folder: Path, name: str, seed: int) -> Call:
     return _source(name, seed).call_of(taso_py.load(folder))
 
 
+def _headline(rows: Sequence[Row]) -> Sequence[str]:
+    compared = [row for row in rows if "ours/others" in row]
+    than = f"the best of eager mode, Inductor and {' and '.join(SESSIONS)} without rules"
+    return [ratios_in_words(compared, "ours/others", than=than)] if compared else []
+
+
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     ways = [f"{engine} {way}" for engine in SESSIONS for way in (EXPORTED, LOWERED, RULES)]
     grouped_bars(figure, rows, [*ways, INDUCTOR], "speed over PyTorch eager (medians, 95% intervals)")
@@ -224,6 +231,7 @@ EXPERIMENT = Experiment(
     lambda settings: settings.choose(QUICK, MODELS),
     _measure,
     _plot,
+    headline=_headline,
     drawn=[f"rules of {engine}" for engine in SESSIONS],
     apart=True,
     on_device=False,

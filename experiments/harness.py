@@ -50,6 +50,8 @@ class Experiment:
     """Draws the rows of all parts; readable in black and white."""
     arrange: Callable[[Sequence[Row]], Sequence[Row]] = list
     """Puts the rows of all parts in order, and adds what sums them up."""
+    headline: Callable[[Sequence[Row]], Sequence[str]] = lambda _: ()
+    """Sums up the rows of all parts in sentences, without a capital or a full stop."""
     drawn: Collection[str] = ()
     """The columns that the figure is for; the file has them, the table that people read has not."""
     apart: bool = False

@@ -69,15 +69,25 @@ class Section:
     def circumstances(self) -> list[str]:
         """When, of what, and for how long it was run."""
         facts = self.facts
-        found = [
-            *(facts[name] for name in ("date",) if name in facts),
-            *(["quick"] if facts.get("quick") else []),
+        return [
+            *([facts["date"]] if "date" in facts else []),
             *([f"commit {facts['commit']}"] if "commit" in facts else []),
-            *([f"seed {facts['seed']}"] if "seed" in facts else []),
+            *self.effort,
         ]
-        if facts.get("cpu_s"):
-            found.append(f"{facts['wall_s']:.0f} s by the clock, {facts['cpu_s']:.0f} s of processor time")
-        return found
+
+    @property
+    def effort(self) -> list[str]:
+        """Whether it was a quick run, its seed, and how long it took."""
+        facts = self.facts
+        return [
+            *(["quick"] if facts.get("quick") else []),
+            *([f"seed {facts['seed']}"] if "seed" in facts else []),
+            *(
+                [f"{facts['wall_s']:.0f} s by the clock, {facts['cpu_s']:.0f} s of processor time"]
+                if facts.get("cpu_s")
+                else []
+            ),
+        ]
 
     @property
     def reading(self) -> Markup:
@@ -126,10 +136,7 @@ def render(folder: Path, experiments: Iterable[Experiment]) -> str:
     Raises:
         PageError: there are no results in it.
     """
-    sections = [_section(folder, experiment) for experiment in experiments]
-    shown = [section for section in sections if section.facts or section.problem]
-    if not shown:
-        raise PageError(f"there are no results in {folder}; run an experiment first")
+    shown, absent = read_sections(folder, experiments)
     environments = [section.facts["environment"] for section in shown if "environment" in section.facts]
     house = templates()
     own = FileSystemLoader(Path(__file__).parent)
@@ -139,7 +146,7 @@ def render(folder: Path, experiments: Iterable[Experiment]) -> str:
         .get_template("page.html")
         .render(
             sections=shown,
-            absent=[section.experiment.name for section in sections if section not in shown],
+            absent=absent,
             environment=max(environments, key=environments.count, default={}),
             complete=sum(section.state == "complete" for section in shown),
             failures=sum(len(section.failures) for section in shown),
@@ -148,6 +155,19 @@ def render(folder: Path, experiments: Iterable[Experiment]) -> str:
             wall_s=sum(section.facts.get("wall_s", 0.0) for section in shown),
         )
     )
+
+
+def read_sections(folder: Path, experiments: Iterable[Experiment]) -> tuple[list[Section], list[str]]:
+    """Return the experiments of which a folder has results, and the names of the others.
+
+    Raises:
+        PageError: there are no results in the folder.
+    """
+    sections = [_section(folder, experiment) for experiment in experiments]
+    shown = [section for section in sections if section.facts or section.problem]
+    if not shown:
+        raise PageError(f"there are no results in {folder}; run an experiment first")
+    return shown, [section.experiment.name for section in sections if section not in shown]
 
 
 def _section(folder: Path, experiment: Experiment) -> Section:

@@ -1,0 +1,50 @@
+"""Sentences that sum up a table of ratios: the geometric mean, the largest, the smallest, and how many are certain.
+
+Invariant: a sentence counts every row that it is given, losses like gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+
+from experiments.harness import Row
+from experiments.table import cell
+
+LARGEST = 3
+"""How many of the largest ratios are named."""
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean of positive ratios."""
+    return exp(sum(map(log, ratios)) / len(ratios))
+
+
+def certain(rows: Sequence[Row], ratio: str) -> tuple[int, int]:
+    """Return how many intervals of a ratio lie wholly above 1, and how many wholly below."""
+    return sum(row[f"{ratio}_low"] > 1 for row in rows), sum(row[f"{ratio}_high"] < 1 for row in rows)
+
+
+def ratios_in_words(rows: Sequence[Row], ratio: str, *, than: str) -> str:
+    """Return one sentence on how much faster models run.
+
+    Args:
+        rows: one a model, at least one.
+        ratio: the column with the speed-up; its interval stands beside it.
+        than: the names of what the models are compared with.
+    """
+    gained, lost = certain(rows, ratio)
+    ordered = sorted(rows, key=lambda row: row[ratio], reverse=True)
+    mean = geometric_mean([row[ratio] for row in rows])
+    largest = ", ".join(_named(row, ratio) for row in ordered[:LARGEST])
+    rest = f"; smallest: {_named(ordered[-1], ratio)}" if len(ordered) > LARGEST else ""
+    count = f"{len(rows)} models" if len(rows) > 1 else "1 model"
+    return (
+        f"geometric mean of {count}: {mean:.3f} times as fast as {than}; {gained} certainly faster, {lost} certainly "
+        f"slower; largest: {largest}{rest}"
+    )
+
+
+def _named(row: Row, ratio: str) -> str:
+    value, interval = cell(row, ratio)
+    return f"{row['model']} {value}" + (f" ({interval})" if interval else "")

@@ -107,9 +107,8 @@ def _provenance(folder: Path, section: Section) -> Iterator[str]:
         driver = environment.get("driver")
         yield f"Versions: PyTorch {environment['torch_version']}" + (f", driver {driver}" if driver else "")
     yield f"Run: {', '.join([section.state, *section.effort])}"
-    yield f"Files: [{section.experiment.name}.csv]({section.experiment.name}.csv), " + (
-        f"[{section.experiment.name}.json]({section.experiment.name}.json)"
-    )
+    files = [f"{section.experiment.name}.{suffix}" for suffix in ("csv", "json")]
+    yield f"Files: {', '.join(f'[{file}]({file})' for file in files if (folder / file).exists())}"
 
 
 def _machine(section: Section) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from experiments.catalogue import EXPERIMENTS
 from experiments.headline import ratios_in_words
 from experiments.markdown import RESULTS_TEXT, SOAK, render_text, write_text
-from experiments.page import PageError
+from experiments.page import PageError, write_page
 from tests.experiments.examples import experiment
 from tests.experiments.test_page import results
 
@@ -94,6 +95,27 @@ def test_soak_results_are_linked(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     text = render_text(tmp_path, [experiment("a")])
     assert "[samples](soak.csv), [circumstances](soak.json), [memory over time](soak.png)." in text
+
+
+def broken(text: str, folder: Path) -> list[str]:
+    """The links of a text that lead nowhere from a folder."""
+    links: list[str] = re.findall(r"\]\(([^)#:]+)\)", text)
+    return [link for link in links if not (folder / link).exists()]
+
+
+def test_links_resolve_without_a_table_or_figure(tmp_path: Path) -> None:
+    write_page(results(tmp_path, failures={"a": "nothing works"}), [experiment("a")])
+    text = render_text(tmp_path, [experiment("a")])
+    for suffix in ("csv", "png"):
+        (tmp_path / f"example.{suffix}").unlink()
+    assert broken(text, tmp_path) == ["example.csv", "example.png"]
+    assert broken(render_text(tmp_path, [experiment("a")]), tmp_path) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "lessons.md", *(f"results/{f.name}/{RESULTS_TEXT}" for f in COMMITTED)])
+def test_links_of_committed_texts_resolve(page: str) -> None:
+    path = ROOT / "experiments" / page
+    assert broken(path.read_text(encoding="utf-8"), path.parent) == []
 
 
 def test_a_folder_without_results_has_no_text(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ SHARED = {
     "examples.md": "examples/README.md",
     "prover.md": "verify/README.md",
     "substitutions.md": "substitutions/README.md",
+    "experiments.md": "experiments/README.md",
+    "lessons.md": "experiments/lessons.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }

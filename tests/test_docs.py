@@ -38,6 +38,8 @@ PAGES = [
     "README.md",
     "CONTRIBUTING.md",
     "examples/README.md",
+    "experiments/README.md",
+    "experiments/lessons.md",
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
 QUICK = {"optimize": ["--time-limit", "1", "--race-seconds", "0.2"], "profile": ["--seconds", "0.1"]}

@@ -32,9 +32,7 @@ def test_every_module_with_an_experiment_is_listed_once_by_its_name() -> None:
 def test_list_agrees_with_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = [tuple(line.split(maxsplit=1)) for line in capsys.readouterr().out.splitlines()]
-    table = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", README, re.MULTILINE)
-    assert listed == [(name, question) for name, question, _ in table]
-    assert [reading for *_, reading in table] == [experiment.reading for experiment in EXPERIMENTS.values()]
+    assert listed == re.findall(r"^\| `(\w+)` \| (.+) \|$", README, re.MULTILINE)
 
 
 def test_questions_are_questions_and_parts_have_names_of_their_own() -> None:

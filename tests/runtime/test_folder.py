@@ -92,7 +92,7 @@ def test_runs_that_save_to_one_folder_at_once_wait_for_each_other(
         each.join()
     winner = int((tmp_path / "trace.rules").read_text().removeprefix("trace "))
     assert torch.equal(load(tmp_path)(X), TWO[winner](X))
-    assert added[-1]
+    assert any(added)
     assert (tmp_path / "report.html").read_text() == f"page {winner}"
 
 

@@ -166,11 +166,14 @@ def test_a_row_counts_the_graphs_that_run_a_result(monkeypatch: pytest.MonkeyPat
 
 def test_growth_is_that_of_the_last_quarter_over_the_second() -> None:
     def rows(*sizes: float) -> list[dict[str, float]]:
-        return [{"resident_mib": size} for size in sizes]
+        return [{"resident_mib": size, "captured": 8 * place} for place, size in enumerate(sizes)]
 
     assert soak.growth(rows(50, 60, 100, 100, 110, 115, 120, 120)) == pytest.approx(0.2)
     assert soak.growth(rows(50, 100, 100, 100)) == 0.0
     assert soak.growth(rows(70)) == 0.0
+    steady = rows(50, 60, 100, 100, 104, 104, 108, 108)  # eight graphs a row, for a quarter of a MiB each
+    assert soak.growth(steady, 0.25) == pytest.approx(0.0)
+    assert soak.growth(steady, 0.1) > 0.04
 
 
 def test_memory_is_that_of_the_process() -> None:

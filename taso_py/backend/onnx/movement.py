@@ -15,7 +15,8 @@ from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permu
 
 
 def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    return w.op("Concat", *operands, axis=op.axis)
+    # Counted from the front: ONNX Runtime keeps its own layout of images only across ``axis=1`` (1.31).
+    return w.op("Concat", *operands, axis=node.types[0].rank + op.axis)
 
 
 def _slice(w: Writer, op: Slice, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:

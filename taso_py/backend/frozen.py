@@ -36,6 +36,10 @@ NO_GRADIENTS = (
     "an optimized module is frozen and has no gradients; call the original module where an argument requires "
     "gradients, or detach the argument"
 )
+NO_TRACE = (
+    "torch.jit.trace has no form for an optimized module, whose kernels hold weights packed for this machine; save it "
+    "with optimize(..., output=FOLDER), or export it with torch.export"
+)
 NO_CAST = (
     "an optimized module is for one element type and device, which its kernels' weights are packed for; optimize the "
     "model cast or moved instead"
@@ -151,6 +155,12 @@ class FrozenModule(fx.GraphModule):
             if (found.dtype, found.device) != (empty.dtype, empty.device):
                 raise FrozenError(NO_CAST)
         return super()._apply(fn, recurse)
+
+    def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What ``torch.jit.trace`` calls in place of ``forward``; it has no form for packed weights."""
+        if self.has_kernels:
+            raise FrozenError(NO_TRACE)
+        return super()._slow_forward(*args, **kwargs)
 
     @property
     def has_kernels(self) -> bool:

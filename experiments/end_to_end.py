@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
-from experiments.headline import certain, geometric_mean, ratios_in_words
+from experiments.headline import certain, ratios_in_words
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build

@@ -23,8 +23,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 import taso_py
 from experiments.contest import HEATS, Make, contest
@@ -33,7 +31,8 @@ from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
 from experiments.headline import ratios_in_words
 from experiments.ways import ORIGINAL, interval
-from taso_py.backend import Program, fold
+from taso_py.backend import fold
+from taso_py.backend.tensors import tensors_in
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
 from taso_py.engines.table import ENGINES
@@ -112,15 +111,17 @@ def _made(
     makes: dict[str, Make] = {ORIGINAL: partial(_eager, name, settings.seed)}
     results: dict[str, Optimized] = {}
     missing: list[str] = []
+    exported = cache(lambda: _engine(SESSIONS[0]).exported(source.callable(), source.args, source.kwargs))
     for engine in SESSIONS:
-        for way, write in ((EXPORTED, _exported), (LOWERED, _lowered)):
+        lowered = partial(_engine(engine).model_of, program.graph, program.weights)
+        for way, write in ((EXPORTED, exported), (LOWERED, lowered)):
             path = folder / f"{engine}_{way}"
             try:
-                model = write(engine, source, program)
+                model: OnnxModel = write()
             except EngineUnavailableError as error:
                 missing.append(f"{engine} {way}: {error}")
                 continue
-            path.write_bytes(model.content if isinstance(model.content, bytes) else model.content.read_bytes())
+            path.write_bytes(model.as_bytes)
             makes[f"{engine} {way}"] = partial(_session, engine, path, model.inputs, name, settings.seed)
         chosen = replace(options, runtime=engine)
         try:
@@ -137,14 +138,6 @@ def _engine(name: str) -> SessionEngine:
     engine = ENGINES[name]
     assert isinstance(engine, SessionEngine), "all that take whole graphs are"
     return engine
-
-
-def _exported(engine: str, source: Source, _: Program) -> OnnxModel:
-    return _engine(engine).exported(source.callable(), source.args, source.kwargs)
-
-
-def _lowered(engine: str, _: Source, program: Program) -> OnnxModel:
-    return _engine(engine).model_of(program.graph, program.weights)
 
 
 @cache
@@ -168,7 +161,7 @@ def _compiled(name: str, seed: int) -> Call:
 def _session(engine: str, path: Path, inputs: tuple[str, ...], name: str, seed: int) -> Call:
     source = _source(name, seed)
     session = _engine(engine).compile(OnnxModel(path.read_bytes(), inputs))
-    tensors = [leaf for leaf in pytree.tree_leaves((source.args, source.kwargs)) if isinstance(leaf, Tensor)]
+    tensors = tensors_in(source.args, source.kwargs)
     return lambda: session(*tensors)
 
 

@@ -6,18 +6,13 @@ Invariant: a sentence counts every row that it is given, losses like gains.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, log
+from statistics import geometric_mean
 
 from experiments.harness import Row
 from experiments.table import cell
 
 LARGEST = 3
 """How many of the largest ratios are named."""
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean of positive ratios."""
-    return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def certain(rows: Sequence[Row], ratio: str) -> tuple[int, int]:

@@ -425,16 +425,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         patch.object(Ratio, "faster", True),
     ):
         found = soak(60 * parsed.minutes, parsed.threads, parsed.seed, tell)
+    write_csv(out / "soak.csv", found.rows)
+    draw(out / "soak.png", found.rows)
     lost_mib = 0.0
     if not is_short:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
             lost_mib = fresh.submit(lost_by_compiling, COMPILED).result()
     more, beyond = growth(found.rows), growth(found.rows, lost_mib)
-    write_csv(out / "soak.csv", found.rows)
     facts |= {**found.rows[-1], "lost_by_compiling_mib": lost_mib, "growth": more, "growth_beyond": beyond}
     facts |= {"interrupted": found.is_interrupted, "problems": found.failures}
     replace_file(out / "soak.json", json.dumps(facts, indent=2) + "\n")
-    draw(out / "soak.png", found.rows)
     own = f"{beyond:+.1%} but for the {lost_mib:.2f} MiB that torch.compile keeps of each graph"
     print(f"{found}; the last quarter took {more:+.1%}, {own}; see {out}", flush=True)
     for failure in dict.fromkeys(found.failures[:5]):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from taso_py.ir.errors import TasoError
 from taso_py.ir.operator import AttributeValue, Ref
@@ -49,6 +50,11 @@ NO_TENSOR = TensorType(DType.BOOL, (0,))
 
 class TensorError(TasoError):
     """A tensor or argument that the graph has no form for; the message names it."""
+
+
+def tensors_in(*trees: Any) -> list[Tensor]:
+    """The tensors among the leaves of nested arguments or results, in order."""
+    return [leaf for leaf in pytree.tree_leaves(trees) if isinstance(leaf, Tensor)]
 
 
 def ir_dtype(dtype: torch.dtype) -> DType:

@@ -213,10 +213,10 @@ class Latencies:
         known = self._known.get(key)
         if known is None:
             found = self.database.get(self._environment, *key)
-            if found is None and self.is_over and not self._is_required and self._measuring is not None:
-                self._left_out.add(key)
-                return otherwise
             if found is None:
+                if self._measuring is not None and self.is_over and not self._is_required:
+                    self._left_out.add(key)
+                    return otherwise
                 found, is_calm = self._measure(make, key, beside, otherwise)
                 if found is None:
                     known = self._known[key] = math.inf if self._measuring is None else otherwise
@@ -238,9 +238,9 @@ class Latencies:
         with self._stopwatch():
             return self._measuring.measured(call, budget_s)[0]
 
-    def is_kept(self, key: Key) -> bool:
-        """Whether something is known in the database."""
-        return self.database.get(self._environment, *key) is not None
+    def is_kept(self, *keys: Key) -> bool:
+        """Whether all of these are known in the database."""
+        return len(self.database.get_many(self._environment, keys)) == len(keys)
 
     def kept(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
         """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.

@@ -156,8 +156,10 @@ class Measuring:
             (good if is_good else poor).append(latency)
             if good and (is_long or _spread(good[-1]) <= WIDTH):
                 break
-            if attempt >= ATTEMPTS or self._is_late():
-                if good or self._is_late() or self._patience_s <= 0 or attempt == MOST_ATTEMPTS:
+            if self._is_late():
+                break
+            if attempt >= ATTEMPTS:
+                if good or self._patience_s <= 0 or attempt == MOST_ATTEMPTS:
                     break
                 self._wait()
             budget_s = max(MORE_S, budget_s, min(MOST_S, 2 * SAMPLES * latency.median_s))

@@ -113,8 +113,7 @@ class OnnxRuntime(SessionEngine):
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
     def _files(self, session: Session) -> Mapping[str, bytes]:
-        content = session.model.content
-        return {self.file: content if isinstance(content, bytes) else content.read_bytes()}
+        return {self.file: session.model.as_bytes}
 
 
 def session_options(threads: int) -> Any:

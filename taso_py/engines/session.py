@@ -25,7 +25,7 @@ from taso_py.backend import NO_PLAN, Plan, Program, build_around
 from taso_py.backend.build import COMPUTES
 from taso_py.backend.frozen import NO_PICKLE, FrozenError
 from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
-from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.ir.errors import first_line
@@ -45,6 +45,11 @@ class OnnxModel:
     """The ONNX model, or a file in an engine's own form."""
     inputs: tuple[str, ...]
     """The names of the graph's inputs in order; engines may drop those that nothing reads."""
+
+    @property
+    def as_bytes(self) -> bytes:
+        """The content, read where it is in a file."""
+        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
 
 class Session(nn.Module, ABC):
@@ -269,8 +274,7 @@ class SessionEngine(Engine):
         structure = pytree.tree_structure(module(*args, **kwargs))
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            return pytree.tree_unflatten(list(session(*tensors)), structure)
+            return pytree.tree_unflatten(list(session(*tensors_in(args, kwargs))), structure)
 
         return run
 

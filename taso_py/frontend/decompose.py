@@ -33,7 +33,9 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
     Where an operator is called that was not prepared, which its table of dispatched calls shows, the program is taken
     apart again with that one prepared too.
     """
-    while _IS_KNOWN:
+    if not _IS_KNOWN:
+        return exported.run_decompositions(dict(table))
+    while True:
         kept = {*table, *_met, *filter(_utils._is_preservable_cia_op, _called(exported.graph_module))}
         others = _composites() - kept
         for dispatched in map(_dispatched, others):
@@ -47,7 +49,6 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
         else:
             if not _note_met(others):
                 return functional
-    return exported.run_decompositions(dict(table))
 
 
 def _note_met(operators: Collection[OpOverload]) -> bool:

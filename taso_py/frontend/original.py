@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.contract import random_state_kept
+from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copied, equal
 from taso_py.frontend.source import place_in_model
@@ -124,7 +125,7 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         ImportRefusal: the call fails.
     """
     copied_args, copied_kwargs = _copied(args, kwargs)
-    leaves = [leaf for leaf in pytree.tree_leaves((copied_args, copied_kwargs)) if isinstance(leaf, Tensor)]
+    leaves = tensors_in(copied_args, copied_kwargs)
     # Nobody counts the versions of inference tensors.
     before = [copied(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
     with random_state_kept(), torch.no_grad():

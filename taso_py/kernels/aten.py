@@ -66,9 +66,9 @@ def _follows(node: Node) -> bool:
     if not is_formatted(node.value) or _is_either(node.value):
         return True
     # What may be either counts as dense.
-    is_joined = isinstance(node.op, Concat)
-    joins_dense = is_joined and not all(is_formatted(value) and not _is_either(value) for value in node.inputs)
-    return not (node.op.reads_formats or joins_dense)
+    if isinstance(node.op, Concat):
+        return all(is_formatted(value) and not _is_either(value) for value in node.inputs)
+    return not node.op.reads_formats
 
 
 def _is_either(value: Value) -> bool:

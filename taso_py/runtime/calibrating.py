@@ -61,7 +61,7 @@ def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
     def measured() -> tuple[float, float]:
         return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
-    if cost.latencies.is_over and not (cost.latencies.is_kept(TOGETHER) and cost.latencies.is_kept(APART)):
+    if cost.latencies.is_over and not cost.latencies.is_kept(TOGETHER, APART):
         return
     try:
         found = cost.latencies.kept((TOGETHER, APART), measured)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.tensors import tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
@@ -128,7 +128,7 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
         return
     try:
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_in(args, kwargs)
         names = [argument.name for argument in session.get_inputs()]
         given = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
         found = [torch.as_tensor(array) for array in session.run(None, given)]

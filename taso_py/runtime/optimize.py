@@ -330,12 +330,7 @@ class _Job:
         return self.options.cache and self.trace is None
 
     def _cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
-        """The latencies of what engines with equal prices can use, measured for as long as the effort allows."""
-        cost = self._unlimited_cost(program, engines, database)
-        cost.latencies.limit_s = self.options.limited.measure_s
-        return cost
-
-    def _unlimited_cost(self, program: Program, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
+        """The latencies of what engines with equal prices can use."""
         weight_bytes, progress = stored_bytes(program.weights.values()), self.options.progress
         if isinstance(engines[0], SessionEngine):
             return session_cost(engines[0], program.graph, database, progress=progress)
@@ -353,6 +348,7 @@ class _Job:
     def _search(self, program: Program, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
         """What a search finds and what won last, or what the trace leads to that was given."""
         what = "its operators, one by one, on this machine"
+        cost.latencies.limit_s = self.options.limited.measure_s
         with self.phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(program.graph)
             calibrate(cost, engine)

@@ -44,23 +44,17 @@ def promoted(*arguments: Any) -> DType:
     return ir_dtype(found.dtype)
 
 
-def _function(name: str, **attributes: Any) -> OpaqueRow:
+def _function(name: str) -> OpaqueRow:
     """A function of one operand, computed in the element type of the result."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
-        return w.op(name, operand_as(w, call.operand(), call.types[0].dtype), **attributes)
+        return w.op(name, operand_as(w, call.operand(), call.types[0].dtype))
 
     return row
 
 
-def _scaled(name: str, **attributes: str) -> OpaqueRow:
-    """A function of one operand whose attributes are arguments of the call, by their names here and there."""
-
-    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
-        given = {theirs: float(call.arguments[ours]) for theirs, ours in attributes.items()}
-        return w.op(name, call.operand().onnx, **given)
-
-    return row
+def _celu(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return w.op("Celu", call.operand().onnx, alpha=float(call.arguments["alpha"]))
 
 
 def _rounded(name: str) -> OpaqueRow:
@@ -293,7 +287,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     **_each("clamp_min.default", "clamp_min.Tensor", row=_clamped("min")),
     **_each("clamp_max.default", "clamp_max.Tensor", row=_clamped(None, "max")),
     "aten.elu.default": _elu,
-    "aten.celu.default": _scaled("Celu", alpha="alpha"),
+    "aten.celu.default": _celu,
     "aten.softplus.default": _softplus,
     "aten.log_sigmoid.default": _log_sigmoid,
     "aten.relu.default": _function("Relu"),

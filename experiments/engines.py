@@ -41,7 +41,7 @@ from taso_py.runtime.optimize import optimize_source, read_rules
 from taso_py.runtime.replay import import_source
 from taso_py.runtime.result import Optimized, Options
 from taso_py.runtime.source import Source, load_source
-from taso_py.runtime.timing import Race
+from taso_py.runtime.timing import MIN_ROUNDS, Race
 
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
@@ -53,7 +53,7 @@ SESSIONS = ("onnxruntime", "openvino")
 EXPORTED, LOWERED, RULES = "exported", "lowered", "rules"
 OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
 """What users have without us."""
-SECONDS, QUICK_SECONDS, QUICK_HEATS = 35.0, 6.0, 3
+SECONDS, QUICK_SECONDS = 35.0, 6.0
 """How long ways are raced in all heats together."""
 SHOWN_RULES = 24
 """The rules that are drawn: those that are applied most often."""
@@ -65,7 +65,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = _source(name, settings.seed)
     with TemporaryDirectory() as folder, torch.no_grad():
         makes, results, missing = _made(name, source, settings, Path(folder))
-        seconds, heats = (QUICK_SECONDS, QUICK_HEATS) if settings.quick else (SECONDS, HEATS)
+        seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
         held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
     times = held.race.times

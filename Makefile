@@ -22,7 +22,7 @@ venv: $(STAMP) ## set up .venv with the pinned versions
 
 demo: $(STAMP) ## optimize a small recurrent network and write build/demo/report.html
 	$(BIN)/taso-py optimize zoo:nasrnn --output build/demo
-	@$(BIN)/python -m taso_py.runtime.zoo
+	@$(BIN)/python -m taso_py.models.zoo
 
 lint: $(STAMP) ## ruff check, ruff format --check, pyright
 	$(BIN)/ruff check
@@ -50,5 +50,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV); the first time takes some minutes"
 	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch torchvision
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dask,dev,docs,engines,experiments,generate,onnx,zoo]'
-	@$(BIN)/python -m taso_py.runtime.zoo
+	@$(BIN)/python -m taso_py.models.zoo
 	@touch $@

@@ -38,10 +38,10 @@ SHARED = {
 """Pages that are texts of the repository, by the name that they have on the site."""
 COMMANDS: dict[str, tuple[str, ...]] = {
     "taso_py.cli": tuple(module.__name__.rsplit(".", 1)[1] for module in cli.COMMANDS),
-    "taso_py.fuzz.__main__": ("",),
-    "verify.survey": ("",),
-    "verify.mutations": ("",),
-    "verify.weakest": ("",),
+    "fuzz.__main__": ("",),
+    "verify.audit.survey": ("",),
+    "verify.audit.mutations": ("",),
+    "verify.audit.weakest": ("",),
     "experiments.__main__": ("",),
 }
 """Modules with a ``main``, and their subcommands."""

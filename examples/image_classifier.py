@@ -18,7 +18,7 @@ import taso_py
 try:
     from torchvision.models.resnet import BasicBlock, ResNet
 except (ImportError, RuntimeError):  # not there, or made for another build of torch
-    sys.exit("torchvision does not import; this says what to install: python -m taso_py.runtime.zoo")
+    sys.exit("torchvision does not import; this says what to install: python -m taso_py.models.zoo")
 
 parser = argparse.ArgumentParser(description="Optimize a ResNet for images of one size.")
 parser.add_argument("--size", type=int, default=224, help="pixels in a row and in a column")

@@ -17,7 +17,7 @@ import taso_py
 try:
     from transformers import BertConfig, BertModel
 except (ImportError, RuntimeError):  # not there, or made for another build of torch
-    sys.exit("transformers does not import; this says what to install: python -m taso_py.runtime.zoo")
+    sys.exit("transformers does not import; this says what to install: python -m taso_py.models.zoo")
 
 parser = argparse.ArgumentParser(description="Optimize a BERT encoder for sequences of one length.")
 parser.add_argument("--layers", type=int, default=4)

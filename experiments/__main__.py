@@ -24,8 +24,8 @@ from experiments.page import write_page
 from experiments.running import Outcome, conduct, kept
 from experiments.table import cell, columns, is_text
 from taso_py.arguments import Parser
-from taso_py.cost.environment import resolve_device
 from taso_py.ir.errors import TasoError
+from taso_py.latency.environment import resolve_device
 
 RESULTS, TRIED = Path("experiments/results"), Path("build/experiments")
 """Where results go that are whole, and those of ``--quick``, each in a folder named after the device."""

@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 import torch
 
-from taso_py.cost.clock import CpuClock, Timer
-from taso_py.cost.idle import until_idle
 from taso_py.ir.errors import TasoError
-from taso_py.runtime.timing import Race, StopReason, race
+from taso_py.judging.timing import Race, StopReason, race
+from taso_py.latency.clock import CpuClock, Timer
+from taso_py.latency.idle import until_idle
 
 Make: TypeAlias = Callable[[], Callable[[], object]]
 """Builds what is called; it is sent to the process, so that it consists of functions of modules and of plain data."""

@@ -4,7 +4,7 @@ The small variant of every zoo model is searched with a budget drawn at random, 
 applied and kernels and memory formats chosen that would not pay, and many more than would. The result is saved, loaded
 again and compared with the original against float64, as is each rule where it was applied. A full run also optimizes
 each model in the usual way, where the result has to be faster, too. Besides there are random models, rewritten by
-random rules and computed by random kernels (:mod:`taso_py.fuzz`).
+random rules and computed by random kernels (:mod:`fuzz`).
 
 Invariant: a failure is a row, with what is wrong.
 """
@@ -23,23 +23,24 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
+from fuzz.campaign import BATCH, run_batch
+from fuzz.prices import InventedCost
 from taso_py.backend import build, fold, poison, retype
+from taso_py.checking.compare import Oracle, input_cases
+from taso_py.checking.regions import check_regions
 from taso_py.cost.choice import choose
-from taso_py.fuzz.campaign import BATCH, run_batch
-from taso_py.fuzz.prices import InventedCost
+from taso_py.driver.optimize import optimize_source
+from taso_py.driver.result import Options
+from taso_py.driver.searches import rules_for
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.check import Trials
 from taso_py.kernels.saved import dump
 from taso_py.kernels.tile import Cover, Formats
+from taso_py.models import zoo
+from taso_py.models.importing import import_source
+from taso_py.models.source import Source
 from taso_py.rules.database import read_database
-from taso_py.runtime import zoo
-from taso_py.runtime.artifact import deserialize, reimport, serialize
-from taso_py.runtime.compare import Oracle, input_cases
-from taso_py.runtime.optimize import optimize_source, read_rules
-from taso_py.runtime.regions import check_regions
-from taso_py.runtime.replay import import_source
-from taso_py.runtime.result import Options
-from taso_py.runtime.source import Source
+from taso_py.saving.artifact import deserialize, reimport, serialize
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
 
@@ -121,7 +122,7 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
 def _usual(source: Source, budget: int, settings: Settings) -> Row:
     """What comes of an optimization."""
     options = Options(budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed, cache=False)
-    report = optimize_source(source, options, read_rules(options)).report
+    report = optimize_source(source, options, rules_for(options)).report
     refused = [note for note in report.notes if note.startswith("refused")]
     return {
         "passed": report.comparison_passed and not refused,

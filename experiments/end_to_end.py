@@ -29,13 +29,14 @@ from experiments.headline import certain, ratios_in_words
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
+from taso_py.driver.optimize import optimize_source
+from taso_py.driver.result import Optimized, Options
+from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.inductor import WHOLE_MODULE_FORMS
 from taso_py.engines.table import prepare
-from taso_py.runtime.optimize import optimize_source, read_rules
-from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.source import Source, load_source
-from taso_py.runtime.timing import Race, race
+from taso_py.judging.timing import Race, race
+from taso_py.models.source import Source, load_source
 
 QUICK = ("squeezenet1_1",)
 FULL = (
@@ -96,7 +97,7 @@ def _made(source: Source, settings: Settings) -> _Made:
         EAGER: options,
         INDUCTOR: replace(options, runtime="inductor"),
     }
-    results = {way: optimize_source(source, chosen, read_rules(chosen)) for way, chosen in asked.items()}
+    results = {way: optimize_source(source, chosen, rules_for(chosen)) for way, chosen in asked.items()}
     runners: dict[str, Callable[..., Any]] = {ORIGINAL: source.callable(), KERNELS: _kernels(source)}
     runners |= {way: result.module for way, result in results.items()}
     prepared, missing = _baselines(source, settings)
@@ -104,7 +105,7 @@ def _made(source: Source, settings: Settings) -> _Made:
     if settings.device == "cuda":
         # Last, so that a capture that fails cannot be why a compiler does.
         chosen = replace(options, runtime=GRAPH)
-        results[REPLAYED] = optimize_source(source, chosen, read_rules(chosen))
+        results[REPLAYED] = optimize_source(source, chosen, rules_for(chosen))
         runners[REPLAYED] = results[REPLAYED].module
     calls = {way: source.call_of(runner) for way, runner in runners.items()}
     ours = {way: calls[way] for way in OURS if way in calls}

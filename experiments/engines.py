@@ -33,15 +33,16 @@ from experiments.headline import ratios_in_words
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import fold
 from taso_py.backend.tensors import tensors_in
+from taso_py.driver.optimize import optimize_source
+from taso_py.driver.result import Optimized, Options
+from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
-from taso_py.runtime.optimize import optimize_source, read_rules
-from taso_py.runtime.replay import import_source
-from taso_py.runtime.result import Optimized, Options
-from taso_py.runtime.source import Source, load_source
-from taso_py.runtime.timing import MIN_ROUNDS, Race
+from taso_py.judging.timing import MIN_ROUNDS, Race
+from taso_py.models.importing import import_source
+from taso_py.models.source import Source, load_source
 
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
@@ -125,7 +126,7 @@ def _made(
             makes[f"{engine} {way}"] = partial(_session, engine, path, model.inputs, name, settings.seed)
         chosen = replace(options, runtime=engine)
         try:
-            results[engine] = optimize_source(source, chosen, read_rules(chosen), folder / engine)
+            results[engine] = optimize_source(source, chosen, rules_for(chosen), folder / engine)
         except TasoError as error:
             missing.append(f"{engine} {RULES}: {error}")
             continue

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import STYLES
 from experiments.harness import Experiment, Row, Settings
-from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.types import DType, TensorType
+from taso_py.latency.database import LatencyDatabase
 from taso_py.ops.contraction import Conv2d
 
 SHAPES = ((128, 56, 1), (256, 56, 2), (256, 28, 1), (512, 28, 2), (512, 14, 1), (1024, 14, 2), (1024, 7, 1))

@@ -25,17 +25,17 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
 from experiments.ways import ORIGINAL
 from taso_py.backend.plan import NO_PLAN
-from taso_py.cost.clock import median_interval
-from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.roofline import Roofline, measure_roofline
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.table import prepare
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, is_running
 from taso_py.ir.types import DType
+from taso_py.judging.timing import race
+from taso_py.latency.clock import median_interval
+from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.roofline import Roofline, measure_roofline
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import value_bytes, work
-from taso_py.runtime.timing import race
 from taso_py.search.cost import is_stored
 
 QUICK = ("squeezenet1_1",)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
+from taso_py.checking.roundtrip import round_trip
 from taso_py.ir.errors import TasoError
-from taso_py.runtime import zoo
-from taso_py.runtime.roundtrip import round_trip
+from taso_py.models import zoo
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:

@@ -27,9 +27,9 @@ from matplotlib.figure import Figure
 from experiments.harness import Experiment, Row, Settings
 from experiments.table import write_csv
 from experiments.worker import LATE, Measured, Worker
-from taso_py.cost.environment import Environment
 from taso_py.files import replace_file
 from taso_py.ir.errors import first_line
+from taso_py.latency.environment import Environment
 
 mpl.use("agg")
 

@@ -31,10 +31,10 @@ from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.sets import VOCABULARIES
 from taso_py.generate.vocabulary import Family
+from taso_py.models.source import Source
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
-from taso_py.runtime.source import Source
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
 

@@ -20,10 +20,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from experiments.drawing import STYLES, name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from taso_py.runtime.optimize import read_rules
-from taso_py.runtime.result import Options
-from taso_py.runtime.searching import SEARCHES
+from taso_py.driver.result import Options
+from taso_py.driver.searches import rules_for
 from taso_py.search.result import Limits, Progress
+from taso_py.search.strategies import SEARCHES
 
 QUICK = ("nasrnn", "squeezenet1_1")
 FULL = (
@@ -57,7 +57,7 @@ def _rows(model: Subject, settings: Settings) -> Iterator[Row]:
 
 
 def _searched(model: Subject, strategy: str, limits: Limits) -> Row:
-    rules = read_rules(Options(search=strategy))
+    rules = rules_for(Options(search=strategy))
     started = time.process_time()
     steps: list[tuple[float, float]] = []
 

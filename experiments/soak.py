@@ -44,10 +44,10 @@ from experiments.harness import Settings
 from experiments.running import circumstances_of
 from experiments.table import write_csv
 from taso_py.arguments import Parser
+from taso_py.dynamo.backend import taso
 from taso_py.files import replace_file
 from taso_py.ir.errors import first_line
-from taso_py.runtime.dynamo import taso
-from taso_py.runtime.timing import Ratio
+from taso_py.judging.timing import Ratio
 
 OPTIONS: dict[str, Any] = {"freeze": True, "race_seconds": 0.5, "time_limit": 2.0}
 SIZES = tuple((batch, side) for side in (10, 14) for batch in (1, 2, 4))

@@ -17,12 +17,12 @@ import torch
 from experiments.harness import Settings
 from taso_py.backend import UNLIMITED, Plan, Program, build, fold
 from taso_py.backend.schema import stored_bytes
-from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
+from taso_py.driver.calibrating import calibrate
 from taso_py.ir.graph import Graph
-from taso_py.runtime.calibrating import calibrate
-from taso_py.runtime.replay import import_source
-from taso_py.runtime.source import Source, load_source
+from taso_py.latency.database import LatencyDatabase
+from taso_py.models.importing import import_source
+from taso_py.models.source import Source, load_source
 
 Cost = TypeVar("Cost", bound=CostModel)
 
@@ -35,7 +35,7 @@ class Subject:
     imported: Program
     """As it is."""
     cost: CostModel
-    """At the scale of a run; see :mod:`taso_py.runtime.calibrating`."""
+    """At the scale of a run; see :mod:`taso_py.driver.calibrating`."""
     database: LatencyDatabase
 
     @cached_property

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from taso_py.backend.plan import Format
-from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -25,6 +24,7 @@ from taso_py.ir.node import Node, is_running
 from taso_py.kernels.check import FAILURES, WrongKernelError, check
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover
+from taso_py.latency.database import LatencyDatabase
 from taso_py.ops.table import parse_graph
 
 DTYPES = ("f32", "bf16", "f16")

@@ -22,9 +22,9 @@ from experiments.harness import Experiment, Row, Settings
 from taso_py.rules.database import SUFFIX, DatabaseError, read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome
-from verify.axiomatic import Opinion, second_opinion, shipped_axioms
-from verify.mutations import Tally, examine_all, mutants
-from verify.survey import Class, survey, survey_rules
+from verify.audit.axiomatic import Opinion, second_opinion, shipped_axioms
+from verify.audit.mutations import Tally, examine_all, mutants
+from verify.audit.survey import Class, survey, survey_rules
 
 TESTS = Path(__file__).parent.parent / "tests"
 MUTANTS = {True: 40, False: 1250}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.harness import Row, Settings
-from taso_py.runtime.timing import Race, race
+from taso_py.judging.timing import Race, race
 
 ORIGINAL = "original"
 

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any
 from taso_py.compiler import register
 
 if TYPE_CHECKING:
+    from taso_py.driver.optimize import optimize
+    from taso_py.driver.result import Optimized, Options
     from taso_py.ir.errors import TasoError
     from taso_py.report.optimization import Report
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
-    from taso_py.runtime.artifact import load
-    from taso_py.runtime.optimize import optimize
-    from taso_py.runtime.result import Optimized, Options
+    from taso_py.saving.artifact import load
 
 __all__ = ["Numerics", "Optimized", "Options", "Report", "TasoError", "load", "optimize", "read_database"]
 
 _HOMES = {
     "Numerics": "taso_py.rules.verdict",
-    "Optimized": "taso_py.runtime.result",
-    "Options": "taso_py.runtime.result",
+    "Optimized": "taso_py.driver.result",
+    "Options": "taso_py.driver.result",
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
-    "load": "taso_py.runtime.artifact",
-    "optimize": "taso_py.runtime.optimize",
+    "load": "taso_py.saving.artifact",
+    "optimize": "taso_py.driver.optimize",
     "read_database": "taso_py.rules.database",
 }
 

@@ -13,8 +13,8 @@ from typing import Any
 
 
 def taso(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
-    """Compiles a captured graph; see :func:`taso_py.runtime.dynamo.taso`."""
-    from taso_py.runtime.dynamo import taso as compile_
+    """Compiles a captured graph; see :func:`taso_py.dynamo.backend.taso`."""
+    from taso_py.dynamo.backend import taso as compile_
 
     return compile_(graph, examples, **options)
 

@@ -124,7 +124,7 @@ def _written(text: str, error: Exception) -> str:
 
 def _folders() -> Iterator[Path]:
     """Where reports may be written: beside the latencies, or among temporary files."""
-    from taso_py.cost.database import default_path
+    from taso_py.latency.database import default_path
 
     with suppress(OSError):
         yield default_path().parent / "reports"

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from taso_py.cost import contention, latencies, measuring, roofline
 from taso_py.cost.model import CostModel
-from taso_py.runtime import calibrating, plausible, timing
-from taso_py.runtime.zoo.libraries import declare_missing_torchvision_operators
+from taso_py.driver import calibrating
+from taso_py.judging import plausible, timing
+from taso_py.latency import contention, latencies, measuring, roofline
+from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
 
 torch.set_num_threads(1)
 # Tests do not wait for a quiet machine: they hold whatever latencies are.

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program, build
+from taso_py.checking.roundtrip import difference
 from taso_py.frontend import import_module
 from taso_py.ops.opaque import Opaque
-from taso_py.runtime.roundtrip import difference
 
 
 class Model(nn.Module):

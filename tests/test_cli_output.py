@@ -14,7 +14,7 @@ from rich.panel import Panel
 
 from taso_py.cli import main
 from taso_py.commands.common import show
-from taso_py.runtime import emit
+from taso_py.saving import emit
 
 BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 """As Python writes by itself: what cannot be written it tries to write again when it ends."""

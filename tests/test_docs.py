@@ -28,10 +28,10 @@ import torch
 import taso_py
 import verify
 from taso_py.cli import main, parser
+from taso_py.driver.result import Options
+from taso_py.dynamo.backend import BackendOptions
 from taso_py.rules.database import read_database
 from taso_py.rules.text import write_rule
-from taso_py.runtime.dynamo import BackendOptions
-from taso_py.runtime.result import Options
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -76,8 +76,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("taso_py.runtime.optimize.Options", QuickOptions)
-    monkeypatch.setattr("taso_py.runtime.dynamo.BackendOptions", QuickBackendOptions)
+    monkeypatch.setattr("taso_py.driver.optimize.Options", QuickOptions)
+    monkeypatch.setattr("taso_py.dynamo.backend.BackendOptions", QuickBackendOptions)
     torch.compiler.reset()
     yield tmp_path
     sys.modules.pop("mine", None)

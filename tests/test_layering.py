@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("taso_py", "verify")
+PACKAGES = ("taso_py", "verify", "fuzz")
 
 # What each part may import besides the standard library and itself: packages of taso_py, and what lies outside it.
 # A part is a package, or a module with rights of its own; a file belongs to the nearest part around it.
@@ -19,49 +20,67 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/ops": ("ir", "networkx numpy"),
     "taso_py/rules": ("files ir ops", "numpy"),
     "taso_py/generate": ("ir ops rules executors", "numpy egglog"),
-    "taso_py/search": ("collector ir ops rules", "networkx numpy"),
+    "taso_py/search": ("collector progress ir ops rules", "networkx numpy"),
     "taso_py/kernels": ("ir ops backend", "torch numpy"),
-    "taso_py/cost": ("collector ir ops kernels backend progress", "torch networkx numpy"),
+    "taso_py/latency": ("collector ir ops kernels backend progress", "torch numpy"),
+    "taso_py/cost": ("ir ops kernels backend latency progress", "torch networkx"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/backend/onnx": ("ir ops backend", "torch onnx_ir"),
     "taso_py/engines": (
-        "ir ops kernels cost backend frontend",
+        "ir ops kernels latency cost backend frontend",
         "torch onnxruntime openvino torch_tensorrt",
     ),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
     "taso_py/frontend/onnx": ("ir frontend", "torch onnx onnx_ir"),
     "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
-    "taso_py/runtime": (
-        "arguments collector documents files ir ops rules search kernels cost backend frontend engines report progress "
-        "unexpected",
-        "torch numpy onnxruntime rich",
+    "taso_py/models": ("ir backend frontend engines latency", "torch"),
+    "taso_py/models/zoo": ("ir backend models", "torch torchvision timm transformers"),
+    "taso_py/checking": ("arguments ir ops rules search backend frontend models", "torch numpy"),
+    "taso_py/saving": ("files ir kernels backend frontend engines report models checking", "torch onnxruntime"),
+    "taso_py/judging": (
+        "documents effort ir ops rules search kernels latency cost backend frontend engines progress models "
+        "checking saving",
+        "torch numpy",
     ),
-    "taso_py/fuzz": (
-        "arguments executors ir ops rules search kernels cost backend frontend engines progress runtime",
-        "verify torch hypothesis",
+    "taso_py/profiling": (
+        "collector turn unexpected ir ops rules kernels latency cost backend frontend engines report progress models "
+        "checking saving",
+        "torch numpy rich",
     ),
-    "taso_py/runtime/emit.py": ("ir backend frontend runtime", "torch onnxruntime"),
-    "taso_py/runtime/zoo": ("backend ir runtime", "torch torchvision timm transformers"),
-    "taso_py/__init__.py": ("compiler ir rules report runtime", ""),
+    "taso_py/driver": (
+        "collector documents effort files turn unexpected ir ops rules search kernels latency cost backend frontend "
+        "engines report progress models checking saving judging profiling",
+        "torch",
+    ),
+    "taso_py/dynamo": (
+        "turn unexpected ir ops rules latency backend frontend engines report models checking saving driver",
+        "torch",
+    ),
+    "taso_py/__init__.py": ("compiler ir rules report saving driver", ""),
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (
-        "engines executors ir ops rules generate search cost report runtime progress",
+        "engines executors ir ops rules generate search latency report progress models saving profiling driver effort",
         "verify numpy rich tqdm",
     ),
     "taso_py/arguments.py": ("", ""),
     "taso_py/documents.py": ("", ""),
     "taso_py/collector.py": ("", ""),
-    "taso_py/compiler.py": ("runtime", "torch"),
-    "taso_py/unexpected.py": ("cost files ir", ""),
+    "taso_py/compiler.py": ("dynamo", "torch"),
+    "taso_py/effort.py": ("", ""),
+    "taso_py/turn.py": ("", ""),
+    "taso_py/unexpected.py": ("latency files ir", ""),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),
     "taso_py/progress.py": ("", "tqdm"),
+    "fuzz": (
+        "arguments executors ir ops rules search kernels latency cost backend frontend engines progress models "
+        "checking saving judging driver",
+        "verify torch hypothesis",
+    ),
     "verify": ("ir ops rules", "z3 numpy rich"),
-    "verify/mutations.py": ("arguments executors ir ops rules", "verify rich"),
-    "verify/survey.py": ("arguments ir rules", "verify rich"),
-    "verify/weakest.py": ("arguments ir ops rules", "verify"),
     "verify/witness.py": ("ir ops rules", "verify torch numpy"),
+    "verify/audit": ("arguments executors ir ops rules", "verify z3 numpy rich"),
 }
 
 
@@ -96,6 +115,38 @@ def violations(path: str, source: str) -> list[str]:
     return [f"{path}:{line} imports {name}" for line, name in imports(source) if not may(name)]
 
 
+def imported_files(tree: ast.AST, files: Collection[str]) -> Iterator[str]:
+    """The files that a module imports as it is loaded; what functions import later makes no circle."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            base = node.module.replace(".", "/")
+            for alias in node.names:
+                names = (f"{base}/{alias.name}.py", f"{base}.py", f"{base}/__init__.py")
+                yield from [name for name in names if name in files][:1]
+        elif not isinstance(node, ast.FunctionDef | ast.If):
+            yield from imported_files(node, files)
+
+
+def circles(files: Mapping[str, str]) -> list[list[str]]:
+    """Files, and packages, that import each other in a circle."""
+    among_files = nx.DiGraph(
+        [(path, other) for path, text in files.items() for other in imported_files(ast.parse(text), files)]
+    )
+    among_packages = nx.DiGraph([(part_of(path), part_of(other)) for path, other in among_files.edges])
+    return [
+        sorted(circle)
+        for graph in (among_files, among_packages)
+        for circle in nx.strongly_connected_components(graph)
+        if len(circle) > 1
+    ]
+
+
+def part_of(path: str) -> str:
+    """The package of a file, or the file itself where it lies in none."""
+    parts = PurePosixPath(path).parts
+    return "/".join(parts[:2]) if parts[0] == "taso_py" else parts[0]
+
+
 def sources() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -120,7 +171,7 @@ def test_imports_follow_the_arrows(path: str) -> None:
         ("taso_py/search/backtracking.py", "if True:\n    from torch import Tensor"),
         ("taso_py/search/backtracking.py", "from taso_py.cost.model import CostModel"),
         ("taso_py/search/backtracking.py", "import search"),
-        ("taso_py/runtime/optimize.py", "import verify"),
+        ("taso_py/driver/optimize.py", "import verify"),
         ("taso_py/__init__.py", "from verify import prove"),
         ("verify/prover.py", "import torch"),
         ("verify/prover.py", "from taso_py.generate import pipeline"),
@@ -137,7 +188,7 @@ def test_a_violation_is_reported(path: str, source: str) -> None:
     [
         ("taso_py/ir/graph.py", "import networkx as nx\nfrom taso_py.ir.node import Node\nimport collections.abc"),
         ("taso_py/rules/match.py", "from taso_py.ir import graph\nfrom taso_py.ops.table import TABLE"),
-        ("taso_py/commands/verify.py", "from verify import prove\nfrom taso_py.runtime.source import load_source"),
+        ("taso_py/commands/verify.py", "from verify import prove\nfrom taso_py.models.source import load_source"),
         ("verify/prover.py", "import z3\nfrom verify.terms import Term\nfrom taso_py.rules.verdict import Verdict"),
         ("verify/witness.py", "import torch\nfrom verify.terms import Term"),
     ],
@@ -154,3 +205,23 @@ def test_the_library_exports_few_names() -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     assert sum(map(len, exported)) <= 15
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    assert circles({path: (ROOT / path).read_text(encoding="utf-8") for path in sources()}) == []
+
+
+def test_a_circle_is_reported() -> None:
+    late = "def f() -> None:\n    from taso_py.ops.table import TABLE"
+    apart = {"taso_py/ops/table.py": "from taso_py.ir.node import Node", "taso_py/ir/node.py": late}
+    assert circles(apart) == []
+    files = {**apart, "taso_py/ir/node.py": "from taso_py.ops.table import TABLE"}
+    assert circles(files) == [["taso_py/ir/node.py", "taso_py/ops/table.py"], ["taso_py/ir", "taso_py/ops"]]
+    packages = {**apart, "taso_py/ir/graph.py": "from taso_py.ops import table"}
+    assert circles(packages) == [["taso_py/ir", "taso_py/ops"]]
+
+
+def test_the_driver_ties_few_modules() -> None:
+    path = "taso_py/driver/optimize.py"
+    ours = {name for _, name in imports((ROOT / path).read_text(encoding="utf-8")) if name.startswith("taso_py")}
+    assert len(ours) <= 20

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
+from taso_py.effort import EFFORTS, NORMAL
 from taso_py.rules.verdict import Numerics
-from taso_py.runtime.effort import EFFORTS, NORMAL
 
 if TYPE_CHECKING:
-    from taso_py.runtime.source import Source
+    from taso_py.models.source import Source
 
 MODEL_HELP = """MODEL is one of
   package.module:factory    a function without arguments that returns a module, or (module, example inputs)
@@ -83,7 +83,7 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
 
 def _list_zoo(*, as_json: bool) -> int:
     """Prints what models of the zoo there are."""
-    from taso_py.runtime import zoo
+    from taso_py.models import zoo
 
     if as_json:
         print_json(list(zoo.names()))
@@ -99,7 +99,7 @@ def model_of(parsed: argparse.Namespace) -> Generator[Source]:
     Raises:
         TasoError: it cannot be loaded.
     """
-    from taso_py.runtime.source import importing_beside, load_source
+    from taso_py.models.source import importing_beside, load_source
 
     with importing_beside(parsed.model):
         yield load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
@@ -196,6 +196,6 @@ def _seconds(limit: str) -> str:
 
 
 def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """What these options say, as fields of :class:`taso_py.runtime.optimize.Options`."""
+    """What these options say, as fields of :class:`taso_py.driver.optimize.Options`."""
     names = ("search", "alpha", "budget", "effort", "within", "time_limit", "seed")
     return {**{name: getattr(parsed, name) for name in names}, "numerics": parsed.numerics, "progress": True}

@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 
 def _latencies(parsed: argparse.Namespace) -> int:
-    from taso_py.cost.database import LatencyDatabase
+    from taso_py.latency.database import LatencyDatabase
 
     if parsed.file is not None and parsed.action not in ("export", "import"):
         raise TasoError(f"latencies {parsed.action} takes no FILE, and nothing was done; leave {parsed.file} out")

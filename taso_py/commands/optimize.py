@@ -18,8 +18,8 @@ from taso_py.commands.common import (
 from taso_py.engines.names import CHOICES
 
 if TYPE_CHECKING:
+    from taso_py.models.source import Source
     from taso_py.report.optimization import Report
-    from taso_py.runtime.source import Source
 
 
 def add(commands: Any) -> None:
@@ -53,10 +53,11 @@ def add(commands: Any) -> None:
 
 
 def _optimize(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.emit import check_forms
-    from taso_py.runtime.optimize import optimize_source, read_rules
-    from taso_py.runtime.replay import load_trace
-    from taso_py.runtime.result import OptimizeError, Options
+    from taso_py.driver.optimize import optimize_source
+    from taso_py.driver.replay import load_trace
+    from taso_py.driver.result import OptimizeError, Options
+    from taso_py.driver.searches import rules_for
+    from taso_py.saving.emit import check_forms
 
     forms = tuple(parsed.emit.split(","))
     if parsed.output is None and forms != ("pt2",):
@@ -64,7 +65,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
     check_forms(forms)
     runtime = parsed.runtime or ("onnxruntime" if parsed.model.endswith(".onnx") else "eager")
     options = Options(runtime=runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
-    rules = read_rules(options, parsed.rules)
+    rules = rules_for(options, parsed.rules)
     trace = None if parsed.trace is None else load_trace(parsed.trace)
 
     def report(source: Source) -> Report:

@@ -25,10 +25,10 @@ def add(commands: Any) -> None:
 
 
 def _predict(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.optimize import read_rules
-    from taso_py.runtime.predict import predict
-    from taso_py.runtime.result import Options
+    from taso_py.driver.predict import predict
+    from taso_py.driver.result import Options
+    from taso_py.driver.searches import rules_for
 
     options = Options(**search_options(parsed))
-    rules = read_rules(options, parsed.rules)
+    rules = rules_for(options, parsed.rules)
     return answer(parsed, lambda source: predict(source, options, rules, parsed.environment, parsed.output))

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
 
 
 def _replay(parsed: argparse.Namespace) -> int:
-    from taso_py.runtime.replay import replay_trace
+    from taso_py.driver.replay import replay_trace
 
     with model_of(parsed) as source:
         steps = replay_trace(parsed.trace, source)

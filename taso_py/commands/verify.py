@@ -58,7 +58,7 @@ def check_rule(rule: Substitution) -> Verdict:
 
 def opinion_of(rule: Substitution) -> str:
     """What the axiomatic method says of a rule: ``agrees`` or ``silent``."""
-    from verify.axiomatic import second_opinion, shipped_axioms
+    from verify.audit.axiomatic import second_opinion, shipped_axioms
 
     return second_opinion(rule, shipped_axioms()).opinion.value
 

@@ -28,14 +28,14 @@ from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.cost.appraisal import Appraisal, appraise, revise
 from taso_py.cost.choice import Choice, Problem, Rim, allowed, choose, labelled
-from taso_py.cost.database import Key, LatencyDatabase
-from taso_py.cost.environment import Environment
-from taso_py.cost.latencies import Latencies
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.probe import elsewhere
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
+from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.environment import Environment
+from taso_py.latency.latencies import Latencies
 from taso_py.progress import progress_bar
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from taso_py.backend.chance import uniform
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.clock import Latency
-from taso_py.cost.idle import until_idle
 from taso_py.engines.session import OnnxModel, SessionEngine, bytes_of
 from taso_py.engines.tiles import reads
 from taso_py.ir.graph import Graph
@@ -22,6 +20,8 @@ from taso_py.ir.node import Node, Value, make, make_as, remake
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.types import TensorType
 from taso_py.kernels.layout import is_weight
+from taso_py.latency.clock import Latency
+from taso_py.latency.idle import until_idle
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import work

@@ -17,13 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from taso_py.backend.plan import Format
-from taso_py.cost.clock import Latency
-from taso_py.cost.database import Key, LatencyDatabase
-from taso_py.cost.environment import Environment
-from taso_py.cost.latencies import Latencies
-from taso_py.cost.measuring import Measuring
 from taso_py.cost.model import CostModel
-from taso_py.cost.pace import Reference
 from taso_py.engines.calls import PROFILED_RUNS, SessionCall, conversion, example, operators_made, reorder_split
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
@@ -34,6 +28,12 @@ from taso_py.ir.operator import Constant, Input
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.layout import is_weight
 from taso_py.kernels.tile import Cover
+from taso_py.latency.clock import Latency
+from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.environment import Environment
+from taso_py.latency.latencies import Latencies
+from taso_py.latency.measuring import Measuring
+from taso_py.latency.pace import Reference
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Relu
 from taso_py.ops.movement import Reshape

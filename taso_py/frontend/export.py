@@ -169,7 +169,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
     (
         r"DynamicCache|use_cache|past_key_values|Cache\b",
         "the model handles a key-value cache, which cannot be exported; pass use_cache=False, or wrap the model with "
-        "taso_py.runtime.huggingface.adapt",
+        "taso_py.models.huggingface.adapt",
     ),
     (
         r"maximum recursion depth",

@@ -97,7 +97,7 @@ class Report:
     show."""
     contention: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What other programs left of the processor's cores while the result was timed; see
-    `taso_py.cost.contention.Contention`."""
+    `taso_py.latency.contention.Contention`."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds that each phase took, by name, in order; of a saved result, all before it was saved."""
     engines: Mapping[str, EngineSpeedups] = field(default_factory=dict[str, "EngineSpeedups"])

@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from taso_py.backend import build, fold
 from taso_py.backend.guard import ArgumentError, check_fixed
 from taso_py.backend.weights import assemble, owned
+from taso_py.checking.roundtrip import sharing
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
 from taso_py.ops.table import parse_graph
-from taso_py.runtime.roundtrip import sharing
 from tests.round_trips import Model, round_trip
 
 X = torch.arange(6.0).view(2, 3)

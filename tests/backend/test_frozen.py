@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
+from fuzz.prices import InventedPrices
 from taso_py.backend import build, fold
 from taso_py.backend.frozen import FrozenError, FrozenRunner, GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
 from taso_py.frontend.errors import ImportRefusal
-from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import TILES
 from tests.round_trips import Model
 

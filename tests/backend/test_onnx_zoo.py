@@ -10,7 +10,7 @@ from taso_py.backend import fold, retype
 from taso_py.backend.onnx import onnx_bytes, onnx_model
 from taso_py.backend.run import run_graph
 from taso_py.frontend import import_module
-from taso_py.runtime import zoo
+from taso_py.models import zoo
 from tests.backend.onnx_engines import ENGINES
 
 TIMES_WORSE = 20.0

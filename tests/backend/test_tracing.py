@@ -77,7 +77,7 @@ def test_only_the_thread_that_traces_is_quiet(
 
 def test_our_own_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with quiet():
-        logging.getLogger("taso_py.runtime").warning("ours")
+        logging.getLogger("taso_py.driver").warning("ours")
     assert "ours" in caplog.text
 
 

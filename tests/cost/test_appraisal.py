@@ -21,10 +21,10 @@ from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running, make
 from taso_py.kernels.tile import Cover, Formats
+from taso_py.models import zoo
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
-from taso_py.runtime import zoo
 from taso_py.search.rewire import rewire
 from taso_py.search.skeleton import Outline
 from taso_py.search.space import Space

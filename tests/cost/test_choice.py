@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from fuzz.prices import InventedPrices
 from taso_py.backend.plan import Format, Plan
 from taso_py.cost import packing
 from taso_py.cost.choice import Choice, choose
-from taso_py.fuzz.prices import InventedPrices
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, is_running
 from taso_py.kernels.tile import Cover, Formats

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from taso_py.backend.plan import Bound
-from taso_py.cost import latencies, measuring, model
-from taso_py.cost.clock import Latency, TimingError
-from taso_py.cost.database import Key, LatencyDatabase
-from taso_py.cost.environment import Environment
+from taso_py.cost import model
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import Node
 from taso_py.kernels import mkl, onednn
 from taso_py.kernels.table import PLAIN, covers
 from taso_py.kernels.tile import Cover
+from taso_py.latency import latencies, measuring
+from taso_py.latency.clock import Latency, TimingError
+from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.environment import Environment
 from taso_py.ops.table import parse_graph
 from tests.kernels.doctored import doctored_covers
 

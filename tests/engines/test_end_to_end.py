@@ -15,16 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from taso_py.driver import evidence, searches
+from taso_py.driver.optimize import optimize
+from taso_py.driver.result import Optimized
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.prices import SessionLatencies
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import engines_to_try
-from taso_py.runtime import evidence
-from taso_py.runtime import optimize as optimizing
-from taso_py.runtime.artifact import load
-from taso_py.runtime.folder import ArtifactError
-from taso_py.runtime.optimize import optimize
-from taso_py.runtime.result import Optimized
+from taso_py.saving.artifact import load
+from taso_py.saving.folder import ArtifactError
 from tests.engines.sessions import NAMES, engine_named
 from tests.report.test_profile_page import PROFILE
 
@@ -58,7 +57,7 @@ def invented_prices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SessionLatencies, "of_cover", lambda *_: 1e-5)
         patch.setattr(SessionLatencies, "of_conversion", lambda *_: 1e-5)
-        patch.setattr(optimizing, "calibrate", lambda *_: None)
+        patch.setattr(searches, "calibrate", lambda *_: None)
         patch.setattr(evidence, "profile_modules", lambda *_: [PROFILE, PROFILE])
         yield
 

@@ -14,8 +14,6 @@ import pytest
 from torch import Tensor
 
 from taso_py.backend.plan import Format
-from taso_py.cost.clock import Latency
-from taso_py.cost.database import LatencyDatabase
 from taso_py.engines import calls
 from taso_py.engines.calls import operators_made
 from taso_py.engines.engine import EngineUnavailableError
@@ -29,6 +27,8 @@ from taso_py.ir.node import Node, make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.tile import Cover
+from taso_py.latency.clock import Latency
+from taso_py.latency.database import LatencyDatabase
 from taso_py.ops.contraction import Conv2d, Matmul
 from taso_py.ops.elementwise import Relu
 from taso_py.ops.movement import Reshape

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fuzz.prices import InventedPrices
 from taso_py.backend import Program, build, fold
 from taso_py.cost.choice import choose
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.table import ENGINES, engines_to_try, prepare
 from taso_py.frontend import import_program
-from taso_py.fuzz.prices import InventedPrices
 from taso_py.kernels.table import TRACED
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from experiments import correctness
 from experiments.harness import Row, Settings
+from taso_py.models.source import Source
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
-from taso_py.runtime.source import Source
 
 RIGHT = """rule a: float[..B], b: float[..B], c: float[..B]
   source add(mul(a, b), mul(a, c))

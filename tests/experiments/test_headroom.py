@@ -8,12 +8,12 @@ from torch import nn
 
 from experiments.headroom import _roofline, floor_seconds
 from taso_py.backend import fold
-from taso_py.cost.database import LatencyDatabase
-from taso_py.cost.environment import float32_in
-from taso_py.cost.roofline import Level, Roofline
 from taso_py.frontend import import_program
 from taso_py.ir.graph import Graph
 from taso_py.ir.types import DType
+from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.environment import float32_in
+from taso_py.latency.roofline import Level, Roofline
 
 CPU = torch.device("cpu")
 FLOPS, BIAS_AND_RELU = 2 * 4 * 8 * 16, 2 * 4 * 16

@@ -9,12 +9,12 @@ import torch
 
 from experiments.joint_layout import DecidedCost
 from taso_py.backend.plan import Format
-from taso_py.cost import measuring
-from taso_py.cost.clock import Latency
-from taso_py.cost.database import LatencyDatabase
 from taso_py.cost.model import CostModel
 from taso_py.kernels.table import PLAIN, TILES
 from taso_py.kernels.tile import Tile
+from taso_py.latency import measuring
+from taso_py.latency.clock import Latency
+from taso_py.latency.database import LatencyDatabase
 from taso_py.ops.table import parse_graph
 
 CPU = torch.device("cpu")

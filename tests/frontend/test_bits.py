@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from taso_py.backend import build, fold
 from taso_py.backend.bits import PLAIN, bits_of
+from taso_py.checking.roundtrip import same
 from taso_py.frontend import import_module, importer
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ops.movement import Contiguous, Permute
-from taso_py.runtime.artifact import deserialize, serialize
-from taso_py.runtime.roundtrip import same
+from taso_py.saving.artifact import deserialize, serialize
 from tests.round_trips import Model, opaque_targets, round_trip
 
 Z = torch.complex(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(2, 3) + 1)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from taso_py.backend import NO_PLAN, build, fold, poison, retype
+from taso_py.checking.roundtrip import difference
 from taso_py.frontend import ImportRefusal, import_module
 from taso_py.frontend.higher_order import without_wrappers
 from taso_py.ir.graph import Graph
@@ -23,8 +24,7 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.text import print_graph
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import parse_graph
-from taso_py.runtime.artifact import deserialize, reimport, serialize
-from taso_py.runtime.roundtrip import difference
+from taso_py.saving.artifact import deserialize, reimport, serialize
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
 
 X = torch.linspace(-2, 2, 12).view(3, 4)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import weight_norm
 
+from taso_py.driver.optimize import optimize
 from taso_py.frontend import import_module
 from taso_py.frontend.hooks import hooks_set_aside
-from taso_py.runtime.optimize import optimize
-from taso_py.runtime.replay import import_source
-from taso_py.runtime.source import Source
+from taso_py.models.importing import import_source
+from taso_py.models.source import Source
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 QUICK: dict[str, Any] = {"kernels": False, "race_seconds": 0.1, "time_limit": 1.0, "cache": False}

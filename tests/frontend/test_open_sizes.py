@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from taso_py.backend import build
 from taso_py.backend.guard import ArgumentError
+from taso_py.checking.roundtrip import difference
 from taso_py.frontend import import_program
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.ops.opaque import Opaque
-from taso_py.runtime.artifact import open_shapes, reimport, serialize
-from taso_py.runtime.roundtrip import difference
+from taso_py.saving.artifact import open_shapes, reimport, serialize
 
 BATCH, LENGTH = Dim("batch"), Dim("length", min=4, max=64)
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from taso_py.backend import build
 from taso_py.backend.run import run_graph
+from taso_py.checking.roundtrip import round_trip as zoo_round_trip
 from taso_py.frontend import import_module, import_program
+from taso_py.models import zoo
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.table import DEFINED, parse_graph
-from taso_py.runtime import zoo
-from taso_py.runtime.roundtrip import round_trip as zoo_round_trip
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
 
 

@@ -16,6 +16,13 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+from fuzz import campaign, check
+from fuzz.__main__ import main
+from fuzz.campaign import BATCH, Tally, run, run_batch
+from fuzz.check import CALLED_ONE_IN, Checker, DiscrepancyError, Outcome
+from fuzz.draft import Case, Draft
+from fuzz.excerpts import add_excerpt, known_rules
+from fuzz.kinds import COMPLEX, HOOKS, THREADS, WRITING
 from taso_py.backend import build, overwrite
 from taso_py.backend.bits import PLAIN
 from taso_py.engines.onnxruntime import OnnxRuntimeSession
@@ -23,13 +30,6 @@ from taso_py.executors import Pool, fingerprint
 from taso_py.frontend import import_module, importer
 from taso_py.frontend.dialect import movement, strides
 from taso_py.frontend.higher_order import writing_call
-from taso_py.fuzz import campaign, check
-from taso_py.fuzz.__main__ import main
-from taso_py.fuzz.campaign import BATCH, Tally, run, run_batch
-from taso_py.fuzz.check import CALLED_ONE_IN, Checker, DiscrepancyError, Outcome
-from taso_py.fuzz.draft import Case, Draft
-from taso_py.fuzz.excerpts import add_excerpt, known_rules
-from taso_py.fuzz.kinds import COMPLEX, HOOKS, THREADS, WRITING
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
@@ -104,7 +104,7 @@ def test_a_conjugate_that_is_not_resolved_is_found(monkeypatch: pytest.MonkeyPat
 
 OVERLAPPING = """
 import torch
-import taso_py.fuzz.writing
+import fuzz.writing
 
 def model():
     class Model(torch.nn.Module):

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from experiments import correctness
 from experiments.harness import Settings
+from fuzz import prices
 from taso_py.backend.plan import Bound, Format, Packs
 from taso_py.cost import model
-from taso_py.cost.database import LatencyDatabase
-from taso_py.fuzz import prices
+from taso_py.driver import calibrating
 from taso_py.ir.node import Node
 from taso_py.kernels import mkl, onednn
 from taso_py.kernels.check import Trials, WrongKernelError, check
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover
+from taso_py.latency.database import LatencyDatabase
+from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
-from taso_py.runtime import calibrating
-from taso_py.runtime.source import Source
 from tests.kernels.doctored import doctored
 
 CPU = torch.device("cpu")

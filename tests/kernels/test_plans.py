@@ -14,19 +14,19 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+from fuzz.prices import CPU, InventedPrices
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.plan import Format, Step
 from taso_py.backend.storage import KERNEL, OVERWRITES
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
-from taso_py.fuzz.prices import CPU, InventedPrices
 from taso_py.ir.operator import Weight
 from taso_py.kernels import mkl, saved, winograd
 from taso_py.kernels.saved import dump, restore
 from taso_py.kernels.table import TRACED, covers
+from taso_py.models import zoo
 from taso_py.ops.contraction import Conv2d
-from taso_py.runtime import zoo
 from tests.kernels.doctored import doctored_covers
 
 QUICK = ("squeezenet1_1", "mobilenet_v3_large", "bert_base", "nasrnn")

@@ -14,7 +14,6 @@ from taso_py.backend.fold import evaluate
 from taso_py.backend.plan import MEMORY_FORMATS, Format, Packs
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.environment import float32_in
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
@@ -24,6 +23,7 @@ from taso_py.kernels import mkl, onednn
 from taso_py.kernels.check import check
 from taso_py.kernels.table import PLAIN, TRACED, covers
 from taso_py.kernels.tile import Cover
+from taso_py.latency.environment import float32_in
 from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.table import DEFINED, parse_graph
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from taso_py.checking.compare import OutputComparison
+from taso_py.driver.evidence import _check
 from taso_py.ops.table import parse_graph
 from taso_py.report.difference import difference
 from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import Evidence, OutputCheck, agreement, optimization_page
 from taso_py.report.page import milliseconds
-from taso_py.runtime.compare import OutputComparison
-from taso_py.runtime.evidence import _check
 from tests.report.pages import problems, text_of
 from tests.report.test_difference import MERGE, TWICE, applied
 from tests.report.test_profile_page import PROFILE, region

@@ -10,13 +10,13 @@ from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Open, open_size
 from taso_py.ir.types import DType, TensorType
+from taso_py.models import zoo
 from taso_py.ops.elementwise import Relu, Sub
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Identity, Match, Matcher
 from taso_py.rules.text import read_rules
-from taso_py.runtime import zoo
 
 MERGE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
   source matmul(x, a), matmul(x, b)

@@ -1,0 +1,144 @@
+"""Kinds of models beyond ordinary ones: complex numbers, custom operators that write, and hooks of users.
+
+Each has a round of its own, in which lines of the kind are among those of all other models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fuzz.draft import Draft
+from fuzz.operators import Template
+from fuzz.writing import NAMESPACE
+
+COMPLEX, WRITING, HOOKS, THREADS = "complex", "writing", "hooks", "threads"
+ROUNDS = ("plain", COMPLEX, "plain", WRITING, "plain", HOOKS)
+"""The rounds of a campaign, a batch each, over and over."""
+
+FROM_REAL = (
+    *("torch.complex({0}, {0} + 1)", "torch.polar(torch.ones_like({0}), {0})", "torch.fft.fft({0})"),
+    *("torch.fft.rfft({0}, dim={1})", "torch.fft.rfft2({0})", "{0} * 1j", "torch.complex({0}, {0} * 0)"),
+    *("torch.view_as_complex({0}.unflatten(-1, (-1, 2)).contiguous())", "{0}.to(torch.complex64)"),
+    "torch.stft({0}.flatten(), 4, 2, window=torch.hann_window(4, dtype={0}.dtype), return_complex=True)",
+)
+"""Of real values, with an axis."""
+FROM_COMPLEX = (
+    *("{0}.conj()", "{0}.conj()", "{0}.conj().mT", "{0}.conj().resolve_conj()", "{0}.conj().clone()", "{0}.mH"),
+    *("{0}.mT.contiguous()", "{0}.conj().transpose({1}, -1).contiguous()", "torch.cat([{0}, {0}.conj()], {1})"),
+    *("{0} * {0}.conj()", "{0} + {0}.conj()", "{0} * 2", "{0} * (1 - 2j)", "{0}.exp()", "{0} - 1", "{0}.detach()"),
+    *("{0}.sum({1})", "{0}.mean({1}, keepdim=True)", "{0}.flatten()", "{0}[..., ::2]", "{0}.unsqueeze({1})"),
+    *("{0} @ {0}.mH", "torch.fft.ifft({0})", "torch.fft.fftshift({0})", "{0}.to(torch.complex128)", "{0}.roll(1, {1})"),
+)
+"""Of complex values, with an axis."""
+TO_REAL = (
+    *("{0}.real", "{0}.imag", "{0}.abs()", "torch.view_as_real({0}.resolve_conj())", "{0}.conj().imag"),
+    *("torch.view_as_real({0}.conj().resolve_conj()).flatten(-2)", "{0}.conj().imag.resolve_neg()", "{0}.conj().real"),
+    *("torch.fft.irfft({0}, dim={1})", "torch.view_as_real({0}.conj().clone())", "{0}.conj().imag.contiguous()"),
+    *("torch.view_as_real({0}.conj().transpose({1}, -1).contiguous())", "(-{0}.conj().imag).relu()"),
+)
+"""Of complex values, with an axis; the results are real."""
+MODELS = (
+    "torch.fft.fft(torch.fft.fft({0}, dim=-1), dim=-2).real",
+    "torch.fft.irfft(torch.fft.rfft({0}, dim=-1) * {weight}, n={last}, dim=-1)",
+    "torch.view_as_real(torch.view_as_complex({0}.unflatten(-1, (-1, 2)).contiguous()) * {turn}).flatten(-2)",
+)
+"""Of real values: a Fourier mixing layer, a Fourier operator, rotary embeddings by polar numbers."""
+LAYOUTS = ("{0}", "{0}.conj()", "{0}.mT", "{0}.conj()[..., ::2]", "{0}.conj().imag", "{0}.mH")
+
+
+def complex_input(draft: Draft) -> str:
+    """A complex argument, or a real one that is a negative view."""
+    text = f"torch.randn({draft.shape(2, 3)}, generator=g, dtype=torch.complex64)"
+    return draft.choice(LAYOUTS).format(text)
+
+
+def _complex(draft: Draft) -> str | None:
+    if draft.chance(3):
+        return _model(draft)
+    wants_real = draft.chance(3)
+    name = draft.value(lambda v: v.is_complex() != wants_real and (v.is_complex() or v.is_floating_point()))
+    if name is None:
+        return None
+    value = draft.of(name)
+    axis = draft.integer(-value.dim(), value.dim() - 1) if value.dim() else -1
+    if value.is_complex() and draft.chance(4):
+        weight = draft.state_tensor(f"torch.randn({tuple(value.shape)}, generator=g, dtype=torch.complex64).conj()")
+        return f"{name} * {weight}"
+    texts = FROM_REAL if wants_real else draft.choice((FROM_COMPLEX, TO_REAL))
+    return draft.choice(texts).format(name, axis)
+
+
+def _model(draft: Draft) -> str | None:
+    name = draft.value(lambda v: v.dtype in (torch.float32, torch.float64) and v.dim() >= 2 and v.numel() > 0)
+    if name is None:
+        return None
+    last = draft.of(name).shape[-1]
+    text = draft.choice(MODELS)
+    given: dict[str, object] = {"last": last}
+    if "{weight}" in text:
+        shape = (last // 2 + 1,)
+        given["weight"] = draft.state_tensor(f"torch.randn({shape}, generator=g, dtype=torch.complex64)")
+    if "{turn}" in text:
+        given["turn"] = draft.state_tensor(f"torch.polar(torch.ones({last // 2}), torch.arange({last // 2}) / 3)")
+    return text.format(name, **given)
+
+
+def _part(draft: Draft, name: str) -> str:
+    """A value, or a view of a part of it."""
+    if not draft.of(name).dim():
+        return name
+    return draft.choice(
+        ("{0}", "{0}", "{0}[..., :1]", "{0}[0]", "{0}.mT", "{0}.flatten()[1:]", "{0}[..., ::2]")
+    ).format(name)
+
+
+def write_by_operator(draft: Draft) -> None:
+    """Adds a line that calls a custom operator that writes."""
+
+    def is_computed(value: Tensor) -> bool:
+        return value.is_floating_point() and not value.requires_grad
+
+    names = [name for name, value in draft.values.items() if name.startswith("v") and is_computed(value)]
+    if not names:
+        return
+    name, other = draft.choice(names), draft.choice(list(draft.values))
+    part, operators = _part(draft, name), f"torch.ops.{NAMESPACE}"
+    texts = (
+        f"{operators}.scale({part}, 0.5)",
+        f"{operators}.put({other}, {part})",
+        f"{operators}.spread([{part}, {_part(draft, draft.choice(names))}], 0.25)",
+        f"{operators}.exchange({part}, {_part(draft, draft.choice(names))})",
+    )
+    if draft.chance(4):
+        draft.write(f"{operators}.tally({part}, {other})", assigns=True)
+    else:
+        draft.write(draft.choice(texts))
+
+
+def _hooked(draft: Draft) -> str | None:
+    """A call of a part of the model that has a hook."""
+    name = draft.value()
+    if name is None:
+        return None
+    hook = draft.choice(
+        (
+            "register_forward_hook(lambda m, a, r: r * 2)",
+            "register_forward_hook(lambda m, a, r: None)",
+            "register_forward_pre_hook(lambda m, a: (a[0] + 1,))",
+            "register_forward_hook(lambda m, a, k, r: r - 1, with_kwargs=True)",
+        )
+    )
+    return f"{draft.part(draft.choice(('nn.Identity()', 'nn.Tanh()', 'nn.Hardswish()')), hook)}({name})"
+
+
+def hook_model(draft: Draft) -> None:
+    """Adds a hook to the model itself, which sees its calls and changes nothing."""
+    hooks = ("register_forward_hook(lambda m, a, r: None)", "register_forward_pre_hook(lambda m, a: None)")
+    draft.state.append(f"self.{draft.choice(hooks)}")
+
+
+KINDS: Mapping[str, Template] = {COMPLEX: _complex, HOOKS: _hooked}
+"""Templates of expressions by kind."""

@@ -1,0 +1,1 @@
+"""Checks of correctness: outputs against float64, rules where they were applied, other sizes, state put back."""

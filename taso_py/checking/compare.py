@@ -1,0 +1,367 @@
+"""Comparing a rewritten module with the original, against a float64 reference.
+
+Outputs are compared on the example inputs and on random ones of several magnitudes. The measure is the greatest
+deviation from the reference relative to the reference's greatest magnitude, for the original and for the candidate:
+a candidate may be a little worse than the original, by ``SLACK`` roundings of the output's element type (fewer in half
+precision, whose roundings are large), or by ``FACTOR``. A model that amplifies roundings has an error that scatters; so
+before a candidate is refused for its error, that of the original is measured on inputs nearby as well, and the greatest
+counts.
+
+A whole-output tolerance does not see a dropped residual branch of tiny weight, so every rewritten region is compared
+on its own too (:mod:`taso_py.checking.regions`).
+
+Invariant: integer and boolean outputs must be equal exactly; where the original is finite the candidate is, and where
+it is infinite, and is meant to be, the candidate is too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.bits import bits_of
+from taso_py.backend.chance import normal, order, uniform
+from taso_py.backend.contract import random_state_seeded
+from taso_py.ir.errors import first_line
+
+SLACK = 64
+"""Units of rounding of the output's element type that a candidate may be worse than the original by."""
+MOST_SLACK = 1 / 32
+"""Relative to the greatest magnitude: what no slack is more than; 4 roundings of bf16, 32 of fp16."""
+FACTOR = 4.0
+"""How many times the original's own error a candidate's may be, where that is more than the slack."""
+NEARBY = 8
+"""On how many inputs nearby the original's error is measured."""
+MAGNITUDES = (1e-2, 1.0, 10.0)
+"""Scales of the random inputs, relative to the example inputs' own scale."""
+
+EXAMPLE = "example"
+"""The name of the case that the original takes for certain."""
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output on one set of inputs."""
+
+    output: int
+    """Position among the flattened outputs."""
+    inputs: str
+    """Which inputs: ``example`` or ``random x0.01``."""
+    error: float
+    """The candidate's greatest deviation from the reference, relative to the reference's greatest magnitude."""
+    original_error: float
+    """The original's."""
+    allowed: float
+    """What the candidate's error may be."""
+    problem: str = ""
+    """What is wrong beyond the error: another shape, element type, strides, or a value that is not finite."""
+    as_timed: bool = False
+    """Whether the candidate is what was timed and is returned; otherwise what it is saved as, loaded again."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether this output is acceptable."""
+        return not self.problem and self.error <= self.allowed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outputs on all inputs."""
+
+    outputs: tuple[OutputComparison, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is acceptable."""
+        return all(output.passed for output in self.outputs)
+
+    @property
+    def worst(self) -> OutputComparison | None:
+        """The output that uses most of its allowance, or that has a problem."""
+        return max(self.outputs, key=lambda o: (bool(o.problem), o.error / max(o.allowed, 1e-300)), default=None)
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with the worst output, in a few words."""
+        worst = self.worst
+        if worst is None:
+            return "it has no outputs"
+        where = f"output {worst.output} on {worst.inputs} inputs"
+        if worst.problem:
+            return f"{where}: {worst.problem}"
+        return f"{where} is off by {worst.error:.1e}, allowed are {worst.allowed:.1e}"
+
+    @property
+    def error(self) -> float:
+        """The greatest relative error of the candidate on the example inputs."""
+        return max((o.error for o in self.outputs if o.inputs == EXAMPLE), default=0.0)
+
+    @property
+    def original_error(self) -> float:
+        """The original's."""
+        return max((o.original_error for o in self.outputs if o.inputs == EXAMPLE), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Expectation:
+    """What original and reference give for one set of inputs."""
+
+    name: str
+    arguments: Arguments
+    outputs: Sequence[Any]
+    truths: Sequence[Any]
+
+
+class Oracle:
+    """What a model gives for some inputs, and what it should give: found once, however many are compared with it."""
+
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        reference: Callable[..., Any] | None,
+        cases: Iterable[tuple[str, Arguments]],
+        keeping: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        draws: bool = True,
+    ) -> None:
+        """Prepare an oracle; nothing is run before the first comparison.
+
+        Args:
+            original: the model.
+            reference: computes in float64 and is given the floating-point arguments in float64. If there is none, or it
+                fails, what the original gives takes its place.
+            cases: names of inputs, with the inputs.
+            keeping: makes what puts the state of original and reference back to what it was, if their calls change it.
+            draws: whether they may draw random numbers; if not, the generators of the process are left alone.
+        """
+        self._original, self._reference, self._cases, self._keeping = original, reference, tuple(cases), keeping
+        self._run_of = partial(outputs_of, draws=draws)
+        self.notes: list[str] = []
+        """What could not be compared as it should be, and why."""
+
+    def compare(self, candidate: Callable[..., Any]) -> Comparison:
+        """Runs a candidate on each case and compares its outputs.
+
+        All must be deterministic; if they draw random numbers, it is from the same state of the generator in each run.
+        """
+        return Comparison(tuple([output for known in self._expected for output in self._compared(known, candidate)]))
+
+    @cached_property
+    def _expected(self) -> Sequence[_Expectation]:
+        with self._keeping():
+            return self._run()
+
+    def _run(self) -> Sequence[_Expectation]:
+        """What both give for the cases, one after the other."""
+        found: list[_Expectation] = []
+        for name, arguments in self._cases:
+            try:
+                outputs = self._run_of(self._original, *arguments)
+            except Exception as error:  # a model may raise anything, and need not take random inputs
+                if name == EXAMPLE:
+                    raise
+                self.notes.append(f"the model does not take {name} inputs ({first_line(error)}); compared without")
+                continue
+            truths = self._reference_or(outputs, arguments)
+            if _is_nowhere_finite(outputs):
+                self.notes.append(f"the model gives no finite number for {name} inputs; that compares nothing")
+            found.append(_Expectation(name, arguments, [*map(_kept, outputs)], [*map(_kept, truths)]))
+        return found
+
+    def _compared(self, known: _Expectation, candidate: Callable[..., Any]) -> Sequence[OutputComparison]:
+        try:
+            results = self._run_of(candidate, *known.arguments)
+        except Exception as error:  # the others did not raise
+            return [OutputComparison(0, known.name, math.inf, 0.0, 0.0, f"raises {first_line(error)}")]
+        if len(known.outputs) != len(results):
+            raise ValueError(f"the candidate has {len(results)} outputs, the original {len(known.outputs)}")
+        compared = [
+            compare_output(position, known.name, before, after, truth)
+            for position, (before, after, truth) in enumerate(zip(known.outputs, results, known.truths, strict=True))
+            if isinstance(before, Tensor)
+        ]
+        if self._reference is not None and any(o.error > o.allowed and not o.problem for o in compared):
+            with self._keeping():
+                errors = self._errors_nearby(self._reference, known.arguments)
+            compared = [replace(o, allowed=max(o.allowed, FACTOR * errors[o.output])) for o in compared]
+        return compared
+
+    def _errors_nearby(self, reference: Callable[..., Any], arguments: Arguments) -> list[float]:
+        """The greatest error of each output of the original on inputs that differ by their rounding; 0 for no tensor.
+
+        Integers stay as they are. Where there are no other inputs, what is measured is the error that is known already.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def rounding(leaf: Tensor) -> Tensor:
+            noise = uniform(leaf.shape, generator)
+            return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
+
+        def errors() -> list[float]:
+            near = _mapped(lambda leaf: nudged(leaf, rounding), arguments)
+            pairs = zip(self._run_of(self._original, *near), self._truths(reference, near), strict=True)
+            return [
+                compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
+                for before, truth in pairs
+            ]
+
+        return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
+
+    def _truths(self, reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
+        """What the reference gives, floating-point arguments in float64."""
+        return self._run_of(reference, *_mapped(to_float64, arguments))
+
+    def _reference_or(self, outputs: list[Any], arguments: Arguments) -> list[Any]:
+        """What the reference gives; what the original gave, if there is none."""
+        if self._reference is not None:
+            try:
+                return self._truths(self._reference, arguments)
+            except Exception as error:  # an operator need not exist in float64
+                self.notes.append(without_reference(error))
+                self._reference = None
+        return outputs
+
+
+def _is_nowhere_finite(outputs: Sequence[Any]) -> bool:
+    """Whether there are floating-point numbers among outputs, and none is finite."""
+    numbers = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
+    return bool(numbers) and not any(bool(torch.isfinite(x).any()) for x in numbers)
+
+
+def without_reference(error: Exception) -> str:
+    """What to tell where the reference cannot be made, or fails."""
+    return f"nothing computes it in float64 ({first_line(error)}); compared with the original"
+
+
+def _mapped(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
+    """Arguments with a function applied to each of their leaves."""
+    args, kwargs = arguments
+    return pytree.tree_map(function, (args, dict(kwargs)))
+
+
+def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
+    """A leaf of arguments, floating-point numbers changed by shares of themselves; a tensor keeps its strides."""
+    if isinstance(leaf, Tensor) and leaf.is_complex():
+        return torch.view_as_complex(nudged(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
+
+
+def outputs_of(
+    module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, draws: bool = True
+) -> list[Any]:
+    """The leaves of what a module returns for copies of arguments; random numbers begin at the same state each time."""
+    args, kwargs = _mapped(_copy, (tuple(args), kwargs))
+    with torch.no_grad(), random_state_seeded() if draws else nullcontext():
+        return pytree.tree_leaves(module(*args, **kwargs))
+
+
+def _copy(leaf: Any) -> Any:
+    """A copy with the same strides, so that a module that writes to its inputs cannot disturb the others."""
+    return leaf.detach().clone(memory_format=torch.preserve_format) if isinstance(leaf, Tensor) else leaf
+
+
+def _kept(leaf: Any) -> Any:
+    """A copy that lies as the leaf does, overlaps included; the leaf may be state that a module changes later."""
+    if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+        return leaf
+    storage = leaf.untyped_storage().clone()
+    kept = leaf.detach().new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+    # What is in memory may be the conjugate, or the negative, of what a tensor is.
+    kept = kept.conj() if leaf.is_conj() else kept
+    return torch.ops.aten._neg_view.default(kept) if leaf.is_neg() else kept
+
+
+def to_float64(leaf: Any) -> Any:
+    """A leaf of arguments, in double precision if it is a floating-point or complex tensor."""
+    if isinstance(leaf, Tensor) and leaf.is_complex():
+        return leaf.to(torch.complex128)
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, truth: Tensor) -> OutputComparison:
+    """Compares one output of original and candidate with the reference's; complex ones by their two parts."""
+    problem = _difference_in_kind(before, after)
+    if not problem and before.is_complex() and truth.is_complex():
+        before, after, truth = (torch.view_as_real(tensor.resolve_conj()) for tensor in (before, after, truth))
+    if problem or not before.is_floating_point():
+        unequal = problem or ("" if torch.equal(before, after) else "an exact output differs")
+        return OutputComparison(position, inputs, 0.0, 0.0, 0.0, unequal)
+    finite = torch.isfinite(before) & torch.isfinite(truth)
+    if not bool(torch.isfinite(after)[finite].all()):
+        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not finite where the original is")
+    infinite = torch.isinf(before) & (before == truth)
+    if not torch.equal(after[infinite], before[infinite]):
+        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not infinite where the original is")
+    scale = float(truth[finite].abs().max()) if bool(finite.any()) else 0.0
+    error, original_error = (_deviation(result, truth, finite, scale) for result in (after, before))
+    allowed = max(FACTOR * original_error, roundings(before.dtype, SLACK))
+    return OutputComparison(position, inputs, error, original_error, allowed)
+
+
+def roundings(dtype: torch.dtype, count: int) -> float:
+    """So many roundings of a floating-point type, relative to the number rounded; at most ``MOST_SLACK``."""
+    return min(count * torch.finfo(dtype).eps, MOST_SLACK)
+
+
+def _difference_in_kind(before: Tensor, after: Any) -> str:
+    if not isinstance(after, Tensor):
+        return "not a tensor"
+    for what in ("dtype", "shape", "device", "layout"):
+        if getattr(before, what) != getattr(after, what):
+            return f"{what} is {getattr(after, what)}, was {getattr(before, what)}"
+    if bits_of(before) != bits_of(after):
+        return f"conjugate and negative view are {bits_of(after)}, were {bits_of(before)}"
+    # Strides of axes of size one, and of empty tensors, place no element.
+    moved = [b != a for b, a, size in zip(before.stride(), after.stride(), before.shape, strict=True) if size != 1]
+    if any(moved) and before.numel() > 0:
+        return f"strides are {after.stride()}, were {before.stride()}"
+    return ""
+
+
+def _deviation(result: Tensor, truth: Tensor, finite: Tensor, scale: float) -> float:
+    if not bool(finite.any()):
+        return 0.0
+    deviation = float((result.double() - truth.double())[finite].abs().max())
+    return deviation / scale if scale > 0 else deviation
+
+
+def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> list[tuple[str, Arguments]]:
+    """The example inputs, and random ones of several magnitudes; integers and booleans are the example's, shuffled.
+
+    Shuffling keeps integers valid: what was an index, a token or a length remains one. What is infinite, or is
+    about the least number that there is, stays where it is: a mask of such numbers remains one and hides no row by
+    chance.
+    """
+    example = tuple(args), kwargs
+    cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
+    generator = torch.Generator().manual_seed(seed)
+    for magnitude in MAGNITUDES:
+        varied = _mapped(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
+        cases.append((f"random x{magnitude:g}", varied))
+    return cases
+
+
+def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.numel() == 0:
+        return leaf
+    varied = torch.empty_like(leaf)  # keeps strides
+    if leaf.is_floating_point():
+        exact = leaf.double()
+        varies = exact.abs() < torch.finfo(leaf.dtype).max / 2  # and what is not a number does not
+        scale = float(exact[varies].std(correction=0)) if bool(varies.any()) else 0.0
+        values = normal(leaf.shape, generator).to(leaf.device) * ((scale or 1.0) * magnitude)
+        return varied.copy_(torch.where(varies, values, exact))
+    places = order(leaf.numel(), generator).to(leaf.device)
+    return varied.copy_(leaf.reshape(-1)[places].reshape(leaf.shape))

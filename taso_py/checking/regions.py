@@ -1,0 +1,110 @@
+"""Checking each applied rule where it was applied: source against target, in float64, on random operands.
+
+A comparison of whole outputs misses a wrong rewrite whose result is scaled down later on, e.g. in a residual branch.
+Here both sides of a rule, at the concrete types it matched, run through PyTorch on the same random operands.
+(Translation validation: Pnueli, Siegel and Singerman 1998.)
+
+Invariant: this shares nothing with the prover but the text of the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.chance import uniform
+from taso_py.backend.run import run_graph
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value, make
+from taso_py.ir.operator import Input
+from taso_py.ir.types import DType, TensorType
+from taso_py.rules.apply import concrete_side
+from taso_py.rules.match import Match
+from taso_py.search.trace import Trace, replay_steps
+
+TOLERANCE = 1e-9
+"""Relative to the greatest magnitude of the output; float64 rounds at 1.1e-16."""
+
+
+@dataclass(frozen=True)
+class RegionError:
+    """How far the two sides of a rule are apart at one place."""
+
+    rule: str
+    error: float
+    """Relative, at most."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the sides agree up to rounding."""
+        return self.error <= TOLERANCE
+
+    def __str__(self) -> str:
+        return f"the two sides of {self.rule} differ by {self.error:.1e} where it was applied"
+
+
+def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> list[RegionError]:
+    """The deviation at every match; matches with the same operators and types are run once."""
+    known: dict[object, RegionError] = {}
+    for match in matches:
+        source, target = region(match, DType.F64)
+        if (source.key, target.key) not in known:
+            known[source.key, target.key] = RegionError(match.rule.id, deviation(source, target, seed, device))
+    return list(known.values())
+
+
+def region(match: Match, dtype: DType) -> tuple[Graph, Graph]:
+    """Both sides of a match as graphs of their own, over inputs of the matched shapes and the element type given."""
+    variables = {name: _input(name, value.type, dtype) for name, value in match.values.items()}
+    own = replace(match, values=variables, dtype=dtype)
+    inputs = tuple(value.node for value in variables.values())
+    source, target = (Graph(inputs, concrete_side(own, side)) for side in (match.rule.source, match.rule.target))
+    return source, target
+
+
+def _input(name: str, type_: TensorType, dtype: DType) -> Value:
+    return make(Input(name, TensorType(dtype if type_.dtype.is_floating else type_.dtype, type_.shape))).value
+
+
+def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> float:
+    """The greatest difference between two graphs over the same inputs, relative to the source's greatest magnitude.
+
+    Operands are drawn twice: of both signs, where both sides may be NaN at the same places (an operand may be a
+    variance), and all positive, where neither may. A NaN that is not allowed counts as infinitely far apart.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return max(_deviation(source, target, lowest, generator, device) for lowest in (-1.0, 0.25))
+
+
+def _deviation(source: Graph, target: Graph, lowest: float, generator: torch.Generator, device: torch.device) -> float:
+    operands = [_random(node.types[0], lowest, generator).to(device) for node in source.inputs]
+    worst = 0.0
+    for before, after in zip(run_graph(source, operands), run_graph(target, operands), strict=True):
+        before, after = before.double(), after.double()
+        excused = before.isnan() & after.isnan() if lowest < 0 else torch.zeros_like(before, dtype=torch.bool)
+        apart = (before - after).abs().masked_fill(excused, 0.0)
+        if apart.numel():
+            scale = float(before.masked_fill(excused, 0.0).abs().max()) or 1.0
+            relative = float(apart.max()) / scale
+            worst = max(worst, relative if math.isfinite(relative) else math.inf)
+    return worst
+
+
+def _random(type_: TensorType, lowest: float, generator: torch.Generator) -> Tensor:
+    values = uniform(type_.sizes, generator) * (1.25 - lowest) + lowest
+    return values.to(TORCH_DTYPES[type_.dtype])
+
+
+def first_wrong(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | None:
+    """The first region of a trace's steps in which the two sides of the rule differ, if there is one.
+
+    Raises:
+        TasoError: the trace is of another graph, or has a step that cannot be taken.
+    """
+    matches = [match for match, _ in replay_steps(graph, trace)]
+    return next((region for region in check_regions(matches, seed, device) if not region.passed), None)

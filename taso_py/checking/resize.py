@@ -1,0 +1,156 @@
+"""Models that leave sizes open: inputs of other sizes than the example's, and what the search had to leave out.
+
+Invariant: the inputs are such that the original takes them: their sizes are in range and agree with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from taso_py.backend import Program
+from taso_py.backend.chance import integers
+from taso_py.backend.contract import draws
+from taso_py.backend.program import Signature
+from taso_py.backend.writes import is_write
+from taso_py.checking.compare import Arguments, outputs_of
+from taso_py.ir.errors import first_line
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Open, choose
+from taso_py.ir.types import TensorType
+from taso_py.rules.apply import replacements
+from taso_py.rules.index import GraphIndex
+from taso_py.rules.match import Matcher
+from taso_py.rules.substitution import Substitution
+
+NAMED = 8
+"""How many rules a note names."""
+
+
+def resized_cases(
+    program: Program, modules: Mapping[str, Callable[..., Any]], seed: int
+) -> tuple[list[tuple[str, Arguments]], list[str]]:
+    """Arguments of other sizes for a comparison, with what to call them; none where no size is open.
+
+    Args:
+        program: whose arguments they are.
+        modules: the original, and others that should take them, by what they are.
+        seed: of their content.
+
+    Returns:
+        The cases, and a note for each that is left out, since a module refuses it although the export's range has it.
+    """
+    cases: list[tuple[str, Arguments]] = []
+    notes: list[str] = []
+    for sizes in other_sizes(program.open):
+        name = ", ".join(f"{size.name}={value}" for size, value in sizes.items())
+        case = resized(program, sizes, seed)
+        refused = _refused(modules, case, may_draw=draws(program))
+        if refused:
+            notes.append(f"not compared at {name}, which is in the export's range but refused by {refused}")
+        else:
+            cases.append((name, case))
+    return cases, notes
+
+
+def _refused(modules: Mapping[str, Callable[..., Any]], case: Arguments, *, may_draw: bool) -> str:
+    """The first module that does not take arguments, and what it says; empty if all do."""
+    for what, module in modules.items():
+        try:
+            outputs_of(module, *case, draws=may_draw)
+        except Exception as error:  # a model may raise anything
+            return f"{what} ({first_line(error)})"
+    return ""
+
+
+def describe(program: Program, rules: Sequence[Substitution]) -> list[str]:
+    """What to tell the user of a program of open sizes."""
+    if not program.open:
+        return []
+    sizes = ", ".join(f"{size.name} ({size.range}, in the example {size.example})" for size in program.open)
+    notes = [f"the result is for all sizes {sizes}; latencies are those of the example"]
+    missed = sorted(fitting(program.graph.at_example, rules) - fitting(program.graph, rules))
+    if missed:
+        names = ", ".join(missed[:NAMED]) + (", ..." if len(missed) > NAMED else "")
+        notes.append(f"{len(missed)} rules fit the example's sizes but not all, and were left out: {names}")
+    return notes
+
+
+def fitting(graph: Graph, rules: Sequence[Substitution]) -> set[str]:
+    """The rules that can be applied somewhere in a graph."""
+    index = GraphIndex(graph)
+    return {match.rule.id for match in Matcher(rules).matches(index) if replacements(match, index) is not None}
+
+
+def other_sizes(sizes: tuple[Open, ...]) -> list[dict[Open, int]]:
+    """The least sizes, larger ones than the example's, and each size alone another than in the example; none twice."""
+    if not sizes:
+        return []
+    least = {size: size.least for size in sizes}
+    larger = {size: _within(size, 2 * size.example + 1) for size in sizes}
+    each = [{**{other: other.example for other in sizes}, size: _within(size, size.example + 3)} for size in sizes]
+    found = [least, larger, *(each if len(sizes) > 1 else [])]
+    return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
+def _within(size: Open, value: int) -> int:
+    return value if size.most is None else min(value, size.most)
+
+
+def resized(program: Program, sizes: Mapping[Open, int], seed: int) -> Arguments:
+    """Arguments of the sizes given, their content drawn from that of the example inputs."""
+    return OpenInputs.of(program).at(sizes, seed)
+
+
+@dataclass(frozen=True)
+class OpenInputs:
+    """The arguments of a program at any of its sizes; holds none of its weights."""
+
+    open: tuple[Open, ...]
+    nodes: tuple[Node, ...]
+    examples: tuple[Tensor, ...]
+    signature: Signature
+    has_state: bool
+    """Whether a call writes to buffers."""
+
+    @classmethod
+    def of(cls, program: Program) -> Self:
+        """Those of a program."""
+        nodes, has_state = tuple(program.graph.inputs), any(map(is_write, program.graph.effects))
+        return cls(program.open, nodes, program.example_inputs, program.signature, has_state)
+
+    def at(self, sizes: Mapping[Open, int], seed: int) -> Arguments:
+        """Arguments of the sizes given, their content drawn from that of the examples."""
+        generator = torch.Generator().manual_seed(seed)
+        made = {
+            node.op.key: _drawn(_shape(node.types[0], sizes), example, generator)
+            for node, example in zip(self.nodes, self.examples, strict=True)
+            if isinstance(node.op, Input)
+        }
+        leaves = [made[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.signature.inputs]
+        args, kwargs = pytree.tree_unflatten(leaves, self.signature.in_spec)
+        return tuple(args), dict(kwargs)
+
+
+def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
+    return [size for dim in type_.dims if isinstance(size := choose(dim, sizes), int)]
+
+
+def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Tensor:
+    """A tensor of elements of another, any of them as often as it comes, laid out alike: a valid index stays one."""
+    if list(example.shape) == shape:
+        return example
+    axes = zip(shape, example.stride(), example.shape, strict=True)
+    compact = [1 if step == 0 and before > 1 else size for size, step, before in axes]
+    count = torch.Size(compact).numel()
+    places = integers(max(1, example.numel()), (count,), generator).to(example.device)
+    order = sorted(range(len(shape)), key=lambda axis: (-example.stride(axis), -example.shape[axis]))
+    dense = example.detach().reshape(-1)[places].reshape([compact[axis] for axis in order])
+    return dense.permute([order.index(axis) for axis in range(len(shape))]).expand(shape)

@@ -1,0 +1,88 @@
+"""Searches, one for each family of engines: operators priced by measurement there, and the graphs found so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taso_py.backend.schema import stored_bytes
+from taso_py.cost.model import CostModel
+from taso_py.driver.calibrating import calibrate
+from taso_py.driver.planning import formats_for, tiles_for
+from taso_py.driver.prepare import Prepared
+from taso_py.driver.result import Options
+from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.prices import session_cost
+from taso_py.engines.session import SessionEngine
+from taso_py.judging.trial import Searched
+from taso_py.kernels.table import PLAIN
+from taso_py.latency.database import LatencyDatabase
+from taso_py.rules.database import read_database
+from taso_py.rules.substitution import Substitution
+from taso_py.search.follow import add_followed, follow
+from taso_py.search.result import SearchResult
+from taso_py.search.strategies import TEMPLATES, search
+from taso_py.search.templates import read_templates
+from taso_py.search.trace import Trace
+
+
+def rules_for(options: Options, path: Path | None = None) -> Sequence[Substitution]:
+    """Return the rules of a file or folder; by default those that a search is meant for.
+
+    Raises:
+        TasoError: they cannot be read.
+    """
+    return read_templates() if path is None and options.search in TEMPLATES else read_database(path)
+
+
+@dataclass(frozen=True)
+class Searches:
+    """The searches of one optimization."""
+
+    prepared: Prepared
+    rules: Sequence[Substitution]
+    trace: Trace | None
+    """The steps to take, if no search is to find them."""
+
+    def cost_of(self, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
+        """Return the cost model of engines whose prices are equal."""
+        program, options = self.prepared.program, self.prepared.options
+        if isinstance(engines[0], SessionEngine):
+            return session_cost(engines[0], program.graph, database, progress=options.progress)
+        tiles = tiles_for(engines, options.numerics) if options.kernels else PLAIN
+        return CostModel(
+            program.device,
+            database,
+            weight_bytes=stored_bytes(program.weights.values()),
+            tiles=tiles,
+            formats=formats_for(tiles),
+            progress=options.progress,
+            captured=all(engine.is_captured for engine in engines),
+        )
+
+    def run(
+        self, groups: Mapping[str, Sequence[Engine]], costs: Mapping[str, CostModel], last: Trace | None
+    ) -> list[Searched]:
+        """Return the results of the searches.
+
+        Args:
+            groups: engines by the name of their prices.
+            costs: cost models by the same names.
+            last: the steps to the last winner for this program, tried besides.
+        """
+        return [Searched(self._search(costs[prices], engines[0], last), engines) for prices, engines in groups.items()]
+
+    def _search(self, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
+        graph, options, phases = self.prepared.program.graph, self.prepared.options, self.prepared.phases
+        what = "its operators, one by one, on this machine"
+        cost.latencies.limit_s = options.limited.measure_s
+        with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
+            cost.warm(graph)
+            calibrate(cost, engine)
+        limits = options.limits()
+        with phases.phase("search", "for faster graphs"):
+            if self.trace is not None:
+                return follow(graph, self.trace, self.rules, cost, limits)
+            found = search(graph, self.rules, cost, options.search, limits, progress=options.progress)
+            return found if last is None else add_followed(found, last, self.rules, cost, limits)

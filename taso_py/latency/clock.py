@@ -1,0 +1,311 @@
+"""Measuring how long a call takes on a device, on machines that are never quite at rest.
+
+Every figure is a median, since noise on a busy machine has a long tail on one side. Its interval comes from order
+statistics: how many samples lie below the true median is binomial whatever their distribution (David and Nagaraja,
+Order Statistics, 2003, section 7.1).
+
+Invariant: nothing but a `Clock` looks at the time, so that all decisions here can be tested with an invented one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import random
+import time
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from statistics import median
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from taso_py.backend.capture import captured
+from taso_py.collector import collector_paused
+from taso_py.ir.errors import TasoError, first_line
+from taso_py.kernels.prepared import Prepared
+from taso_py.latency.environment import Device, resolve_device
+
+Timer: TypeAlias = Callable[[int], float]
+"""Calls what it was made for that many times and answers the seconds that all the calls took together."""
+
+BUDGET_S = 0.25
+CONFIDENCE = 0.95
+WIDTH = 0.02
+MIN_SAMPLES = 10
+MAX_SAMPLES = 1000
+MAX_REPEATS = 100_000
+DEPTHS = 64
+"""At how many depths of the stack samples are taken; a call is some hundred bytes, so that all of a page is met."""
+OUTLIER_DEVIATIONS = 3.5
+"""The usual bound for scores from the median absolute deviation (Iglewicz and Hoaglin, How to Detect and Handle
+Outliers, 1993)."""
+OUTLIER_SHARE = 0.05
+"""Nothing closer to the median than this share of it is an outlier, however quiet the machine."""
+
+
+class TimingError(TasoError):
+    """A latency that cannot be, or a function that cannot be timed in the way asked for."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds that one call takes; raises `TimingError` if its figures contradict each other."""
+
+    median_s: float
+    low_s: float
+    """Lower end of the median's confidence interval; the fastest sample if there were too few for one."""
+    high_s: float
+    """Upper end; the slowest sample if there were too few."""
+    samples: int
+    outliers: int
+    """Samples far from the median. They are counted, not removed."""
+
+    def __post_init__(self) -> None:
+        """Check what every measurement fulfils."""
+        ordered = 0 <= self.low_s <= self.median_s <= self.high_s < math.inf
+        if not (ordered and 0 <= self.outliers < self.samples):
+            raise TimingError(f"{self} is no latency: it needs 0 <= low <= median <= high and outliers < samples")
+
+    def scaled(self, factor: float) -> Latency:
+        """The same on a machine that takes so many times as long."""
+        return replace(self, median_s=factor * self.median_s, low_s=factor * self.low_s, high_s=factor * self.high_s)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median and where the true one lies."""
+
+    low: float
+    median: float
+    high: float
+    coverage: float
+    """The probability that the true median lies between ``low`` and ``high``, for independent samples."""
+
+
+class Clock(Protocol):
+    """What can time calls on a device."""
+
+    min_sample_s: float
+    """Shorter samples than this are too coarse for the clock's resolution."""
+
+    def now(self) -> float:
+        """Seconds since some moment, for budgets."""
+        ...
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        """A timer of a function; raises `TimingError` if it cannot be timed in this clock's way."""
+        ...
+
+
+class CpuClock:
+    """Wall-clock time, with the garbage collector paused while it runs.
+
+    Where the stack lies can make a fifth of a difference: at one depth of twenty MKL's products of BERT take 54 ms in
+    place of 45, at every call. So each sample is taken at a depth of its own, and their median is that of most depths
+    (Mytkowicz and others, Producing wrong data without doing anything obviously wrong!, ASPLOS 2009).
+    """
+
+    min_sample_s: float = 200e-6
+
+    def __init__(self) -> None:
+        """Prepare a clock; the depths of its samples are the same in every run."""
+        self._depths = random.Random(0)
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        def sample(repeats: int) -> float:
+            with collector_paused():
+                if isinstance(fn, Prepared):
+                    return sum(_prepared(fn) for _ in repeat(None, repeats))
+                start = time.perf_counter_ns()
+                for _ in repeat(None, repeats):
+                    fn()
+                return (time.perf_counter_ns() - start) * 1e-9
+
+        return lambda repeats: _at_depth(self._depths.randrange(DEPTHS), functools.partial(sample, repeats))
+
+
+def _prepared(fn: Prepared) -> float:
+    fn.prepare()
+    start = time.perf_counter_ns()
+    fn.call()
+    return (time.perf_counter_ns() - start) * 1e-9
+
+
+def _at_depth(depth: int, run: Callable[[], float]) -> float:
+    """Runs with so many calls more on the stack: each has a frame of C besides, since it comes out of ``map``."""
+    return run() if depth == 0 else next(map(_at_depth, (depth - 1,), (run,)))
+
+
+class Event(Protocol):
+    """The part of ``torch.cuda.Event`` that a `CudaClock` uses."""
+
+    def record(self) -> None:
+        """Mark this point in the queue of the current stream."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has come to the mark."""
+        ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this mark to another one that was reached."""
+        ...
+
+
+class CudaClock:
+    """Time between two events in the GPU's own queue.
+
+    Plain calls include what launching costs the CPU where that takes longer than the kernels, as in eager execution.
+    With ``graph`` all calls of a sample are captured in one CUDA graph, whose replay is timed: the kernels alone.
+    """
+
+    min_sample_s: float = 500e-6
+
+    def __init__(
+        self, device: Device = "cuda", *, graph: bool = False, event: Callable[[], Event] | None = None
+    ) -> None:
+        """Time on one GPU, with ``torch.cuda.Event`` for marks, or with the marks that ``event`` makes."""
+        self._graph = graph
+        self._event = event or _cuda_event
+        self._scope = contextlib.nullcontext if event else functools.partial(torch.cuda.device, resolve_device(device))
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        @functools.lru_cache(maxsize=1)
+        def batch(repeats: int) -> Callable[[], object]:
+            return _capture(fn, repeats) if self._graph else functools.partial(_call, fn, repeats)
+
+        def timer(repeats: int) -> float:
+            with self._scope(), collector_paused():
+                run = batch(repeats)
+                start, end = self._event(), self._event()
+                start.record()
+                run()
+                end.record()
+                end.synchronize()
+                return start.elapsed_time(end) * 1e-3
+
+        return timer
+
+
+def clock_for(device: Device, *, graph: bool = False) -> Clock:
+    """The clock of a device; ``graph`` as in `CudaClock`. Raises `DeviceError` if the device is not here."""
+    resolved = resolve_device(device)
+    return CpuClock() if resolved.type == "cpu" else CudaClock(resolved, graph=graph)
+
+
+def measure(
+    fn: Callable[[], object],
+    *,
+    device: Device,
+    budget_s: float = BUDGET_S,
+    confidence: float = CONFIDENCE,
+    width: float = WIDTH,
+    clock: Clock | None = None,
+) -> Latency:
+    """The latency of a function, which is called at least twice and otherwise as often as it takes.
+
+    Args:
+        fn: what to time; modes such as ``torch.inference_mode`` are the caller's business.
+        device: where it runs; ignored if a clock is given.
+        budget_s: seconds, warm-up included, after which what is known is the answer.
+        confidence: the probability with which the interval shall hold the true median.
+        width: sampling ends once the interval is at most this share of the median wide.
+        clock: the clock of the device if not given.
+    """
+    clock = clock or clock_for(device)
+    timer, deadline = clock.bind(fn), clock.now() + budget_s
+    repeats = repeats_for(clock, fn, timer, deadline=deadline)
+    samples: list[float] = []
+    while True:
+        insort(samples, timer(repeats) / repeats)
+        interval = median_interval(samples, confidence)
+        narrow = interval.coverage >= confidence and interval.high - interval.low <= width * interval.median
+        if (narrow and len(samples) >= MIN_SAMPLES) or len(samples) == MAX_SAMPLES or clock.now() >= deadline:
+            return summary(samples, confidence)
+
+
+def repeats_for(clock: Clock, fn: Callable[[], object], timer: Timer, *, deadline: float = math.inf) -> int:
+    """How many calls of a function make one sample: one if it is prepared, or else as many as the clock needs."""
+    return 1 if isinstance(fn, Prepared) else calibrate(clock, timer, deadline=deadline)
+
+
+def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency:
+    """The latency of which there are these samples, in ascending order."""
+    interval = median_interval(ordered, confidence)
+    return Latency(interval.median, interval.low, interval.high, len(ordered), _outliers(ordered))
+
+
+def calibrate(clock: Clock, timer: Timer, *, deadline: float = math.inf, sample_s: float = 0.0) -> int:
+    """Warm up, and find how many calls make one sample of ``sample_s`` seconds that is long enough for the clock.
+
+    The faster of two readings counts, or an interruption during the first would leave too few calls. Past the
+    ``deadline``, in the clock's seconds, the number reached is taken.
+    """
+    sample_s = max(sample_s, clock.min_sample_s)
+    timer(1)
+    repeats = 1
+    while clock.now() < deadline and repeats < MAX_REPEATS:
+        spent = min(timer(repeats), timer(repeats))
+        if spent >= sample_s:
+            break
+        wanted = math.ceil(1.1 * repeats * sample_s / max(spent, 1e-9))
+        repeats = min(max(wanted, repeats + 1), 10 * repeats, MAX_REPEATS)
+    return repeats
+
+
+def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """The median of at least one sample in ascending order, and the narrowest interval that has the confidence.
+
+    With too few samples for that (less than six for 95 %) the interval is their range, and its coverage is lower.
+    """
+    rank, coverage = _rank(len(ordered), confidence)
+    return Interval(ordered[rank], median(ordered), ordered[-1 - rank], coverage)
+
+
+@functools.cache
+def _rank(count: int, confidence: float) -> tuple[int, float]:
+    """How many samples to leave out at each end for an interval of the median, and the probability that it holds it."""
+    rank, below, term = 0, 1, 1
+    while True:
+        term = term * (count - rank) // (rank + 1)
+        wider = below + term
+        if 2 * (rank + 1) >= count or 1 - 2 * wider / 2**count < confidence:
+            return rank, 1 - 2 * below / 2**count
+        rank, below = rank + 1, wider
+
+
+def _outliers(ordered: Sequence[float]) -> int:
+    middle = median(ordered)
+    spread = 1.4826 * median(abs(sample - middle) for sample in ordered)
+    bound = max(OUTLIER_DEVIATIONS * spread, OUTLIER_SHARE * middle)
+    return sum(abs(sample - middle) > bound for sample in ordered)
+
+
+def _call(fn: Callable[[], object], repeats: int) -> None:
+    for _ in repeat(None, repeats):
+        fn()
+
+
+def _cuda_event() -> Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def _capture(fn: Callable[[], object], repeats: int) -> Callable[[], object]:
+    """A CUDA graph of that many calls on the current device, replayed once."""
+    try:
+        graph, _ = captured(functools.partial(_call, fn, repeats), torch.device("cuda"))
+    except RuntimeError as error:
+        reason = first_line(error)
+        raise TimingError(f"this cannot be captured in a CUDA graph ({reason}); time it without one") from error
+    graph.replay()
+    return graph.replay

@@ -1,0 +1,374 @@
+"""The latency database: what was measured on this machine, for as long as nothing about it changes.
+
+It is an SQLite file that several processes may use at once. Each opens it for itself, also after a fork.
+
+Invariant: it is a cache and only that. Whatever is wrong with the file or its folder costs one warning and new
+measurements, never an answer and never an exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar, cast
+
+from taso_py.ir.errors import TasoError
+from taso_py.latency.clock import Latency
+from taso_py.latency.environment import Environment
+from taso_py.latency.usual import CEILING, KEYS, SHORTEST_S, pace_among
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Key: TypeAlias = tuple[str, str]
+"""The text of a kernel and the text of the types and formats that it runs on."""
+FORMAT = "taso-py latencies 1"
+APPLICATION_ID = 0x7461736F
+"""``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
+SCHEMA_VERSION = 4
+"""Raised also where latencies are measured otherwise than before, so that they cannot be compared."""
+BUSY_S = 10.0
+IN_MEMORY = Path(":memory:")
+
+CREATE = (
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+    "CREATE TABLE environment (key TEXT PRIMARY KEY, description TEXT NOT NULL)",
+    """CREATE TABLE latency (
+    environment TEXT NOT NULL REFERENCES environment (key),
+    kernel TEXT NOT NULL,
+    signature TEXT NOT NULL,
+    median_s REAL NOT NULL CHECK (median_s BETWEEN low_s AND high_s),
+    low_s REAL NOT NULL CHECK (low_s >= 0),
+    high_s REAL NOT NULL CHECK (high_s < 9e999),
+    samples INTEGER NOT NULL CHECK (samples > outliers),
+    outliers INTEGER NOT NULL CHECK (outliers >= 0),
+    measured TEXT NOT NULL,
+    PRIMARY KEY (environment, kernel, signature)
+) WITHOUT ROWID""",
+)
+FIGURES = "median_s, low_s, high_s, samples, outliers"
+SELECT_ONE = f"SELECT {FIGURES} FROM latency WHERE environment = ? AND kernel = ? AND signature = ?"
+SELECT_ALL = f"SELECT environment, kernel, signature, measured, {FIGURES} FROM latency ORDER BY 1, 2, 3"
+INSERT_ENVIRONMENT = "INSERT OR IGNORE INTO environment VALUES (?, ?)"
+INSERT_LATENCY = "INSERT OR REPLACE INTO latency VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One remembered latency."""
+
+    environment: str
+    """The key of its environment; see `LatencyDatabase.environments`."""
+    kernel: str
+    signature: str
+    measured: str
+    """When, as an ISO 8601 date and time in UTC."""
+    latency: Latency
+
+
+class LatencyDatabase:
+    """Latencies by environment, kernel and signature; a context manager that closes its file.
+
+    Made without a path it is the user's own, in `default_path`. If that or the path given cannot be used, the database
+    lives in memory, and ``path`` is None. Threads may share it.
+    """
+
+    path: Path | None
+    problem: str | None = None
+    """Why what is put here is kept in memory only, where it should have been in a file."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        """Open a database, creating what is missing; ``":memory:"`` makes one that nobody else sees."""
+        self._lock = threading.Lock()
+        self.path = None
+        try:
+            wanted = default_path() if path is None else Path(path)
+            self.path = None if wanted == IN_MEMORY else wanted
+            self._connection = _open(wanted)
+        except (sqlite3.Error, OSError) as error:
+            self._continue_in_memory(error)
+
+    def get(self, environment: Environment, kernel: str, signature: str) -> Latency | None:
+        """What was measured for this, or None."""
+        return self.get_many(environment, [(kernel, signature)]).get((kernel, signature))
+
+    def get_many(self, environment: Environment, keys: Iterable[Key]) -> dict[Key, Latency]:
+        """What was measured for these; what was not is missing from the answer."""
+        key, wanted = environment.key(), list(keys)
+        return self._run(lambda connection: _read(connection, key, wanted))
+
+    def put(self, environment: Environment, kernel: str, signature: str, latency: Latency) -> None:
+        """Remember a latency, at once and for all processes; an older one for the same key is replaced."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._insert({environment.key(): environment}, [Row(environment.key(), kernel, signature, now, latency)])
+
+    def put_first(self, environment: Environment, latencies: Mapping[Key, Latency]) -> dict[Key, Latency]:
+        """Remember latencies that belong together, unless all are known; answers what is known from then on."""
+        key, now = environment.key(), datetime.now(UTC).isoformat(timespec="seconds")
+        rows = [Row(key, *pair, now, latency) for pair, latency in latencies.items()]
+
+        def insert(connection: sqlite3.Connection) -> dict[Key, Latency]:
+            known = _read(connection, key, latencies)
+            if len(known) == len(latencies):
+                return known
+            _write(connection, {key: environment}, rows)
+            return dict(latencies)
+
+        return self._run(lambda connection: _transaction(connection, insert))
+
+    def rows(self) -> list[Row]:
+        """All there is, sorted by environment, kernel and signature."""
+        found = self._run(lambda connection: connection.execute(SELECT_ALL).fetchall())
+        return [Row(where, kernel, what, when, Latency(*figures)) for where, kernel, what, when, *figures in found]
+
+    def environments(self) -> dict[str, dict[str, str | int | bool]]:
+        """The environments by key, as `Environment.as_dict` describes them."""
+        found = self._run(lambda connection: connection.execute("SELECT * FROM environment ORDER BY key").fetchall())
+        return {key: json.loads(description) for key, description in found}
+
+    def clear(self, environment: str | None = None) -> int:
+        """Forget everything, or one environment by its key; answers how many latencies that were."""
+        chosen = {"key": environment}
+
+        def delete(connection: sqlite3.Connection) -> int:
+            removed = connection.execute("DELETE FROM latency WHERE environment = ifnull(:key, environment)", chosen)
+            connection.execute("DELETE FROM environment WHERE key = ifnull(:key, key)", chosen)
+            return removed.rowcount
+
+        return self._run(lambda connection: _transaction(connection, delete))
+
+    def export(self) -> dict[str, Any]:
+        """Everything as one JSON document, which `merge` reads."""
+        latencies = [{**vars(row), "latency": vars(row.latency)} for row in self.rows()]
+        return {"format": FORMAT, "environments": self.environments(), "latencies": latencies}
+
+    def merge(self, document: object) -> int:
+        """Take over what `export` gave elsewhere, in place of what is here; answers how many latencies that were.
+
+        Where an environment has a usual pace here, that stays, and the latencies are brought to it. Raises `TasoError`,
+        and takes over nothing, if the document is not such an export.
+        """
+        environments, rows = _parse(document)
+
+        def insert(connection: sqlite3.Connection) -> int:
+            taken = [row for key in environments for row in _at_pace_here(connection, key, rows)]
+            _write(connection, environments, taken)
+            return len(taken)
+
+        return self._run(lambda connection: _transaction(connection, insert))
+
+    def close(self) -> None:
+        """Close the file; what was put is in it already."""
+        self._connection.close()
+
+    def __enter__(self) -> LatencyDatabase:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _insert(self, environments: Mapping[str, Environment], rows: Sequence[Row]) -> None:
+        self._run(lambda connection: _transaction(connection, lambda inside: _write(inside, environments, rows)))
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something on the connection; if the file fails, do it in memory from here on."""
+        with self._lock:
+            try:
+                return work(self._connection)
+            except sqlite3.DatabaseError as error:
+                if self.path is None or isinstance(error, sqlite3.ProgrammingError):
+                    raise
+                self._connection.close()
+                self._continue_in_memory(error)
+                return work(self._connection)
+
+    def _continue_in_memory(self, error: Exception) -> None:
+        self.problem = f"{self.path or 'the cache'} cannot be used: {error}"
+        log.warning("latencies are kept for this run only: %s", self.problem)
+        self.path = None
+        self._connection = _open(IN_MEMORY)
+
+
+def default_path() -> Path:
+    """The user's database: in the folder ``$TASO_PY_CACHE`` or else in ``taso-py`` where the platform keeps caches.
+
+    Raises:
+        OSError: there is no such place, since the user has no home.
+    """
+    if folder := os.environ.get("TASO_PY_CACHE"):
+        return Path(folder) / "latencies.sqlite"
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = _home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
+    return base / "taso-py" / "latencies.sqlite"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise FileNotFoundError("the user has no home; set TASO_PY_CACHE to a folder") from error
+
+
+class _DamagedError(sqlite3.DatabaseError):
+    """A file that holds something else than a whole latency database."""
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Connect to a database, setting aside what is in its place if that is none, and waiting for other processes."""
+    if path == IN_MEMORY:
+        return _connect(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        found = _identity(path)
+        try:
+            return _connect(path)
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+            if time.monotonic() >= deadline:
+                raise
+            if isinstance(error, _DamagedError) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                _set_aside(path, found, error)
+            elif code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                time.sleep(0.02)
+            else:
+                raise
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        _transaction(connection, _adopt)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if health != "ok":
+            raise _DamagedError(" ".join(health.split()))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _adopt(connection: sqlite3.Connection) -> None:
+    """Make an empty file a latency database, and refuse what is neither empty nor ours."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == version == tables == 0:
+        for statement in CREATE:
+            connection.execute(statement)
+    elif application != APPLICATION_ID:
+        raise _DamagedError("it belongs to another program")
+    elif version < SCHEMA_VERSION:
+        raise _DamagedError("an older taso-py wrote it, which measured otherwise")
+    elif version > SCHEMA_VERSION:
+        raise sqlite3.DatabaseError("a newer taso-py wrote it; upgrade, or set TASO_PY_CACHE to another folder")
+
+
+def _read(connection: sqlite3.Connection, environment: str, keys: Iterable[Key]) -> dict[Key, Latency]:
+    """Those latencies that there are."""
+    found = {pair: connection.execute(SELECT_ONE, (environment, *pair)).fetchone() for pair in keys}
+    return {pair: Latency(*row) for pair, row in found.items() if row is not None}
+
+
+def _write(connection: sqlite3.Connection, environments: Mapping[str, Environment], rows: Iterable[Row]) -> None:
+    """Puts rows in the place of those with the same keys, and their environments beside them."""
+    described = [(key, json.dumps(environment.as_dict())) for key, environment in environments.items()]
+    values = [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
+    connection.executemany(INSERT_ENVIRONMENT, described)
+    connection.executemany(INSERT_LATENCY, values)
+
+
+def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterable[Row]) -> list[Row]:
+    """Rows of an environment from elsewhere as they are at the usual pace that the environment has here, if any.
+
+    Those that come without a pace of theirs, and ceilings, stay what they are.
+    """
+    own = {(row.kernel, row.signature): row for row in rows if row.environment == environment}
+    here = pace_among(_read(connection, environment, KEYS))
+    if here is None:
+        return list(own.values())
+    there = pace_among({key: row.latency for key, row in own.items()}) or here
+    others = (row for key, row in own.items() if key not in KEYS)
+    return [
+        row if row.kernel.startswith(CEILING) else replace(row, latency=there.convert(row.latency, here))
+        for row in others
+    ]
+
+
+def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        return work(connection)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _set_aside(path: Path, found: tuple[int, int] | None, error: Exception) -> None:
+    """Rename the file that was found, unless another process did so already, with the journals that belong to it."""
+    with contextlib.closing(sqlite3.connect(f"{path}.lock", timeout=BUSY_S, isolation_level=None)) as lock:
+        # The lock between processes that every platform has: nobody else renames between the check and the renaming.
+        lock.execute("BEGIN EXCLUSIVE")
+        if _identity(path) != found:
+            return
+        names = (path.with_name(f"{path.name}.corrupt-{n}") for n in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        for suffix in ("-journal", "-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{path}{suffix}", f"{aside}{suffix}")
+    log.warning("%s is no usable latency database (%s); it is now %s, and a new one begins", path, error, aside.name)
+
+
+def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
+    """The environments, by their keys here, and rows of an export; raises `TasoError` if it is not one."""
+    try:
+        content = cast("dict[str, Any]", document)
+        if content["format"] != FORMAT:
+            raise TasoError(f"these latencies are in the format {content['format']!r}; export them as {FORMAT!r}")
+        described = {key: Environment.from_dict(fields) for key, fields in content["environments"].items()}
+        rows = [
+            Row(
+                environment=described[row["environment"]].key(),
+                kernel=str(row["kernel"]),
+                signature=str(row["signature"]),
+                measured=datetime.fromisoformat(row["measured"]).isoformat(),
+                latency=Latency(**row["latency"]),
+            )
+            for row in content["latencies"]
+        ]
+        for row in rows:
+            f"{row.kernel}{row.signature}".encode()  # SQLite takes no half of a surrogate pair, nor larger numbers
+            if row.latency.samples >= 2**63:
+                raise ValueError("too many samples")
+            if (row.kernel, row.signature) in KEYS and row.latency.median_s < SHORTEST_S:
+                raise ValueError("no pace")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise TasoError("this is no export of latencies; write one with 'taso-py latencies export'") from error
+    return {environment.key(): environment for environment in described.values()}, rows

@@ -1,0 +1,366 @@
+"""Latencies of single calls on a device: remembered, taken from the database, or measured once and put there.
+
+A kernel that computes something besides a product is measured beside the product alone: what it computes besides adds
+a percent or two, as much as two latencies differ that were measured at different times.
+
+For a few milliseconds each, one after the other, is how latencies are measured that a search asks for. A machine that
+others share changes its speed more often than that, and the best of many graphs is made of those whose moment was a
+good one. So what decides between two graphs is measured again, in turns (:meth:`Latencies.refine`).
+
+Invariant: a latency stays the same until it is refined; none is measured of a kernel that differs from plain operators.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from taso_py.backend.plan import Format
+from taso_py.ir.errors import InvariantError, first_line
+from taso_py.ir.node import Node, Value
+from taso_py.kernels.check import FAILURES, check
+from taso_py.kernels.layout import Layouts
+from taso_py.kernels.tile import Cover
+from taso_py.kernels.timed import conversion, timed_call
+from taso_py.latency.clock import Latency, TimingError
+from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.environment import Environment
+from taso_py.latency.measuring import Measuring, rounds
+from taso_py.latency.pace import Pacer, Reference, usual_pace
+from taso_py.latency.usual import Pace
+from taso_py.ops.opaque import Opaque
+
+LEAST_RING, MOST_RING = 2**20, 2**26
+"""Bytes of weights between which the caches of present machines make a difference."""
+BUDGET_S = 0.02
+"""Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+RUN_S, CALL_S = 0.2, 0.01
+"""Time to measure a run for, and each of its calls beside it."""
+PASSES = 5
+"""How often a run and its calls are measured one after the other: the machine may change its pace meanwhile."""
+PASSES_S = 12.0
+"""How long that goes on, a multiple of what it takes: where other programs hold the cores, each pass takes minutes."""
+TURNING = 8
+"""How many times fewer weights a cover reads before the same again in turns, where others read theirs in between."""
+PLAIN_NAME = "torch:"
+"""How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
+IN_TURNS = ", in turns"
+"""How the signatures of latencies end in the database that were measured again so."""
+
+_log = logging.getLogger(__name__)
+
+
+def _no_reference() -> Reference | None:
+    """What a call is measured beside that is like no other."""
+    return None
+
+
+class Latencies:
+    """Latencies of covers and conversions, in seconds: on the CPU each is called as if among the calls of a model."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        database: LatencyDatabase,
+        environment: Environment | None,
+        weight_bytes: int,
+        captured: bool,
+    ) -> None:
+        """Prepare; the arguments are those of the cost model."""
+        self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
+        self._device = device
+        self.database = database
+        here = Environment.current(device) if environment is None else environment
+        self._environment = here.in_graphs() if captured else here
+        self._measuring = None if environment else self._instrument(captured)
+        self.layouts = Layouts()
+        self._known: dict[Key, float] = {}
+        self._refined: dict[Key, float | None] = {}
+        """What latencies became when they were measured in turns, over what they were; None where they were not."""
+        self._final: dict[Key, float] = {}
+        """Those of covers, refined. The key of a cover decides on that of its product alone, which is slow to make."""
+        self._keeps = True
+        """Whether the pace to which latencies are scaled is one to keep them by."""
+        self.measured = 0
+        """How many latencies were measured, not found in the database."""
+        self.disturbed = 0
+        """How many of these are not kept for other runs: other programs held the machine."""
+        self.measuring_s = 0.0
+        """How long it took to measure them."""
+        self.limit_s = math.inf
+        """How long to measure at most; what is not known by then costs infinity, but for what is required."""
+        self._is_required = False
+        self._left_out: set[Key] = set()
+
+    def _instrument(self, captured: bool) -> Measuring:
+        """What measures calls."""
+        return Measuring(self._device, usual=self._usual_pace, captured=captured, is_late=lambda: self.is_over)
+
+    def _call(self, cover: Cover, reads: Format, ring: int) -> Callable[[], object]:
+        """A call of a cover, which reads so many bytes of weights before the same again.
+
+        Raises:
+            TasoError: the kernel differs from plain operators.
+        """
+        return timed_call(cover, reads, self._device, ring)
+
+    def _check(self, cover: Cover, reads: Format) -> None:
+        """Makes sure that a kernel computes what plain operators do.
+
+        Raises:
+            TasoError: it does not.
+        """
+        if cover.binder is not None:
+            check(cover, reads, self._device)
+
+    def _timed(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
+        """What a cover takes, by a call of it, and whether that can be believed."""
+        assert self._measuring is not None, "what is elsewhere is not measured"
+        return self._measuring.measured(call, BUDGET_S, beside)
+
+    def is_view(self, node: Node) -> bool:
+        """Whether a node moves nothing: its result shares memory with its operand."""
+        return self.layouts.is_view(node)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time to measure is used up."""
+        return self.measuring_s >= self.limit_s
+
+    @property
+    def left_out(self) -> int:
+        """How many latencies were not measured, because the time was used up."""
+        return len(self._left_out)
+
+    @contextmanager
+    def required(self) -> Generator[None]:
+        """Within this, what is not known is measured even if the time is used up, then as briefly as it goes."""
+        before, self._is_required = self._is_required, True
+        try:
+            yield
+        finally:
+            self._is_required = before
+
+    @property
+    def unknown(self) -> int:
+        """How many latencies there are not: the kernel fails, or was never measured in the environment."""
+        return sum(latency == math.inf for latency in self._known.values())
+
+    def of_cover(self, cover: Cover, reads: Format) -> float:
+        """That of a cover that reads a memory format."""
+        key = self.key(cover, reads)
+        known = self._final.get(key)
+        if known is None:
+            bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
+            known = self._final[key] = self._first(key, cover, reads) * self._refinement(bare_key)
+        return known
+
+    def _first(self, key: Key, cover: Cover, reads: Format) -> float:
+        """The same before it is refined."""
+
+        def beside() -> Reference | None:
+            return None if cover.bare is None else self._reference(cover.bare(), reads)
+
+        def call() -> Callable[[], object]:
+            self._check(cover, reads)
+            return self._call(cover, reads, self._ring)
+
+        # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
+        otherwise = 0.0 if isinstance(cover.root.op, Opaque) else math.inf
+        return self.lookup(key, call, beside=beside, otherwise=otherwise)
+
+    def of_conversion(self, value: Value, format_: Format) -> float:
+        """That of laying a value out in a memory format."""
+        key = f"convert:{format_.value}", self.layouts.signature([value], format_.other)
+        return self.lookup(key, lambda: conversion(value, format_, self._device))
+
+    def key(self, cover: Cover, reads: Format) -> Key:
+        """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
+        node, name = cover.root, PLAIN_NAME if cover.binder is None else f"{cover.name}:"
+        if len(cover.nodes) == 1 and self.is_view(node):
+            return name + node.op.name, f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
+        operands = cover.operands
+        if len(cover.nodes) == 1 and node.op.commutative:
+            # Which operand comes first is chance.
+            operands = tuple(sorted(operands, key=lambda value: self.layouts.signature([value], reads)))
+        signature = self.layouts.signature(operands, reads)
+        if cover.packed is not None:
+            signature += f"; weight {cover.packed.at_example.text}"
+        if "weight" in signature:
+            signature += f" of {self._ring >> 20} MiB"
+        return name + cover.text, signature
+
+    def lookup(
+        self,
+        key: Key,
+        make: Callable[[], Callable[[], object]],
+        beside: Callable[[], Reference | None] = _no_reference,
+        otherwise: float = math.inf,
+    ) -> float:
+        """The median latency of a call.
+
+        Args:
+            key: what it is known by.
+            make: makes the call, if it has to be measured.
+            beside: gives a similar call of known latency, if there is one.
+            otherwise: what counts in this run where the call fails, or the time to measure is used up.
+        """
+        known = self._known.get(key)
+        if known is None:
+            found = self.database.get(self._environment, *key)
+            if found is None:
+                if self._measuring is not None and self.is_over and not self._is_required:
+                    self._left_out.add(key)
+                    return otherwise
+                found, is_calm = self._measure(make, key, beside, otherwise)
+                if found is None:
+                    known = self._known[key] = math.inf if self._measuring is None else otherwise
+                    return known
+                self._count(is_calm)
+                if is_calm:
+                    self.database.put(self._environment, *key, found)
+            known = self._known[key] = found.median_s
+        return known
+
+    def of_run(self, call: Callable[[], object], budget_s: float) -> Latency:
+        """That of a call again and again, on a CPU at its usual pace, which is not kept.
+
+        Raises:
+            InvariantError: the latencies are those of a device that is not here.
+        """
+        if self._measuring is None:
+            raise InvariantError("nothing runs on a device that is not here")
+        with self._stopwatch():
+            return self._measuring.measured(call, budget_s)[0]
+
+    def is_kept(self, *keys: Key) -> bool:
+        """Whether all of these are known in the database."""
+        return len(self.database.get_many(self._environment, keys)) == len(keys)
+
+    def kept(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
+        """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
+
+        Args:
+            keys: what is known by which names; it belongs together.
+            make: finds it, in seconds.
+        """
+        known = self.database.get_many(self._environment, keys)
+        if len(known) < len(keys):
+            if self._measuring is None:
+                return None
+            found = make()
+            if not (self._measuring.is_calm and self._keeps):
+                return found
+            made = {key: Latency(seconds, seconds, seconds, 1, 0) for key, seconds in zip(keys, found, strict=True)}
+            known = self.database.put_first(self._environment, made)
+        return [known[key].median_s for key in keys]
+
+    def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
+        """Measures covers again, in turns, unless all of them were; whether any latency changed.
+
+        What is computed besides a product keeps its share. What all take together stays what it was, so that they can
+        be compared with others too.
+
+        Args:
+            covers: covers that compute nothing besides, and the memory formats that they read, by :meth:`key`.
+        """
+        first = {key: self._first(key, *where) for key, where in covers.items()}
+        before = {key: seconds for key, seconds in first.items() if 0 < seconds < math.inf}
+        if self._measuring is None or self.is_over or all(self._refined.get(key) is not None for key in before):
+            return False
+        # The others are called in between, and displace from the caches what weights a cover read last time.
+        ring = max(LEAST_RING, self._ring // TURNING)
+        with torch.no_grad():
+            calls = {key: self._call(*covers[key], ring) for key in before}
+            with self._stopwatch():
+                found, is_calm = self._measuring.in_turns(calls)
+        is_calm = is_calm and self._keeps
+        self._final.clear()
+        scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
+        for key, latency in found.items():
+            again = latency.scaled(scale)
+            self._count(is_calm)
+            self._refined[key] = again.median_s / before[key]
+            if is_calm:
+                self.database.put(self._environment, key[0], key[1] + IN_TURNS, again)
+        return True
+
+    def beside(
+        self, run: Callable[[], object], covers: Mapping[Key, tuple[Cover, Format]]
+    ) -> Sequence[tuple[float, Mapping[Key, float]]]:
+        """What a run takes and covers do, all of them several times, one after the other; nothing of it is kept.
+
+        Args:
+            run: called as it is.
+            covers: covers and the memory formats that they read, by :meth:`key`.
+
+        Raises:
+            InvariantError: the latencies are those of a device that is not here.
+        """
+        with torch.no_grad():
+            calls = {key: self._call(*where, self._ring) for key, where in covers.items()}
+            found = []
+            for _ in rounds(PASSES, 1, PASSES_S):
+                together = self.of_run(run, RUN_S).median_s
+                apart = {key: self.of_run(call, CALL_S).median_s for key, call in calls.items()}
+                found.append((together, apart))
+            return found
+
+    def _refinement(self, key: Key) -> float:
+        """By what a latency changed when it was measured in turns."""
+        if key not in self._refined:
+            turns = key[0], key[1] + IN_TURNS
+            known = self.database.get_many(self._environment, (key, turns))
+            self._refined[key] = known[turns].median_s / known[key].median_s if len(known) == 2 else None
+        return self._refined[key] or 1.0
+
+    def _reference(self, bare: Cover, reads: Format) -> Reference | None:
+        """A product alone, where its latency can be believed."""
+        key = self.key(bare, reads)
+        self._first(key, bare, reads)
+        known = self.database.get(self._environment, *key)
+        return known and Reference(self._call(bare, reads, self._ring), known.median_s)
+
+    def _count(self, is_calm: bool) -> None:
+        self.measured += 1
+        self.disturbed += not is_calm
+
+    @contextmanager
+    def _stopwatch(self) -> Generator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.measuring_s += time.monotonic() - start
+
+    def _usual_pace(self, pacer: Pacer) -> Pace:
+        pace, self._keeps = usual_pace(pacer, self._environment, self.database)
+        return pace
+
+    def _measure(
+        self,
+        make: Callable[[], Callable[[], object]],
+        key: Key,
+        beside: Callable[[], Reference | None],
+        otherwise: float,
+    ) -> tuple[Latency | None, bool]:
+        """A measurement, and whether it may be kept; None for a call that fails, or whose device is not here."""
+        if self._measuring is None:
+            return None, False
+        try:
+            with torch.no_grad():
+                reference = beside()
+                with self._stopwatch():
+                    found, is_calm = self._timed(make(), reference)
+                    return found, is_calm and self._keeps
+        except Exception as error:
+            if otherwise and not isinstance(error, (*FAILURES, TimingError)):
+                raise  # an opaque operator may raise anything; what a kernel does not is a mistake here
+            becomes = "is not used" if otherwise else "counts as free"
+            _log.warning("%s fails on %s and %s: %s", *key, becomes, first_line(error))
+            return None, False

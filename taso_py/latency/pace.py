@@ -1,0 +1,148 @@
+"""How fast the machine is now, beside how fast it was when the first latency was measured.
+
+A machine that others share is up to twice as slow in one minute as in the next: the same kernel measured twice within
+two seconds differed by 3% on average, measured ten minutes apart by 16%. A search that compares what was measured long
+ago with what is measured now takes the drift for gains and losses. So every sample is followed by two calls that never
+change, a product that keeps all threads busy and a call that does next to nothing, and is scaled by what these take
+longer than usual. 38 kernels, measured again and again for two minutes, deviated from their medians by 10% on average,
+and by 5% so; in another two minutes by 13%, and by 8%.
+
+Invariant: at the usual pace seconds stay what they are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from taso_py.latency.clock import Clock, CpuClock, Latency, Timer
+from taso_py.latency.contention import Watch
+from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.environment import Environment
+from taso_py.latency.usual import ELEMENTS, KEYS, SIZE, Pace, pace_among
+
+CALLS = 25
+"""How many small calls are timed at once."""
+SHARE = 0.25
+"""How long the products take of what is scaled by them, at least one."""
+LAST = 5
+"""How many readings tell the pace of one sample: what interrupts one of them says nothing of it."""
+READINGS = 40
+"""Whose medians are a pace that lasts."""
+MOMENTS, PAUSE_S = 8, 0.02
+"""Of how many moments, so far apart, the fastest is the usual one: others may hold the processor at some."""
+
+
+class Pacer:
+    """Reads the pace of the processor with as many threads as PyTorch uses."""
+
+    def __init__(self) -> None:
+        """Make the operands, and call everything once."""
+        matrix = torch.ones(SIZE, SIZE, dtype=torch.float32, device="cpu")
+        vector, clock = matrix.new_ones(ELEMENTS), CpuClock()
+        self._product = clock.bind(lambda: torch.mm(matrix, matrix))
+        self._call = clock.bind(lambda: torch.mul(vector, vector))
+        self.read()
+
+    def read(self, products: int = 1) -> Pace:
+        """The pace now, by so many products."""
+        with torch.no_grad():
+            return Pace(self._product(products) / products, self._call(CALLS) / CALLS)
+
+    def lasting(self) -> Pace:
+        """The pace of the next hundredth of a second."""
+        return _median([self.read() for _ in range(READINGS)])
+
+
+def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> tuple[Pace, bool]:
+    """The pace at which the first latency of an environment was measured, which is about now if there is none.
+
+    Returns:
+        The pace, and whether it is kept. One that was read while cores were missing may be ten times too slow, and all
+        latencies would be scaled by it for ever: it serves this run, whose latencies are not to be kept either.
+    """
+    usual = pace_among(database.get_many(environment, KEYS))
+    if usual is not None:
+        return usual, True
+    watch = Watch()
+    # Others may begin at the same time: all go by the pace that is kept first.
+    pace = min(_moments(pacer), key=lambda pace: pace.product_s)
+    if watch.contention(spins=True).is_heavy:
+        return pace, False
+    found = zip(KEYS, (pace.product_s, pace.call_s), strict=True)
+    known = database.put_first(environment, {key: Latency(s, s, s, READINGS, 0) for key, s in found})
+    return Pace(*[known[key].median_s for key in KEYS]), True
+
+
+def _moments(pacer: Pacer) -> Iterator[Pace]:
+    """The paces of several moments."""
+    for _ in range(MOMENTS):
+        time.sleep(PAUSE_S)
+        yield pacer.lasting()
+
+
+def _median(readings: Collection[Pace]) -> Pace:
+    return Pace(median([pace.product_s for pace in readings]), median([pace.call_s for pace in readings]))
+
+
+class PacedClock:
+    """Another clock, whose samples are scaled to the usual pace."""
+
+    min_sample_s = 0.5e-3
+
+    def __init__(self, clock: Clock, pacer: Pacer, usual: Pace, last: int = LAST) -> None:
+        """Scale the samples of a clock by readings that follow them at once, the median of so many last ones."""
+        self._clock, self._pacer, self._usual, self._last = clock, pacer, usual, last
+
+    def alternating(self) -> PacedClock:
+        """The same for samples that are taken in turns with those of others, each with a reading of its own."""
+        return PacedClock(self._clock, self._pacer, self._usual, last=1)
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        timer = self._clock.bind(fn)
+        readings: deque[Pace] = deque(maxlen=self._last)
+
+        def paced(repeats: int) -> float:
+            seconds = timer(repeats)
+            readings.append(self._pacer.read(max(1, math.ceil(SHARE * seconds / self._usual.product_s))))
+            return seconds / _median(readings).slowness(self._usual, seconds / repeats)
+
+        return paced
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A call of known latency, beside which a similar one is measured."""
+
+    call: Callable[[], object]
+    seconds: float
+    """What it takes, on a CPU at its usual pace."""
+
+
+class RelativeClock:
+    """Another clock, whose samples are scaled by samples of a reference that follow them at once."""
+
+    def __init__(self, clock: Clock, reference: Reference) -> None:
+        """Scale the samples of a clock."""
+        self._clock, self._reference = clock, reference
+        self.min_sample_s = clock.min_sample_s
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def bind(self, fn: Callable[[], object]) -> Timer:
+        timer, reference = self._clock.bind(fn), self._clock.bind(self._reference.call)
+
+        def relative(repeats: int) -> float:
+            return timer(repeats) / reference(repeats) * repeats * self._reference.seconds
+
+        return relative

@@ -1,0 +1,358 @@
+"""The roofline of a device: what limits an operator from above, measured here rather than taken from a data sheet.
+
+Three ceilings bound a call from below in time: its operations over the device's peak (the best large matrix product),
+its bytes over the bandwidth of the memory that its data fits in (copy, sum and triad, after STREAM: McCalpin 1995),
+and what any call costs that does next to nothing. The first two are the roofline of Williams, Waterman and Patterson
+(CACM 2009), with a roof per level of memory (Ilic, Pratas and Sousa 2014).
+
+Invariant: ceilings are kept in the latency database, under the environment that they were measured in, and are
+measured once, on a machine at rest; the same inputs always name the same measurements.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from taso_py.backend.chance import uniform
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.errors import first_line
+from taso_py.ir.types import DType
+from taso_py.latency.clock import Latency, TimingError
+from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.environment import Environment, float32_in, resolve_device
+from taso_py.latency.measuring import Measuring
+from taso_py.latency.usual import CEILING
+from taso_py.ops.work import Work
+from taso_py.progress import progress_bar
+
+PEAK_DTYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
+"""The element types that matrix products are measured in."""
+MIB = 2**20
+CPU_SETS = (MIB // 4, 2 * MIB, 16 * MIB, 128 * MIB)
+"""Bytes that copies touch, for the levels of a processor's caches; memory itself comes after these."""
+GPU_SETS = (16 * MIB,)
+BEYOND = 4
+"""How many times the largest cache's bytes a copy touches that is to show the bandwidth of memory."""
+LEAST_BEYOND, MOST_BEYOND = 256 * MIB, 1024 * MIB
+MEMORY_SHARE = 8
+"""No copy touches more than one part in so many of the machine's memory."""
+BUDGET_S = 0.15
+"""Longest time for one attempt at a measurement, unless four calls take longer."""
+
+_log = logging.getLogger(__name__)
+
+
+class Bound(enum.Enum):
+    """What limits a call."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    OVERHEAD = "overhead"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of memory."""
+
+    size: int
+    """Bytes of the data that fit in it."""
+    bandwidth: float
+    """Bytes per second, read and written."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The least time that some work can take."""
+
+    bound: Bound
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What a device can do at most."""
+
+    peaks: Mapping[DType, float]
+    """Operations per second by element type, a fused multiply-add being two."""
+    levels: tuple[Level, ...]
+    """From the smallest and fastest to memory itself; at least one."""
+    dispatch_s: float
+    """Seconds that a call takes which computes one element."""
+    convolution_peak: float | None = None
+    """That of convolutions in single precision, where there are any that settings let be less precise than products, or
+    more."""
+
+    def peak(self, dtype: DType, *, convolves: bool) -> float | None:
+        """Operations per second of products or convolutions at most; None where that was not measured."""
+        return (self.convolution_peak if convolves and dtype is DType.F32 else None) or self.peaks.get(dtype)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second from and to memory itself."""
+        return self.levels[-1].bandwidth
+
+    def level(self, size: int) -> Level:
+        """The level that so many bytes fit in; memory itself for more."""
+        return next((level for level in self.levels if size <= level.size), self.levels[-1])
+
+    def ceiling(self, work: Work, dtype: DType, calls: int = 1, *, convolves: bool = False) -> Ceiling:
+        """What limits so many calls that have this to do in this element type, and the least time for them."""
+        peak = self.peak(dtype, convolves=convolves)
+        times = {
+            Bound.OVERHEAD: self.dispatch_s * calls,
+            Bound.MEMORY: work.moved / self.level(work.moved).bandwidth,
+            Bound.COMPUTE: (work.flops or 0) / peak if peak else 0.0,
+        }
+        bound = max(times, key=lambda which: times[which])
+        return Ceiling(bound, times[bound])
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """One measurement: its key in the database, and how to make what is measured."""
+
+    kernel: str
+    signature: str
+    amount: float
+    """Operations, or bytes, of one call."""
+    make: Callable[[], Callable[[], object]]
+    is_launching: bool = False
+    """Whether it shows how fast kernels are launched; on a GPU that would be all that is seen of caches."""
+
+
+def measure_roofline(
+    device: torch.device,
+    dtypes: Iterable[DType],
+    database: LatencyDatabase,
+    *,
+    convolved: Iterable[DType] = (),
+    progress: bool = False,
+) -> Roofline:
+    """The roofline of a device; what the database does not have is measured, within seconds.
+
+    Args:
+        device: where.
+        dtypes: the element types that matter; a peak is measured for those among `PEAK_DTYPES`.
+        database: where latencies are kept.
+        convolved: those of them that there are convolutions in.
+        progress: whether to show a bar.
+    """
+    environment = Environment.current(resolve_device(device))
+    probes = _Probes(device, environment, set(dtypes), set(convolved))
+    bar = progress_bar(probes.all, desc="roofline", unit="ceiling", shown=progress)
+    return probes.roofline(_found(bar, device, environment, database))
+
+
+def known_roofline(device: torch.device, dtypes: Iterable[DType], database: LatencyDatabase) -> Roofline | None:
+    """The roofline of a device if all of it was measured before; None otherwise."""
+    environment = Environment.current(resolve_device(device))
+    probes = _Probes(device, environment, set(dtypes), set())
+    known = database.get_many(environment, [(probe.kernel, probe.signature) for probe in probes.all])
+    if len(known) < len(probes.all):
+        return None
+    return probes.roofline({probe: known[probe.kernel, probe.signature] for probe in probes.all})
+
+
+class _Probes:
+    """What has to be measured for a roofline."""
+
+    def __init__(
+        self, device: torch.device, environment: Environment, dtypes: Set[DType], convolved: Set[DType]
+    ) -> None:
+        wanted = [dtype for dtype in PEAK_DTYPES if dtype in dtypes]
+        self._peaks = {dtype: _products(device, environment, dtype, environment.matmul_precision) for dtype in wanted}
+        precision = environment.convolution_precision
+        is_apart = DType.F32 in convolved and precision != environment.matmul_precision
+        self._convolution = _products(device, environment, DType.F32, precision) if is_apart else []
+        self._streams = {
+            size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)
+        }
+        self._dispatch = _Probe(
+            f"{CEILING}dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True
+        )
+        self.all = [*chain(*self._peaks.values(), self._convolution, *self._streams.values()), self._dispatch]
+
+    def roofline(self, found: Mapping[_Probe, Latency]) -> Roofline:
+        """The roofline, of what each probe takes."""
+
+        def rate(probe: _Probe) -> float:
+            return probe.amount / max(found[probe].median_s, 1e-12)
+
+        # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
+        rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(self._streams.values())), max))
+        levels = tuple(Level(size, reached) for size, reached in zip(self._streams, reversed(rates), strict=True))
+        rates_of = {dtype: max(map(rate, products)) for dtype, products in self._peaks.items()}
+        convolution = max(map(rate, self._convolution), default=None)
+        return Roofline(rates_of, levels, found[self._dispatch].median_s, convolution)
+
+
+def _found(
+    probes: Iterable[_Probe], device: torch.device, environment: Environment, database: LatencyDatabase
+) -> Mapping[_Probe, Latency]:
+    """What probes take; on a GPU they are captured in CUDA graphs, but for those that show how fast it is launched."""
+    plain = Measuring(device)
+    captured = Measuring(device, captured=True) if device.type == "cuda" else plain
+    found: dict[_Probe, Latency] = {}
+    for probe in probes:
+        known = database.get(environment, probe.kernel, probe.signature)
+        if known is None:
+            known, is_good = _measured(probe, plain, captured)
+            if is_good:
+                database.put(environment, probe.kernel, probe.signature, known)
+        found[probe] = known
+    return found
+
+
+@torch.inference_mode()
+def _measured(probe: _Probe, plain: Measuring, captured: Measuring) -> tuple[Latency, bool]:
+    """What a probe takes, and whether to keep that: not where it should have been captured and could not be."""
+    call = probe.make()
+    if not probe.is_launching:
+        try:
+            return captured.measured(call, BUDGET_S)
+        except TimingError as error:
+            _log.warning("%s on %s is measured with its launch: %s", probe.kernel, probe.signature, first_line(error))
+    latency, is_calm = plain.measured(call, BUDGET_S)
+    return latency, is_calm and probe.is_launching
+
+
+def _products(device: torch.device, environment: Environment, dtype: DType, precision: str) -> list[_Probe]:
+    """What may reach the peak of an element type: of several libraries that compute products one may be far from it.
+
+    On AMD's processors MKL multiplies matrices at half the pace of oneDNN's convolutions.
+
+    Args:
+        device: where.
+        environment: what is set there.
+        dtype: the element type.
+        precision: what single precision is computed in.
+    """
+    place = f" in {precision}" if dtype is DType.F32 and precision != environment.matmul_precision else ""
+    found = [_matmul(device, environment, dtype, precision, place)]
+    if device.type == "cpu" and dtype is not DType.F64:
+        found.append(_convolution(device, dtype, precision, place))
+    return found
+
+
+def _matmul(device: torch.device, environment: Environment, dtype: DType, precision: str, place: str) -> _Probe:
+    """A product of square matrices, large enough for the device's peak and small enough for a slow one."""
+    if device.type == "cpu":
+        size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
+    else:
+        size = 4096 if dtype is DType.F64 else 8192
+
+    def make() -> Callable[[], object]:
+        left, right = (_random((size, size), dtype, device) for _ in range(2))
+        out = torch.empty_like(left)
+
+        def product() -> object:
+            with float32_in(precision, device):
+                return torch.mm(left, right, out=out)
+
+        return product
+
+    return _Probe(f"{CEILING}matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make)
+
+
+def _convolution(device: torch.device, dtype: DType, precision: str, place: str) -> _Probe:
+    """A convolution of many channels with themselves, channels last."""
+    channels, side = 256, 32
+
+    def make() -> Callable[[], object]:
+        shapes = (1, channels, side, side), (channels, channels, 3, 3)
+        operands = [_random(shape, dtype, device) for shape in shapes]
+        image, kernel = (operand.to(memory_format=torch.channels_last) for operand in operands)
+
+        def convolution() -> object:
+            with float32_in(precision, device, "conv"):
+                return torch.conv2d(image, kernel, padding=1)
+
+        return convolution
+
+    flops = 2.0 * (channels * (3 * side - 2)) ** 2
+    return _Probe(f"{CEILING}convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make)
+
+
+def _random(shape: Sequence[int], dtype: DType, device: torch.device) -> Tensor:
+    return uniform(shape, torch.Generator(device), torch.float32).to(TORCH_DTYPES[dtype])
+
+
+def _copy(device: torch.device, size: int) -> _Probe:
+    def make() -> Callable[[], object]:
+        source, target = _vectors(device, size, 2)
+        return lambda: target.copy_(source)
+
+    return _Probe(f"{CEILING}copy", f"{size} bytes", _touched(size, 2), make)
+
+
+def _triad(device: torch.device, size: int) -> _Probe:
+    def make() -> Callable[[], object]:
+        left, right, target = _vectors(device, size, 3)
+        return lambda: torch.add(left, right, alpha=3.0, out=target)
+
+    return _Probe(f"{CEILING}triad", f"{size} bytes", _touched(size, 3), make)
+
+
+def _read(device: torch.device, size: int) -> _Probe:
+    """Matrices by vectors read and hardly write, and are faster than any copy."""
+
+    def make() -> Callable[[], object]:
+        (source,) = _vectors(device, size, 1)
+        return lambda: source.sum()
+
+    return _Probe(f"{CEILING}read", f"{size} bytes", _touched(size, 1), make)
+
+
+def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:
+    """Vectors of single precision that together take so many bytes."""
+    return (torch.ones(size // (4 * count), dtype=torch.float32, device=device) for _ in range(count))
+
+
+def _touched(size: int, count: int) -> float:
+    return float(size // (4 * count) * 4 * count)
+
+
+def _dispatch(device: torch.device) -> Callable[[], object]:
+    one = torch.ones(1, dtype=torch.float32, device=device)
+    return lambda: torch.ops.aten.add.Tensor(one, one)
+
+
+def _sets(device: torch.device) -> list[int]:
+    """The bytes that copies touch, ascending; the last is well beyond the caches."""
+    if device.type == "cpu":
+        sets, cache, memory = CPU_SETS, _largest_cache(), _memory()
+    else:
+        properties = torch.cuda.get_device_properties(device)
+        sets, cache, memory = GPU_SETS, int(getattr(properties, "L2_cache_size", 0)), int(properties.total_memory)
+    beyond = min(max(BEYOND * cache, LEAST_BEYOND), MOST_BEYOND, memory // MEMORY_SHARE)
+    return [*(size for size in sets if size < beyond), beyond]
+
+
+def _largest_cache() -> int:
+    """Bytes of the largest cache that Linux tells of, 0 where it does not."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        with suppress(OSError, ValueError):
+            match = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip())
+            if match:
+                sizes.append(int(match[1]) * {"": 1, "K": 2**10, "M": 2**20}[match[2]])
+    return max(sizes)
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory; where the system does not tell, enough for any copy."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return MOST_BEYOND * MEMORY_SHARE

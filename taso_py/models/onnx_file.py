@@ -1,0 +1,119 @@
+"""Reading an ONNX model as a program to optimize, beside the file as it is, run by ONNX Runtime.
+
+Invariant: whatever is wrong with the file, or with the inputs for it, becomes one `SourceError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from taso_py.backend.tracing import quiet
+from taso_py.engines.session import FileModule, OnnxModel, SessionEngine
+from taso_py.engines.table import ENGINES
+from taso_py.frontend.onnx import OnnxFile, read_onnx
+from taso_py.frontend.onnx.model import Argument
+from taso_py.ir.errors import TasoError, first_line
+from taso_py.models.spec import InputSpec, SourceError
+
+
+@dataclass(frozen=True)
+class OriginalOnnx:
+    """An ONNX model as it was given."""
+
+    file: OnnxFile
+    module: nn.Module
+    """Runs it in ONNX Runtime."""
+    engine: str = "onnxruntime"
+    """The name of the engine that runs it."""
+
+    def renamed(self, model: bytes) -> bytes:
+        """A result as an ONNX model, its inputs and outputs named as in the original.
+
+        Raises:
+            SourceError: ONNX Runtime does not take it by these names.
+        """
+        content = self.file.renamed(model)
+        session = ENGINES[self.engine]
+        assert isinstance(session, SessionEngine)
+        session.compile(OnnxModel(content, tuple(argument.name for argument in self.file.inputs)))
+        return content
+
+
+def load_onnx(
+    path: str, specs: Sequence[InputSpec], device: torch.device, dtype: torch.dtype | None, seed: int
+) -> tuple[ExportedProgram, tuple[Tensor, ...], OriginalOnnx]:
+    """The model as a program, its example inputs, and the model as it is.
+
+    Args:
+        path: of the file.
+        specs: the inputs in order; if there are none, those that the model states, where it leaves no size open.
+        device: where it is to run.
+        dtype: of floating-point values; a model cannot change its own.
+        seed: of the inputs.
+
+    Raises:
+        SourceError: the file cannot be read, or inputs do not fit it.
+    """
+    if device.type != "cpu":
+        raise SourceError(f"{path} is optimized for ONNX Runtime on the CPU; use --device cpu")
+    if dtype is not None:
+        raise SourceError(f"{path} keeps its element types; leave --dtype out, or convert the model")
+    try:
+        file = read_onnx(Path(path))
+        engine = ENGINES["onnxruntime"]
+        assert isinstance(engine, SessionEngine)
+        reason = engine.absence(device)
+        if reason is not None:
+            raise SourceError(reason)
+        names = tuple(argument.name for argument in file.inputs)
+        original = FileModule(engine.compile(OnnxModel(file.content, names)))
+        examples = _examples(path, file.inputs, specs, seed)
+        with torch.no_grad():
+            module = file.module(examples)
+            original(*examples)
+            with quiet():
+                exported = torch.export.export(module, examples)
+    except SourceError:
+        raise
+    except TasoError as error:
+        raise SourceError(f"{path}: {error}") from error
+    except Exception as error:  # PyTorch and ONNX Runtime raise errors of many kinds
+        raise SourceError(f"{path} cannot be run on these inputs: {first_line(error)}") from error
+    return exported, examples, OriginalOnnx(file, original)
+
+
+def _examples(path: str, arguments: Sequence[Argument], specs: Sequence[InputSpec], seed: int) -> tuple[Tensor, ...]:
+    takes = " and ".join(f"{one.name} ({_text(one)})" for one in arguments) or "nothing"
+    if specs and len(specs) != len(arguments):
+        raise SourceError(f"{path} takes {takes}, given {len(specs)}; give one --input SPEC for each input")
+    generator = torch.Generator().manual_seed(seed)
+    tensors: list[Tensor] = []
+    for place, argument in enumerate(arguments):
+        sizes = tuple(size for size in argument.shape if isinstance(size, int))
+        is_open = len(sizes) < len(argument.shape)
+        if not specs and is_open:
+            raise SourceError(f"{path} takes {takes}, with sizes left open; give one --input SPEC for each input")
+        spec = specs[place] if specs else InputSpec(sizes)
+        tensor = spec.random(argument.dtype, generator)
+        if not _fits(tensor, argument):
+            raise SourceError(f"input {argument.name} of {path} is {_text(argument)}; give that as its --input SPEC")
+        tensors.append(tensor)
+    return tuple(tensors)
+
+
+def _fits(tensor: Tensor, argument: Argument) -> bool:
+    """Whether element type, rank and the sizes that are stated agree."""
+    pairs = zip(tensor.shape, argument.shape, strict=False)
+    same = tensor.dtype == argument.dtype and tensor.ndim == len(argument.shape)
+    return same and all(not isinstance(wanted, int) or wanted == size for size, wanted in pairs)
+
+
+def _text(argument: Argument) -> str:
+    dtype = str(argument.dtype).removeprefix("torch.")
+    return f"{'x'.join(map(str, argument.shape))}:{dtype}"

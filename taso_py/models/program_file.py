@@ -1,0 +1,167 @@
+"""Reading an exported program from a ``.pt2`` file, with example inputs for it.
+
+Invariant: example inputs made for a program have the shapes and dtypes that it was exported for.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.export.passes import move_to_device_pass
+
+from taso_py.backend.tracing import alone
+from taso_py.models.spec import InputSpec, SourceError
+
+_Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+_UNKNOWN_CLASS = re.compile(r"Deserializing (\S+) in pytree is not registered")
+_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
+_SAYS_NOTHING = "Please check the warnings above"
+
+
+def load_program(
+    path: str, specs: Sequence[InputSpec], device: torch.device, dtype: torch.dtype | None, seed: int
+) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
+    """The program, moved to the device, and its positional and keyword example inputs, wherever those were saved.
+
+    Args:
+        path: of the file.
+        specs: the inputs in order, keyword inputs last; if there are none, the example inputs saved with the program.
+        device: where the program goes.
+        dtype: of the floating-point values, for checking only: an exported program cannot change its own.
+        seed: of inputs made for ``specs``.
+
+    Raises:
+        SourceError: if the file cannot be read, or if the specs or the dtype do not fit the program.
+    """
+    program = _read(path)
+    expected = _user_inputs(program)
+    present = {value.dtype for value in (*expected.values(), *program.state_dict.values()) if _is_floating(value)}
+    if dtype is not None and present - {dtype}:
+        raise SourceError(f"{path} computes in {_name(*present)}; export the module in {_name(dtype)} instead")
+    args, kwargs = _make_inputs(path, program, expected, specs, seed) if specs else _saved_inputs(path, program)
+    # On a CPU most are already, and stay as they were read.
+    is_there = device.type == "cpu" and not _is_elsewhere(program, device)
+    return program if is_there else move_to_device_pass(program, str(device)), args, kwargs
+
+
+def _is_elsewhere(program: ExportedProgram, device: torch.device) -> bool:
+    """Whether a weight, a constant or an input is on a device of another kind."""
+    inputs = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    values = (*program.state_dict.values(), *program.constants.values(), *inputs)
+    return any(isinstance(value, Tensor) and value.device.type != device.type for value in values)
+
+
+def _read(path: str) -> ExportedProgram:
+    if not Path(path).is_file():
+        raise SourceError(f"there is no file {path}")
+    reasons: list[str] = []
+    try:
+        # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
+        with alone(), _quiet(reasons), torch.device("cpu"):
+            return torch.export.load(path)
+    except Exception as error:  # what torch raises depends on where in the file it fails
+        reasons.append(str(error))
+        for unknown in filter(None, map(_UNKNOWN_CLASS.search, reasons)):
+            advice = "export a module that returns tensors in plain tuples or dicts"
+            raise SourceError(f"{path} returns a {unknown[1]}, which is unknown here; {advice}") from error
+        operator = _unknown_operator(reasons)
+        if operator is not None:
+            advice = "which is not registered here; name a file.py:factory that imports it"
+            raise SourceError(f"{path} needs the operator {operator}, {advice}") from error
+        told = [line for reason in reasons if _SAYS_NOTHING not in reason for line in reason.strip().splitlines()[:1]]
+        reason = told[0] if told else type(error).__name__
+        raise SourceError(f"{path} is not a readable exported program ({reason}); save it again") from error
+
+
+def _unknown_operator(reasons: Sequence[str]) -> str | None:
+    """The first operator that is named in what went wrong, and that nobody has registered."""
+    for space, name in (found.groups() for reason in reasons for found in _OPERATOR.finditer(reason)):
+        if not hasattr(getattr(torch.ops, space), name):
+            return f"{space}::{name}"
+    return None
+
+
+@contextmanager
+def _quiet(reasons: list[str]) -> Generator[None]:
+    """Collect the errors that torch logs with a traceback while it tries one file format after the other."""
+    thread = threading.get_ident()
+
+    def collect(record: logging.LogRecord) -> bool:
+        if record.thread != thread:
+            return True
+        if record.exc_info and record.exc_info[1] is not None:
+            reasons.append(str(record.exc_info[1]))
+        return False
+
+    logger = logging.getLogger("torch.export")
+    logger.addFilter(collect)
+    try:
+        yield
+    finally:
+        logger.removeFilter(collect)
+
+
+def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
+    """The program's inputs by name, in order: fake tensors, or the values that are not tensors."""
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    kinds = program.graph_signature.input_specs
+    return {spec.arg.name: values[spec.arg.name] for spec in kinds if spec.kind is InputKind.USER_INPUT}
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _saved_inputs(path: str, program: ExportedProgram) -> _Inputs:
+    if program.example_inputs is None:
+        raise SourceError(f"{path} was saved without example inputs; give one --input SPEC for each input")
+    args, kwargs = program.example_inputs
+    return tuple(args), {str(name): value for name, value in kwargs.items()}
+
+
+def _make_inputs(
+    path: str, program: ExportedProgram, expected: dict[str, Any], specs: Sequence[InputSpec], seed: int
+) -> _Inputs:
+    structure = program.call_spec.in_spec
+    if len(specs) != len(expected) or structure is None:
+        takes = f"{len(expected)} inputs ({', '.join(expected)})"
+        raise SourceError(f"{path} takes {takes}, given {len(specs)}; give one --input SPEC for each")
+    generator = torch.Generator().manual_seed(seed)
+    tensors: list[Tensor] = []
+    for (name, value), spec in zip(expected.items(), specs, strict=True):
+        if not isinstance(value, Tensor):
+            raise SourceError(f"input {name} of {path} is not a tensor; drop --input to use the saved inputs")
+        tensor = spec.random(value.dtype, generator)
+        if not _fits(tensor, value):
+            shape = "x".join("?" if size is None else str(size) for size in _fixed_sizes(value.shape))
+            raise SourceError(f"input {name} of {path} is {shape}:{_name(value.dtype)}; give that as its --input SPEC")
+        tensors.append(tensor)
+    args, kwargs = structure.unflatten(tensors)
+    return tuple(args), dict(kwargs)
+
+
+def _fits(tensor: Tensor, expected: Tensor) -> bool:
+    """Whether dtype, rank and the fixed sizes agree."""
+    same = tensor.dtype == expected.dtype and tensor.dim() == expected.dim()
+    return same and all(
+        fixed in (None, size) for size, fixed in zip(tensor.shape, _fixed_sizes(expected.shape), strict=True)
+    )
+
+
+def _fixed_sizes(shape: Sequence[Any]) -> list[int | None]:
+    """The sizes that the program was exported for, ``None`` for a dynamic one, which is a ``torch.SymInt``."""
+    return [size if isinstance(size, int) else None for size in shape]
+
+
+def _name(*dtypes: torch.dtype) -> str:
+    return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

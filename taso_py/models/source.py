@@ -1,0 +1,290 @@
+"""From the command line's MODEL and SPEC to a module, or an exported program, with example inputs.
+
+Invariant: whatever the user got wrong, in the arguments or in the code that they name, becomes one `SourceError`.
+
+MODEL is ``package.module:factory``, ``path/to/file.py:factory``, ``path/to/program.pt2``, ``path/to/model.onnx`` or
+``zoo:NAME``. A factory takes no arguments and returns a module, or a module and its example inputs (a tuple, or a dict
+of keyword inputs).
+SPEC is a shape and, optionally, a dtype: ``1x3x224x224`` or ``1x128:int64``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from operator import attrgetter
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.contract import random_state_seeded
+from taso_py.latency.environment import resolve_device
+from taso_py.models import zoo
+from taso_py.models.huggingface import adapt
+from taso_py.models.onnx_file import OriginalOnnx, load_onnx
+from taso_py.models.program_file import load_program
+from taso_py.models.spec import InputSpec, SourceError, parse_dtype
+from taso_py.models.zoo.libraries import declare_if_misfit
+
+PUT_INTO_EVALUATION = (
+    "the model came in training mode and was put into evaluation mode, as for prediction: dropout and batch statistics "
+    "are off; call eval() in the factory to say so yourself"
+)
+"""What is noted of a factory that leaves its model in training mode."""
+OURS = str(Path(__file__).parents[1]) + os.sep
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Where code lies that is not the user's."""
+__all__ = ["Source", "SourceError", "importing_beside", "load_source", "usable"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is to be optimized, on its device, in evaluation mode, with the inputs to optimize it for."""
+
+    name: str
+    """MODEL as the user wrote it."""
+
+    module: nn.Module | ExportedProgram
+    """A module, transformers' models already adapted, or the program of a ``.pt2`` file."""
+
+    args: tuple[Any, ...]
+    """Positional example inputs."""
+
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Keyword example inputs."""
+
+    notes: tuple[str, ...] = ()
+    """What was done to it that the user may not expect, a line each."""
+
+    onnx: OriginalOnnx | None = None
+    """The ONNX file that the program was made from, which a result has to agree with and be faster than."""
+
+    def callable(self) -> nn.Module:
+        """A module that runs the source on inputs like its own: the module itself, or one made from the program."""
+        if self.onnx is not None:
+            return self.onnx.module
+        return self.module if isinstance(self.module, nn.Module) else self.module.module()
+
+    def unchecked(self) -> nn.Module:
+        """The same without PyTorch's checks of the arguments of a saved program, which is what there is to make faster.
+
+        They take tens of microseconds: next to them whatever calls the operators of a small program would be a gain.
+        """
+        if isinstance(self.module, nn.Module):
+            return self.module
+        program = self.module.module(check_guards=False)
+        return fx.GraphModule(program, program.graph)  # has none of its hooks
+
+    def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
+        """A call of what runs the source on its example inputs."""
+        return lambda: runner(*self.args, **self.kwargs)
+
+
+def usable(arguments: Any) -> Any:
+    """Arguments, of tensors that were made in inference mode copies: what is exported may not read those."""
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.clone() if leaf.is_inference() else leaf, arguments)
+
+
+def described(arguments: Any) -> str:
+    """What arguments are: the shapes and types of tensors, the values of others."""
+
+    def one(leaf: Any) -> str:
+        if not isinstance(leaf, Tensor):
+            return repr(leaf)
+        strides = "" if leaf.layout is not torch.strided else f" strides {leaf.stride()}"
+        return f"{leaf.dtype}{list(leaf.shape)}{strides} on {leaf.device}"
+
+    return "\n".join(map(one, pytree.tree_leaves(arguments)))
+
+
+def load_source(
+    text: str,
+    inputs: Sequence[str] = (),
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    seed: int = 0,
+) -> Source:
+    """Load what MODEL names.
+
+    Args:
+        text: MODEL.
+        inputs: a SPEC for each input, in order; they take the place of the example inputs that the source itself has.
+        device: where the module and its inputs are put.
+        dtype: what floating-point weights and inputs become, also by name; by default what they are. A SPEC's own dtype
+            stands.
+        seed: of a factory's random weights and of the inputs made for a SPEC.
+
+    Raises:
+        SourceError: if the source cannot be loaded or the inputs do not fit it.
+        DeviceError: if the device is not here.
+    """
+    specs = [InputSpec.parse(spec) for spec in inputs]
+    dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
+    target = resolve_device(device)
+    if text.endswith(".onnx"):
+        exported, examples, original = load_onnx(text, specs, target, dtype, seed)
+        return Source(text, exported, examples, onnx=original)
+    if text.endswith(".pt2"):
+        program, args, kwargs = load_program(text, specs, target, dtype, seed)
+        return Source(text, program, _place(args, target), _place(kwargs, target))
+    module, examples = (_from_zoo if text.startswith("zoo:") else _from_factory)(text, seed)
+    if specs:
+        generator = torch.Generator().manual_seed(seed)
+        with _blame(text, f"making inputs of {' and '.join(inputs)}"):
+            examples = tuple(spec.random(dtype or torch.float32, generator) for spec in specs)
+    args, kwargs = _split(text, examples)
+    _check_call(text, module, args, kwargs)
+    notes = (PUT_INTO_EVALUATION,) if module.training else ()
+    with _blame(text, f"moving the model to {target}"):
+        module = adapt(module.eval().to(device=target, dtype=dtype))
+        cast = None if specs else dtype
+        return Source(text, module, _place(args, target, cast), _place(kwargs, target, cast), notes)
+
+
+def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
+    name, at, batch = text.removeprefix("zoo:").partition("@")
+    if at and not (batch.isdecimal() and int(batch)):
+        raise SourceError(f"{text}: a batch size is a whole number, as in zoo:{name}@8")
+    with _blame(text, "making it"):
+        try:
+            return zoo.get(name).make(seed, batch=int(batch or 1))
+        except zoo.ZooError as error:
+            raise SourceError(str(error)) from error
+
+
+def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
+    """The module and, if the factory gives any, its example inputs."""
+    place, colon, name = text.rpartition(":")
+    if not colon or not place or not name:
+        raise SourceError(
+            f"{text!r} is not a model; give package.module:factory, file.py:factory, x.pt2, x.onnx or zoo:NAME"
+        )
+    is_file = _is_file(place)
+    declare_if_misfit()
+    with importing_beside(text):
+        with _blame(text, f"importing {place}"):
+            home = _import_file(text, Path(place)) if is_file else importlib.import_module(place)
+        try:
+            factory = attrgetter(name)(home)
+        except AttributeError as error:
+            close = get_close_matches(name, vars(home), n=3)
+            hint = f"; did you mean {', '.join(close)}?" if close else "; name a function of it that makes the model"
+            raise SourceError(f"{place} has no {name!r}{hint}") from error
+        with random_state_seeded(seed), _blame(text, name):
+            made = factory if isinstance(factory, nn.Module) else factory()
+    module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise SourceError(f"{text} returns {kind}; return an nn.Module or (module, example_inputs)")
+    return module, examples
+
+
+def _import_file(text: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SourceError(f"there is no file {path}")
+    name = f"taso_py_source_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{text}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look the module up by name while and after it runs.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
+@contextmanager
+def importing_beside(text: str) -> Generator[None]:
+    """Import as ``python file.py`` does, from the directory of what MODEL names first.
+
+    Loading a source does so by itself. Who runs it afterwards, and has the process to himself, does so around all of
+    that: a model may import when it is called.
+    """
+    place, is_factory, _ = text.rpartition(":")
+    if not is_factory or text.startswith("zoo:"):
+        yield
+        return
+    directory = Path(place).resolve().parent if _is_file(place) else Path.cwd()
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the imported code may have tidied up itself
+            sys.path.remove(str(directory))
+
+
+@contextmanager
+def _blame(text: str, action: str) -> Generator[None]:
+    """Turn whatever the user's code raises into a `SourceError`."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = (str(error).strip().splitlines() or ["no message"])[0]
+        raise SourceError(f"{text}: {action} raised {type(error).__name__}: {reason}{_place_of(error)}") from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's own code an error was raised, or where in that of a library if there is nothing of it."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text says where
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith((OURS, "<"))]
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    last = (own or frames)[-1:]
+    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
+
+
+def _split(text: str, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as positional and keyword inputs."""
+    if examples is None:
+        return (), {}
+    if isinstance(examples, tuple):
+        return examples, {}
+    if isinstance(examples, Mapping):
+        return (), {str(name): value for name, value in examples.items()}
+    raise SourceError(f"{text} gives example inputs of type {type(examples).__name__}; make them a tuple or a dict")
+
+
+def _check_call(text: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Check that ``forward`` takes these inputs.
+
+    Raises:
+        SourceError: if it does not; the message names what it takes.
+    """
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:
+        return  # a compiled forward does not tell
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        advice = "give one --input SPEC for each input that it needs, or return (module, example_inputs)"
+        raise SourceError(f"{text} takes ({takes}), given {len(args) + len(kwargs)} ({error}); {advice}") from error
+
+
+def _place(value: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """The same inputs on the device, floating-point tensors in the dtype."""
+    return pytree.tree_map_only(
+        Tensor, lambda leaf: leaf.to(device=device, dtype=dtype if leaf.is_floating_point() else None), value
+    )

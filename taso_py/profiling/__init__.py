@@ -1,0 +1,1 @@
+"""Profiles of models and results: time by operator, beside the roofline."""

@@ -1,0 +1,201 @@
+"""The profile of a saved result in an engine that takes whole graphs, as the engine's own profiler tells it.
+
+An engine makes operators of its own of ours. Each is set beside the nodes of our graph that it is named after, for its
+operations and its place in the source; what it reads and writes the engine tells.
+
+Invariant: what is profiled is the engine's saved file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+from torch import nn
+
+from taso_py.backend import Program
+from taso_py.backend.onnx import input_names
+from taso_py.backend.schema import stored_bytes
+from taso_py.engines.session import NodeTime, OnnxModel, SessionEngine
+from taso_py.ir.node import Node
+from taso_py.ir.types import DType
+from taso_py.latency.contention import Contention, Watch
+from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.environment import Environment
+from taso_py.latency.idle import until_idle
+from taso_py.latency.roofline import Roofline, measure_roofline
+from taso_py.models.source import Source
+from taso_py.ops.work import Work, region_work
+from taso_py.profiling.nodes import (
+    computed_with,
+    doubts,
+    duration_as_given,
+    has_convolution,
+    origin_of,
+    peaks_by_name,
+    types_text,
+)
+from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.saving.artifact import Saved
+
+LEAST_RUNS, MOST_RUNS = 8, 128
+LEAST_S = 1e-7
+"""What an operator counts with whose time the profiler, which tells microseconds, rounds to nothing."""
+DIGITS = 16
+"""Of the digest of a node of our graph, in the name of an operator that was written for it."""
+_OUR_NODE = re.compile(rf"\.([0-9a-f]{{{DIGITS}}})\.\d+")
+_OUR_OUTPUT = re.compile(r"^output_(\d+)(?!\d)")
+NOTHING = Duration(0.0, 0.0, 0.0)
+
+
+def profile_session(
+    source: Source, saved: Saved, engine: SessionEngine, program: Program, *, seconds: float, progress: bool
+) -> Profile:
+    """Return the profile of a saved result in its engine.
+
+    Args:
+        source: the saved program, and its inputs.
+        saved: the folder.
+        engine: where the result runs.
+        program: the saved program, imported.
+        seconds: how long to run it with the profiler on; a third of that is for whole runs without.
+        progress: whether to show a bar for what is measured of the device.
+
+    Raises:
+        EngineUnavailableError: this machine does not have the engine, or it cannot read the saved file.
+    """
+    module: nn.Module = engine.restore(program, saved.folder)
+    model = OnnxModel(saved.folder / engine.file, input_names(program.graph))
+    until_idle()
+    watch = Watch(program.device)
+    original = duration_as_given(replace(source, module=module), program.device, seconds / 3)
+    runs = max(LEAST_RUNS, min(MOST_RUNS, int(seconds / (original.ms * 1e-3))))
+    times = engine.profile(model, program.example_inputs, runs)
+    session = _Session(program, engine, times)
+    with LatencyDatabase() as database:
+        roofline = measure_roofline(
+            program.device, session.dtypes, database, convolved=session.convolved, progress=progress
+        )
+    return session.profile(source, original, runs, _with_shortest(roofline, times), watch.contention())
+
+
+def _with_shortest(roofline: Roofline, times: Sequence[NodeTime]) -> Roofline:
+    """A roofline with what an operator takes at least in an engine, whose calls are not PyTorch's."""
+    shortest = min((max(time.seconds, LEAST_S) for time in times), default=roofline.dispatch_s)
+    return replace(roofline, dispatch_s=min(roofline.dispatch_s, shortest))
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What an engine's profiler has told of a program."""
+
+    program: Program
+    engine: SessionEngine
+    times: Sequence[NodeTime]
+
+    @cached_property
+    def nodes(self) -> Sequence[Sequence[Node]]:
+        """For each operator of the engine, the nodes of the graph that it computes, as far as names tell."""
+        roots = [self._named(time) for time in self.times]
+        called = {node for found in roots for node in found}
+        claimed: set[Node] = set()
+        nodes: list[Sequence[Node]] = []
+        for found in roots:
+            computed = [node for node in computed_with(found, called) if node not in claimed]
+            claimed.update(computed)
+            nodes.append(computed)
+        return nodes
+
+    def _named(self, time: NodeTime) -> Sequence[Node]:
+        """The nodes that an operator is named after."""
+        if time.reorders:
+            return []
+        found = [self._by_name.get(digest) for name in time.names for digest in _OUR_NODE.findall(name)]
+        outputs = [match for name in time.names if (match := _OUR_OUTPUT.match(name))]
+        found += [self.program.graph.outputs[int(match[1])].node for match in outputs]
+        return [node for node in dict.fromkeys(found) if node is not None]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Node]:
+        return {node.digest[:DIGITS]: node for node in self.program.graph.nodes}
+
+    @property
+    def dtypes(self) -> set[DType]:
+        """The element types that are computed in."""
+        return set(map(_dtype, self.nodes))
+
+    @property
+    def convolved(self) -> set[DType]:
+        """Those that convolutions are computed in."""
+        return {_dtype(nodes) for nodes in self.nodes if has_convolution(nodes)}
+
+    def regions(self, roofline: Roofline) -> Iterator[Region]:
+        """The operators of the engine in the order of a run."""
+        durations = [_duration(time) for time in self.times]
+        starts = accumulate((duration.ms for duration in durations), initial=0.0)
+        for time, nodes, start, duration in zip(self.times, self.nodes, starts, durations, strict=False):
+            known = region_work(nodes, nodes[-1].outputs) if nodes else Work(None, 0, 0)
+            work = Work(known.flops, time.moved_bytes or known.moved, 0)
+            ceiling = roofline.ceiling(work, _dtype(nodes), convolves=has_convolution(nodes))
+            origin = origin_of(self.program, nodes)
+            yield Region(
+                kind=time.kind,
+                operators=tuple(node.op.text for node in nodes),
+                calls=(time.name,),
+                types=types_text(nodes) if nodes else "",
+                line=origin.line,
+                module=origin.module,
+                start_ms=start,
+                time=duration,
+                isolated_ms=None,
+                flops=work.flops,
+                moved_bytes=work.moved,
+                dtype=str(_dtype(nodes)),
+                bound=ceiling.bound.value,
+                ceiling_ms=ceiling.seconds * 1e3,
+                live_bytes=0,
+            )
+
+    def profile(
+        self, source: Source, original: Duration, runs: int, roofline: Roofline, contention: Contention
+    ) -> Profile:
+        """The profile."""
+        regions = tuple(self.regions(roofline))
+        times = [region.time for region in regions]
+        return Profile(
+            model=source.name,
+            device=str(self.program.device),
+            original=original,
+            whole=Duration(sum(t.ms for t in times), sum(t.low_ms for t in times), sum(t.high_ms for t in times)),
+            input=NOTHING,
+            output=NOTHING,
+            regions=regions,
+            ceilings=Ceilings(
+                peaks=peaks_by_name(roofline),
+                levels=tuple((level.size, level.bandwidth) for level in roofline.levels),
+                dispatch_ms=roofline.dispatch_s * 1e3,
+            ),
+            rounds=runs,
+            mark_ms=0.0,
+            busy_ms=None,
+            peak_bytes=0,
+            weight_bytes=stored_bytes(self.program.weights.values()),
+            input_bytes=stored_bytes(self.program.example_inputs),
+            environment=Environment.current(self.program.device).in_engine(self.engine.version).as_dict(),
+            notes=(*source.notes, *doubts(regions, contention)),
+            engine=self.engine.name,
+        )
+
+
+def _duration(time: NodeTime) -> Duration:
+    low, high = time.quartiles
+    return Duration(*(max(seconds, LEAST_S) * 1e3 for seconds in (time.seconds, low, high)))
+
+
+def _dtype(nodes: Sequence[Node]) -> DType:
+    """The element type that nodes compute in, as far as it is known: that of a floating-point value of theirs."""
+    types = [type_ for node in nodes for type_ in (*(value.type for value in node.inputs), *node.types)]
+    return next((type_.dtype for type_ in types if type_.dtype.is_floating), DType.F32)

@@ -1,0 +1,1 @@
+"""Saved results: the folder, its files, and loading them again."""

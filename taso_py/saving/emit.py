@@ -1,0 +1,222 @@
+"""The result in other forms than ``model.pt2``: an ONNX file, and Python code that a person can read.
+
+Invariant: what is written was run on the example inputs beside the saved program, and agreed with it: code to the bit,
+ONNX within a rounding allowance, provided that ONNX Runtime is installed to run it.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+
+from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.tensors import tensors_in
+from taso_py.backend.tracing import quiet
+from taso_py.checking.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
+from taso_py.checking.roundtrip import same
+from taso_py.frontend import ImportRefusal, import_program
+from taso_py.ir.errors import TasoError, first_line
+from taso_py.saving.artifact import exported_program
+from taso_py.saving.folder import CODE, MODEL, ONNX
+
+NEEDED = ("onnx", "onnxscript")
+"""The packages without which PyTorch's exporter writes no ONNX."""
+ROUNDINGS = 4096
+"""How many roundings a result of ONNX Runtime, whose kernels are its own, may differ by, within limits."""
+
+
+class EmitError(TasoError):
+    """A form that the result does not have."""
+
+
+def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
+    """The result in other forms.
+
+    Args:
+        content: the ``.pt2`` file.
+        forms: some of :data:`FORMS`.
+
+    Returns:
+        Files by name, and a line for each form that the result does not have.
+    """
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for form in forms:
+        if form in _WRITERS:
+            name, write = _WRITERS[form]
+            try:
+                files[name] = write(content)
+            except TasoError as error:
+                notes.append(f"{name} was not written: {error}")
+    return files, notes
+
+
+def file_of_form(form: str) -> str:
+    """The file that holds the result in a form."""
+    return _WRITERS[form][0] if form in _WRITERS else MODEL
+
+
+def names_of(forms: Sequence[str]) -> Sequence[str]:
+    """The files that the result is in, in these forms."""
+    return [MODEL, *(file_of_form(form) for form in forms if form in _WRITERS)]
+
+
+def check_forms(forms: Sequence[str]) -> None:
+    """Raises `EmitError` unless all the forms exist, and what it takes to write them is installed."""
+    for form in forms:
+        if form not in FORMS:
+            raise EmitError(f"there is no form {form!r} to emit; there are {', '.join(FORMS)}")
+    missing = [name for name in NEEDED if "onnx" in forms and find_spec(name) is None]
+    if missing:
+        raise EmitError(f"to emit onnx takes {' and '.join(missing)}, not installed here: pip install 'taso-py[onnx]'")
+
+
+def to_onnx(content: bytes) -> bytes:
+    """The program as an ONNX model: by the project's own rows, by ``torch.onnx`` where an operator has none.
+
+    Raises:
+        EmitError: it has no such form, or another result.
+    """
+    exported, args, kwargs = exported_program(content)
+    try:
+        model = _lowered(exported, args, kwargs)
+    except (NotInOnnx, ImportRefusal):
+        model = _exported_by_torch(exported, args, kwargs)
+    _check_onnx(model, exported, args, kwargs)
+    return model
+
+
+def _lowered(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """The ONNX model of the program's graph, with an output per tensor that the program returns.
+
+    Raises:
+        ImportRefusal: the program cannot be imported faithfully.
+        NotInOnnx: an operator of it has no row.
+    """
+    program = import_program(exported, args, kwargs)
+    leaves = [leaf for leaf in program.signature.outputs if isinstance(leaf, int)]
+    outputs = tuple(program.graph.outputs[leaf] for leaf in leaves)
+    return onnx_bytes(onnx_model(replace(program.graph, outputs=outputs), program.weights))
+
+
+def _exported_by_torch(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    try:
+        with quiet():
+            written = torch.onnx.export(exported, args, kwargs=dict(kwargs), dynamo=True, verbose=False)
+        assert written is not None
+        return written.model_proto.SerializeToString()
+    except ImportError as error:
+        raise EmitError(f"{first_line(error)}; pip install 'taso-py[onnx]'") from error
+    except Exception as error:  # the exporter raises errors of many kinds
+        raise EmitError(f"torch.onnx cannot export it: {first_line(error)}") from error
+
+
+def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return
+    try:
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        tensors = tensors_in(args, kwargs)
+        names = [argument.name for argument in session.get_inputs()]
+        given = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+        found = [torch.as_tensor(array) for array in session.run(None, given)]
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise EmitError(f"ONNX Runtime cannot run it: {first_line(error)}") from error
+    wanted = [leaf.cpu() for leaf in outputs_of(exported.module(), args, kwargs) if isinstance(leaf, Tensor)]
+    if len(wanted) != len(found):
+        raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
+    for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
+        compared = compare_output(place, EXAMPLE, before.contiguous(), after.contiguous(), to_float64(before))
+        allowed = roundings(before.dtype, ROUNDINGS) if before.is_floating_point() else 0.0
+        if compared.problem or compared.error > allowed:
+            problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"
+            raise EmitError(f"ONNX Runtime gives another result {place}: {problem}")
+
+
+_CODE = '''\
+"""A model that taso-py has optimized, as code to read; the weights are in model.pt2 beside this file."""
+
+from pathlib import Path
+
+import torch
+from torch import device, inf, nan
+from torch.fx import _pytree as fx_pytree
+from torch.utils import _pytree as pytree
+
+
+class Optimized(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        program = torch.export.load(Path(__file__).with_name("model.pt2"))
+        self._in_spec, self._out_spec = program.call_spec
+        for name, tensor in {{**program.state_dict, **program.constants}}.items():
+            *path, last = name.split(".")
+            place = self
+            for part in path:
+                if not hasattr(place, part):
+                    place.add_module(part, torch.nn.Module())
+                place = getattr(place, part)
+            place.register_buffer(last, tensor.detach())
+
+{forward}
+'''
+
+
+def to_code(content: bytes) -> bytes:
+    """The program as a Python file with a class ``Optimized``, which reads its weights from ``model.pt2`` beside it.
+
+    Raises:
+        EmitError: the code gives another result.
+    """
+    exported, args, kwargs = exported_program(content)
+    module = exported.module()
+    assert isinstance(module, fx.GraphModule)
+    text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported.graph)))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / MODEL).write_bytes(content)
+        path = Path(folder) / CODE
+        path.write_text(text, encoding="utf-8")
+        try:
+            found = outputs_of(runpy.run_path(str(path))["Optimized"](), args, kwargs)
+        except Exception as error:  # a name or a constant may have no form in code
+            raise EmitError(f"the code does not run: {first_line(error)}") from error
+        if not same(outputs_of(exported.module(), args, kwargs), found):
+            raise EmitError("the code gives another result than the program")
+    return text.encode()
+
+
+def _lines(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
+    """The body of ``forward``, the types of values beside the calls that give them."""
+    values = {node.name: node.meta.get("val") for node in graph.nodes if node.op == "call_function"}
+    lines: list[str] = []
+    for line in module.code.strip().splitlines():
+        # What frees values early, and checks of the arguments, say nothing about what is computed.
+        line = re.sub(r";  [\w\s=]+= None$", "", line)
+        value = values.get(line.strip().partition(" = ")[0])
+        if "_guards_fn" not in line:
+            lines.append(f"{line}  # {_type(value)}" if isinstance(value, Tensor) else line)
+    return lines
+
+
+def _type(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+_WRITERS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "onnx": (ONNX, to_onnx),
+    "code": (CODE, to_code),
+}
+FORMS = ("pt2", *_WRITERS)
+"""What ``--emit`` takes; ``model.pt2`` is always written."""

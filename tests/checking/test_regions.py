@@ -1,0 +1,60 @@
+"""Regions: both sides of a rule where it matched; a wrong rule is seen even if its effect on the outputs is tiny."""
+
+import pytest
+import torch
+
+from taso_py.checking.regions import check_regions
+from taso_py.ops.table import parse_graph
+from taso_py.rules.match import Matcher
+from taso_py.rules.text import read_rules
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("rule", "graph", "holds"),
+    [
+        (
+            "rule x: float[M,K], a: float[N,K], b: float[P,K] source linear(x, a), linear(x, b) "
+            "target t = linear(x, concat(a, b){axis=-2}); "
+            "slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}",
+            "graph(x: f16[2,3], a: f16[4,3], b: f16[5,3]) { return linear(x, a), linear(x, b) }",
+            True,
+        ),
+        (
+            "rule x: float[..G,K], y: float[..G,K] source add(x, y) target x",
+            "graph(x: f32[2,3,4], y: f32[2,3,4]) { return add(x, mul(y, constant{value=1e-6, dtype=f32})) }",
+            False,
+        ),
+        (
+            "rule x: float[N,C], g: float[C], b: float[C], m: float[C], v: float[C] "
+            "source batch_norm(x, g, b, m, v){eps=E} "
+            "target add(mul(sub(x, m), mul(g, rsqrt(add(v, constant{value=E, dtype=float})))), b)",
+            "graph(x: f32[2,3], g: f32[3], b: f32[3], m: f32[3], v: f32[3]) "
+            "{ return batch_norm(x, g, b, m, v){eps=0.001} }",
+            True,
+        ),
+        (
+            "rule x: float[N] source relu(x) target x",
+            "graph(x: f32[9]) { return relu(x) }",
+            False,
+        ),
+        (
+            "rule x: float[N] source rsqrt(mul(x, x)) target mul(rsqrt(x), rsqrt(x))",
+            "graph(x: f32[9]) { return rsqrt(mul(x, x)) }",
+            False,
+        ),
+    ],
+)
+def test_the_two_sides_are_compared_where_a_rule_matched(rule: str, graph: str, holds: bool) -> None:
+    matches = Matcher(read_rules(rule)).matches(parse_graph(graph))
+    assert matches
+    assert all(region.passed is holds for region in check_regions(matches, 0, CPU))
+
+
+def test_equal_regions_are_run_once() -> None:
+    rules = read_rules("rule x: float[N] source relu(relu(x)) target relu(x)")
+    matches = Matcher(rules).matches(
+        parse_graph("graph(x: f32[2], y: f32[2], z: f32[3]) { return relu(relu(x)), relu(relu(y)), relu(relu(z)) }")
+    )
+    assert (len(matches), len(check_regions(matches, 0, CPU))) == (3, 2)

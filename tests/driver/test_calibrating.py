@@ -1,0 +1,111 @@
+"""Prices are scaled by what a small network takes longer in a run than call by call, found once."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from taso_py.cost.model import CostModel
+from taso_py.driver import calibrating
+from taso_py.driver.calibrating import APART, TOGETHER, Network, calibrate
+from taso_py.latency import latencies
+from taso_py.latency.clock import Latency, TimingError
+from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.environment import Environment
+from taso_py.ops.table import parse_graph
+
+CPU = torch.device("cpu")
+GRAPH = parse_graph("graph(x: f32[64]) { return relu(x) }")
+
+
+@pytest.fixture(autouse=True)
+def timed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests share what the network takes."""
+    monkeypatch.setattr(calibrating, "network_seconds", inspect.unwrap(calibrating.network_seconds))
+
+
+def _known(database: LatencyDatabase, environment: Environment, **seconds: float) -> None:
+    for key, name in ((TOGETHER, "together"), (APART, "apart")):
+        database.put(environment, *key, Latency(seconds[name], seconds[name], seconds[name], 1, 0))
+
+
+def test_a_run_of_the_network_is_what_prices_are_scaled_by_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_rng_state()
+    with LatencyDatabase(tmp_path / "latencies.sqlite") as database:
+        cost = CostModel(CPU, database)
+        calibrate(cost)
+        assert 0.1 < cost.scale < 10.0
+        assert torch.equal(before, torch.get_rng_state())
+        monkeypatch.setattr(calibrating, "network_seconds", lambda _: pytest.fail("it is known"))
+        again = CostModel(CPU, database)
+        alone = again.graph_cost(GRAPH)
+        calibrate(again)
+        assert again.scale == cost.scale
+        assert again.graph_cost(GRAPH) == pytest.approx(again.scale * alone)
+
+
+def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = list[bool]()
+
+    def in_a_run(cost: CostModel, *_: object) -> list[tuple[float, float]]:
+        asked.append(cost.captured)
+        if cost.captured:
+            raise TimingError("this cannot be captured in a CUDA graph")
+        return [(3.0, 2.0)]
+
+    monkeypatch.setattr(CostModel, "in_a_run", in_a_run)
+    with LatencyDatabase(":memory:") as database:
+        costs = [CostModel(CPU, database, captured=captured) for captured in (False, True)]
+        for cost in costs:
+            calibrate(cost)
+    assert asked == [False, True]
+    assert [cost.scale for cost in costs] == [1.5, 1.0]
+    assert "not in a run: this cannot be captured" in caplog.text
+
+
+def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "network_seconds", lambda _: pytest.fail("there is no time"))
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        cost.latencies.limit_s = 0.0
+        calibrate(cost)
+        assert cost.scale == 1.0
+        _known(database, Environment.current(CPU), together=3.0, apart=2.0)
+        calibrate(cost)
+        assert cost.scale == 1.5
+
+
+@pytest.mark.parametrize(("most_s", "passes"), [(1e9, latencies.PASSES), (0.0, 1)])
+def test_a_run_and_its_calls_are_measured_several_times_unless_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch, most_s: float, passes: int
+) -> None:
+    monkeypatch.setattr(latencies, "PASSES_S", most_s)
+    monkeypatch.setattr(latencies.Latencies, "of_run", lambda *_: Latency(1.0, 1.0, 1.0, 9, 0))
+    with LatencyDatabase(":memory:") as database:
+        found = CostModel(CPU, database).latencies.beside(lambda: None, {})
+    assert found == [(1.0, {})] * passes
+
+
+def test_where_nothing_runs_what_is_known_there_counts_and_nothing_else() -> None:
+    there = replace(Environment.current(CPU), threads=4096)
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database, environment=there)
+        calibrate(cost)
+        assert cost.scale == 1.0
+        _known(database, there, together=3.0, apart=2.0)
+        calibrate(cost)
+        assert cost.scale == 1.5
+
+
+def test_the_network_gives_scores_of_its_classes() -> None:
+    image = torch.rand(2, 3, calibrating.SIZE, calibrating.SIZE)
+    with torch.no_grad():
+        assert Network().eval()(image).shape == (2, calibrating.CLASSES)

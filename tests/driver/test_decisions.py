@@ -1,0 +1,97 @@
+"""Decisions that are remembered: for what, and how they are carried out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from taso_py.backend import Program
+from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
+from taso_py.driver.result import Options
+from taso_py.frontend import import_module
+from taso_py.search.trace import Trace, write_trace
+from tests.engines.sessions import engine_named
+
+
+class Outer(nn.Module):
+    """Adds what is computed from two small weights, and takes more memory than a search may add to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Parameter(torch.rand(700, 1)), nn.Parameter(torch.rand(1, 700))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.exp(self.rows * self.columns)
+
+
+def unchanged(program: Program) -> Decision:
+    """The decision for a program as it is."""
+    return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ())))
+
+
+def key(module: nn.Module, x: Tensor) -> str:
+    return decision_key(import_module(module.eval(), (x,)), Options(), ())
+
+
+def test_what_is_carried_out_is_folded_as_what_was_timed() -> None:
+    x, module = torch.rand(700, 700), Outer()
+    runner = unchanged(program := import_module(module, (x,))).carry_out(program, (x,))
+    assert isinstance(runner, torch.fx.GraphModule)
+    assert not [node for node in runner.graph.nodes if "exp" in str(node.target)]
+    torch.testing.assert_close(runner(x), module(x))
+
+
+def test_a_decision_depends_on_how_weights_lie_in_memory_and_not_on_what_they_are() -> None:
+    x, made = torch.rand(1, 4, 8, 8), lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    other: nn.Module = made().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] -- undeclared
+    assert key(made(), x) == key(made(), x) != key(other, x)
+
+
+def test_a_decision_depends_on_the_version_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = import_module(nn.Linear(3, 3).eval(), (torch.rand(2, 3),))
+    names = ("onnxruntime", "auto", "eager")
+    before = [decision_key(program, Options(runtime=name), ()) for name in names]
+    monkeypatch.setattr(type(engine_named("onnxruntime")), "version", "another")
+    after = [decision_key(program, Options(runtime=name), ()) for name in names]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"trace": 5}, {"keeps_original": "no"}, {"runtime": None}, {"plan": []}, {"more": 1}, "[" * 100_000]
+)
+def test_a_file_of_another_form_is_no_decision(damage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    Decisions().put("key", decision := Decision(False, plan={}))
+    assert Decisions().get("key") == decision
+    text = damage if isinstance(damage, str) else json.dumps({**asdict(decision), **damage})
+    (tmp_path / "decisions" / "key.json").write_text(text, encoding="utf-8")
+    assert Decisions().get("key") is None
+
+
+@pytest.mark.parametrize(
+    "damage", [{"trace": "no trace"}, {"runtime": "sundial"}, {"plan": {}}, {"plan": {"steps": [1], "overwrites": 0}}]
+)
+def test_what_cannot_be_carried_out_is_told_by_its_error(damage: dict[str, Any]) -> None:
+    x = torch.rand(2, 3)
+    program = import_module(nn.Linear(3, 3).eval(), (x,))
+    with pytest.raises(UNUSABLE):
+        Decision(**{**asdict(unchanged(program)), **damage}).carry_out(program, (x,))
+
+
+def test_without_a_home_decisions_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("TASO_PY_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    decisions = Decisions()
+    assert decisions.get("key") is None
+    decisions.put("key", Decision(True))
+    assert decisions.get("key") == Decision(True)

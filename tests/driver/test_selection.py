@@ -1,0 +1,134 @@
+"""Which engines are searched for: those that are fast without rules; which compilers still have a chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from taso_py.backend import NO_PLAN, Plan, Program
+from taso_py.cost.model import CostModel
+from taso_py.driver import selection
+from taso_py.driver.result import Options
+from taso_py.driver.selection import engines_for, select, without_hopeless
+from taso_py.effort import EFFORTS, within
+from taso_py.engines.eager import Eager
+from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError, Runner
+from taso_py.engines.inductor import Inductor
+from taso_py.judging.timing import Race, StopReason
+from taso_py.judging.trial import Searched
+from taso_py.models.importing import import_source
+from taso_py.models.source import Source
+from taso_py.ops.table import parse_graph
+from taso_py.search.result import Candidate, SearchResult
+from taso_py.search.result import StopReason as SearchStop
+
+CPU = torch.device("cpu")
+GRAPH = parse_graph("graph(x: f32[64,64]) { return relu(matmul(x, x)) }")
+
+
+class Fake(Engine):
+    """Runs modules as they are, by prices of its own."""
+
+    def __init__(self, name: str, refuses: str = "") -> None:
+        self.name = self.prices = name
+        self._refuses = refuses
+
+    def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
+        if self._refuses:
+            raise EngineUnavailableError(self._refuses)
+        return super().build(program, plan)
+
+    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        return module
+
+
+def _selected(
+    monkeypatch: pytest.MonkeyPatch, engines: Sequence[Engine], effort: str = "normal", **seconds: float
+) -> selection.Selection:
+    """What is selected for a model of which a race shows these seconds, ``original`` among them."""
+    monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, ["tensorrt: no GPU"]))
+
+    def race(calls: Mapping[str, object], **_: object) -> Race:
+        return Race({name: (seconds[name],) * 6 for name in calls}, StopReason.TIME)
+
+    monkeypatch.setattr(selection, "race", race)
+    source = Source("relu", nn.ReLU(), (torch.ones(4),))
+    return select(source, import_source(source), Options(runtime="auto", effort=effort))
+
+
+def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [Eager(), Fake("near"), Fake("far"), Fake("fastest")]
+    found = _selected(monkeypatch, engines, original=8.0, near=2.0, far=7.0, fastest=1.0)
+    assert list(found.searched) == ["near", "fastest"]
+    assert [engine.name for engine in found.others] == ["far"]
+    said = "far, eager: not searched for, since fastest is faster; --effort thorough does"
+    assert said in found.notes or said.replace("far, eager", "eager, far") in found.notes
+    assert "tensorrt: no GPU" in found.notes
+
+
+def test_kernels_of_ours_count_before_they_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch by its plain operators is a little slower here, which chosen kernels make up for."""
+    engines = [Eager(), Fake("one"), Fake("two")]
+    found = _selected(monkeypatch, engines, original=1.2, one=1.0, two=1.1)
+    assert list(found.searched) == [KERNEL_PRICES, "one"]
+
+
+def test_effort_decides_how_many_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [Eager(), Fake("one"), Fake("two")]
+    found = {name: _selected(monkeypatch, engines, name, original=9.0, one=1.0, two=2.0).searched for name in EFFORTS}
+    assert {name: list(searched) for name, searched in found.items()} == {
+        "quick": ["one"],
+        "normal": ["one", "two"],
+        "thorough": [KERNEL_PRICES, "one", "two"],
+    }
+
+
+def test_what_an_engine_refuses_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [Eager(), Fake("one"), Fake("broken", refuses="broken cannot run this module: for a reason")]
+    found = _selected(monkeypatch, engines, "quick", original=9.0, one=1.0)
+    assert list(found.searched) == ["one"]
+    assert "broken cannot run this module: for a reason" in found.notes
+    assert not found.others
+
+
+def test_an_engine_that_was_asked_for_is_tried_at_any_effort() -> None:
+    engines, _ = engines_for(Options(runtime="inductor", effort="quick"), CPU)
+    assert any(engine.is_compiler for engine in engines)
+    engines, _ = engines_for(Options(runtime="auto", effort="quick"), CPU)
+    assert engines
+    assert not any(engine.is_compiler for engine in engines)
+
+
+@pytest.mark.parametrize(("other_s", "is_tried"), [(0.5, False), (0.95, True), (2.0, True)])
+def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engine(
+    other_s: float, is_tried: bool
+) -> None:
+    """The product takes one second by PyTorch's kernels; the relu, which a compiler may fuse, takes nine."""
+    cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 9.0 if node.op.name == "relu" else 1.0))
+    eager, other = (_found(seconds) for seconds in (10.0, other_s))
+    searches = [Searched(eager, [Eager(), Inductor()]), Searched(other, [Fake("other")])]
+    kept, notes = without_hopeless(searches, cost)
+    names = [engine.name for found in kept for engine in found.engines]
+    assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
+    assert bool(notes) is not is_tried
+    assert all("products alone take longer there than all does in other" in note for note in notes)
+
+
+def _found(seconds: float) -> SearchResult:
+    original = Candidate(GRAPH, GRAPH, seconds, 0)
+    return SearchResult(original, (original,), SearchStop.EXHAUSTED, 1, 1, 0.0)
+
+
+def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, level in ((10.0, "quick"), (60.0, "normal"), (600.0, "thorough")):
+        effort = within(seconds)
+        families = min(effort.families, 2)
+        assert effort.finalists == EFFORTS[level].finalists
+        assert 0.5 * seconds < families * (effort.measure_s + effort.search_s) + effort.race_s < seconds
+    assert Options(within=10.0).limited == within(10.0)
+    assert Options(within=10.0, time_limit=1.0).limits().seconds == 1.0

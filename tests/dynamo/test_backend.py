@@ -1,0 +1,406 @@
+"""The backend of torch.compile: whatever is captured computes what it computes in eager mode."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from taso_py.backend import Program
+from taso_py.backend.build import COMPUTES
+from taso_py.driver.decisions import Decision
+from taso_py.driver.result import Optimized
+from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo.captured import CapturedSource
+from taso_py.dynamo.prospects import Prospects
+from taso_py.frontend import import_module
+from taso_py.search.templates import read_templates, search
+from taso_py.search.trace import Trace, write_trace
+from tests.engines.sessions import NAMES, engine_named
+from tests.search.examples import FakeCost
+
+QUICK = {"race_seconds": 0.1, "time_limit": 3.0, "search": "templates-measured"}
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Images(nn.Module):
+    """Convolution, batch normalisation, two layers that share their input, a buffer, and a drop-out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.left, self.right = nn.Linear(4, 5), nn.Linear(4, 5)
+        self.register_buffer("scale", torch.full((5,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm(self.conv(x))).mean((2, 3))
+        return functional.dropout(self.left(y) * self.scale, 0.5, self.training) + self.right(y)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the graphs that are optimized from now on."""
+    names: list[str] = []
+    optimize = dynamo.optimize_source
+
+    def noted(source: Any, *args: Any, **kwargs: Any) -> Optimized:
+        names.append(source.name)
+        assert isinstance(source, CapturedSource), "what is raced is what calls take"
+        return optimize(source, *args, **kwargs)
+
+    monkeypatch.setattr(dynamo, "optimize_source", noted)
+    return names
+
+
+def compiled(module: nn.Module | Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    chosen: Any = {**QUICK, **options}
+    return torch.compile(module, backend=dynamo.taso, options=chosen)
+
+
+def same(module: Callable[..., Any], result: Callable[..., Any], *args: Tensor, tolerance: float = 1e-5) -> None:
+    """Asserts that both give the same, from the same random state, and leave the same random state."""
+    torch.manual_seed(1)
+    expected, state = module(*args), torch.get_rng_state()
+    torch.manual_seed(1)
+    found = result(*args)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_weights_may_change_whether_frozen_or_not(freeze: bool, optimizations: list[str]) -> None:
+    module, other = Images().eval(), Images().eval()
+    result = compiled(module, freeze=freeze)
+    with torch.no_grad():
+        same(module, result, X)
+        module.left.weight.mul_(2)
+        same(module, result, X)
+        module.load_state_dict(other.state_dict())
+        same(module, result, X)
+        module.left.weight.data = torch.randn(5, 4)
+        same(module, result, X)
+        module.left.weight = nn.Parameter(torch.randn(5, 4))
+        same(module, result, X)
+        module.norm.train()(torch.randn(2, 4, 6, 6))
+        module.norm.eval()
+        same(module, result, X)
+    assert len(optimizations) == 1  # what was decided holds for other weights too
+
+
+class Doubled(nn.Module):
+    """A layer with a product that is folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, 2 * self.weight)
+
+
+def as_captured(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+    """Decides that a program is built, with its weights, but not rewritten."""
+    return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
+
+
+def rewriting(program: Program) -> Trace:
+    """What surely rewrites a program."""
+    return search(program.graph, read_templates(), FakeCost()).best.trace
+
+
+def test_frozen_weights_are_folded_and_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a decision that surely rewrites; and weights that change too often are not folded again."""
+    module = Images().eval()
+    carried: list[int] = []
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        trace = rewriting(program)
+        carried.append(len(trace.steps))
+        return Decision(False, "eager", write_trace(trace)), None
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    result = compiled(module, freeze=True)
+    with torch.no_grad():
+        for _ in range(dynamo.REFREEZES + 2):
+            same(module, result, X)
+            module.norm.train()(torch.randn(2, 4, 6, 6))
+            module.norm.eval()
+    assert len(carried) == 1
+    assert carried[0] >= 2
+    assert f"its weights changed {dynamo.REFREEZES} times" in caplog.text
+
+
+def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Images().eval()
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        return Decision(False, "eager", write_trace(rewriting(program))), None
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    result = compiled(module, freeze=True)
+    carry_out = Decision.carry_out
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with torch.no_grad():
+        same(module, result, X)
+        module.left.weight.mul_(2)
+        monkeypatch.setattr(Decision, "carry_out", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            result(X)
+        monkeypatch.setattr(Decision, "carry_out", carry_out)
+        same(module, result, X)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by what PyTorch imports to compile a step
+@pytest.mark.parametrize(
+    ("optimizer", "compiles"),
+    [
+        (torch.optim.SGD, False),
+        (torch.optim.Adam, False),
+        (torch.optim.AdamW, False),
+        (torch.optim.Adagrad, False),
+        (torch.optim.AdamW, True),
+    ],
+)
+def test_a_fused_step_of_an_optimizer_is_noticed(
+    optimizer: Any, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, x = Doubled().eval(), torch.randn(3, 6)
+    steps = optimizer(module.parameters(), lr=0.1, fused=True)
+    step = torch.compile(steps.step, backend="eager") if compiles else steps.step
+    result = compiled(module, freeze=True)
+    for _ in range(3):
+        with torch.no_grad():
+            same(module, result, x)
+        module(x).square().mean().backward()
+        step()
+
+
+def test_a_step_leaves_frozen_what_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, head, x = Doubled().eval().requires_grad_(False), nn.Linear(6, 6), torch.randn(3, 6)
+    steps = torch.optim.AdamW([*module.parameters(), *head.parameters()], fused=True)
+    result = compiled(module, freeze=True)
+    same(module, result, x)
+    version = module.weight._version
+    head(result(x)).sum().backward()
+    steps.step()
+    assert module.weight._version == version
+    same(module, result, x)
+
+
+def test_gradients_pass_through_untouched(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    module = Images().eval()
+    result = compiled(module, freeze=True)
+    result(X).sum().backward()
+    found = module.conv.weight.grad
+    module.zero_grad()
+    module(X).sum().backward()
+    assert found is not None
+    torch.testing.assert_close(found, module.conv.weight.grad)
+    assert optimizations == []
+    assert "needs gradients" in caplog.text
+
+
+def test_what_writes_to_buffers_runs_as_it_is(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """In training mode batch normalisation updates its statistics, and drop-out draws random numbers."""
+    for freeze in (False, True):
+        torch._dynamo.reset()
+        module, reference = Images(), Images()
+        reference.load_state_dict(module.state_dict())
+        with torch.no_grad():
+            same(reference, compiled(module, freeze=freeze), X)
+        torch.testing.assert_close(module.state_dict(), reference.state_dict())
+        assert module.get_buffer("norm.num_batches_tracked").item() == 1
+    assert optimizations == []
+    assert caplog.text.count("runs as it is") == 2
+
+
+def test_random_draws_are_those_of_the_original(optimizations: list[str]) -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return functional.dropout(torch.relu(torch.relu(x)), 0.5) + torch.rand_like(x)
+
+    with torch.no_grad():
+        same(noisy, compiled(noisy), X)
+    assert len(optimizations) == 1
+
+
+def test_under_autocast_the_casts_are_those_of_the_original(optimizations: list[str]) -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(-1)).eval()
+    result = compiled(module, freeze=True)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert result(X).dtype is module(X).dtype
+        same(module, result, X, tolerance=1e-2)
+        same(module, result, X, tolerance=1e-2)
+    with torch.no_grad():
+        same(module, result, X)
+    assert len(optimizations) == 2
+
+
+def test_sizes_that_vary_pass_through_with_one_line(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    module = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+    result = compiled(module)
+    with torch.no_grad():
+        for batch in (2, 3, 4, 5):
+            same(module, result, torch.randn(batch, 8))
+    assert len(optimizations) == 1
+    own = [record.levelno for record in caplog.records if record.name.startswith("taso_py")]
+    assert own == [logging.WARNING]
+    assert "sizes vary between calls (compile with dynamic=False" in caplog.text
+
+
+def test_every_graph_is_optimized_on_its_own_and_the_same_graph_once(optimizations: list[str]) -> None:
+    def broken(x: Tensor) -> Tensor:
+        y = torch.relu(torch.relu(x))
+        torch._dynamo.graph_break()
+        return torch.relu(torch.relu(y))
+
+    with torch.no_grad():
+        same(broken, compiled(broken), X)
+    assert len(optimizations) == 1
+
+
+def test_inference_mode_and_tensors_made_in_it(optimizations: list[str]) -> None:
+    with torch.inference_mode():
+        module = nn.Linear(8, 8)
+        result = compiled(module, freeze=True)
+        same(module, result, torch.randn(2, 8))
+        module.weight.mul_(2)
+        same(module, result, torch.randn(2, 8))
+    assert len(optimizations) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_result_may_be_handed_to_inductor(optimizations: list[str]) -> None:
+    module = Images().eval()
+    with torch.no_grad():
+        same(module, compiled(module, runtime="inductor", freeze=True), X)
+    assert len(optimizations) == 1
+
+
+@pytest.mark.parametrize("trace", ["no trace", write_trace(Trace("00" * 16, (), ())), 5])
+def test_a_decision_that_cannot_be_carried_out_is_made_anew(
+    trace: Any, optimizations: list[str], tmp_path: Path
+) -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(2, 8)
+
+    def call_afresh() -> None:
+        torch._dynamo.reset()
+        dynamo._decisions._known.clear()
+        same(module, compiled(module, freeze=True), x)
+
+    with torch.no_grad():
+        call_afresh()
+        for file in (tmp_path / "decisions").iterdir():
+            file.write_text(json.dumps({"keeps_original": False, "trace": trace}), encoding="utf-8")
+        for _ in range(2):
+            call_afresh()
+    assert len(optimizations) == 2
+
+
+def test_a_decision_is_carried_out_on_other_weights() -> None:
+    module, other = Images().eval(), Images().eval()
+    program = import_module(module, (X,))
+    found = search(program.graph, read_templates(), FakeCost())
+    assert len(found.best.trace.steps) >= 2
+    decision = Decision(False, "eager", write_trace(found.best.trace))
+    with torch.no_grad():
+        for each in (module, other):
+            runner = decision.carry_out(import_module(each, (X,)), (X,))
+            torch.testing.assert_close(runner(X), each(X), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frieze": True}, "no option 'frieze'; did you mean freeze"),
+        ({"runtime": "cudagraph"}, "or openvino, not to cudagraph"),
+        ({"search": "magic"}, "no search is called magic"),
+        ({"alpha": 0.5}, "alpha"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message), torch.no_grad():
+        compiled(torch.relu, **options)(X)
+
+
+def test_there_are_no_modes() -> None:
+    with pytest.raises(Exception, match="no mode max-autotune"), torch.no_grad():
+        torch.compile(torch.relu, backend=dynamo.taso, mode="max-autotune")(X)
+
+
+def test_weights_that_are_no_longer_tied_are_read_each_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+            self.two.weight.data = self.one.weight.data
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.one(x).relu() + self.two(x).tanh()
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    module, x = Tied().eval(), torch.randn(3, 6)
+    result = compiled(module, freeze=True)
+    with torch.no_grad():
+        same(module, result, x)
+        for layer in (module.two, module.one):
+            layer.weight.data = torch.randn(6, 6)
+            same(module, result, x)
+
+
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "weights are inputs"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_runs_in_the_engine_that_was_asked_for(
+    name: str, is_frozen: bool, monkeypatch: pytest.MonkeyPatch, taso_backend: None
+) -> None:
+    """With a decision that rewrites for it; weights that change are noticed, and what is folded is folded anew."""
+    engine, module, built, runs = engine_named(name), Images().eval(), list[Program](), list[Any]()
+
+    def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        assert self._options.runtime == name
+        return Decision(False, name, write_trace(rewriting(program))), None
+
+    def build(program: Program, *given: Any) -> nn.Module:
+        built.append(program)
+        made = type(engine).build(engine, program, *given)
+        made.get_submodule(COMPUTES).register_forward_pre_hook(lambda *_: runs.append(None))
+        return made
+
+    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(engine, "build", build)
+    options: Any = {"runtime": name, "freeze": is_frozen}
+    result = torch.compile(module, backend="taso", options=options)
+    changed: Sequence[Tensor] = (torch.zeros(0), module.left.weight, module.norm.weight)
+    with torch.no_grad():
+        for number, weight in enumerate(changed, 1):
+            weight.mul_(2)
+            before = len(runs)
+            same(module, result, X)
+            same(module, result, -X)
+            assert len(runs) >= before + 2
+            assert len(built) == (number if is_frozen else 1)
+    assert not is_frozen or all(len(program.graph.inputs) == 1 for program in built)

@@ -1,0 +1,171 @@
+"""Graphs that will not gain anything are said to be left out, and cost no more time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from taso_py.driver.decisions import Decisions
+from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo.captured import why_untouched
+from taso_py.dynamo.prospects import LOSSES, Prospects, family_of
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
+    monkeypatch.setattr(dynamo, "_decisions", Decisions())
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_nothing_gained_at_some_sizes_is_not_tried_at_others() -> None:
+    prospects = Prospects()
+    for _ in range(LOSSES):
+        assert prospects.why_not("a", 60) == ""
+        prospects.note("a", 1.0, gained=False)
+    assert "nothing was gained for it at 2 other sizes" in prospects.why_not("a", 60)
+    assert prospects.why_not("b", 60) == ""
+    prospects.note("a", 1.0, gained=True)
+    assert prospects.why_not("a", 60) == ""
+
+
+def test_patience_ends_and_a_gain_restores_it() -> None:
+    prospects = Prospects()
+    prospects.note("good", 1.0, gained=True)
+    for family in "abc":
+        prospects.note(family, 25.0, gained=False)
+    assert "nothing was gained in 3 graphs and 75 seconds" in prospects.why_not("d", 60)
+    assert prospects.why_not("d", 80) == ""
+    assert prospects.why_not("good", 60) == ""
+    prospects.note("d", 1.0, gained=True)
+    assert prospects.why_not("e", 60) == ""
+
+
+def test_what_was_refused_is_refused_at_all_sizes() -> None:
+    prospects = Prospects()
+    prospects.refuse("a", 100.0, "it cannot be exported")
+    assert prospects.why_not("a", 1000) == "it cannot be exported"
+    assert "in 1 graphs and 100 seconds" in prospects.why_not("b", 60)
+
+
+def test_a_family_is_the_same_graph_at_any_size() -> None:
+    def of(function: Any) -> str:
+        return family_of(fx.symbolic_trace(function))
+
+    one = of(lambda x: torch.relu(x.reshape(2, 3)) + 1)
+    assert one == of(lambda x: torch.relu(x.reshape(4, 5)) + 2)
+    assert one != of(lambda x: torch.tanh(x.reshape(2, 3)) + 1)
+    assert of(lambda x, y: x - y) != of(lambda x, y: y - x)
+
+
+@pytest.mark.parametrize(
+    ("function", "writes"),
+    [
+        (lambda x: x.add_(1), True),
+        (lambda x: x.relu().add_(1), False),
+        (lambda x: x.__add__(1), False),
+        (lambda x: x + 1, False),
+    ],
+)
+def test_a_write_to_an_input_is_seen_at_once(function: Any, writes: bool) -> None:
+    assert ("it writes to its inputs" in why_untouched(fx.symbolic_trace(function), ())) is writes
+
+
+def test_other_sizes_cost_nothing_where_nothing_was_gained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimized: list[int] = []
+
+    class Kept:
+        keeps_original, module = True, None
+
+    def optimize(source: Any, *_: Any, **__: Any) -> Any:
+        optimized.append(source.args[-1].shape[0])
+        return Kept()
+
+    monkeypatch.setattr(dynamo, "optimize_source", optimize)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    compiled = torch.compile(model, backend=dynamo.taso, dynamic=False)
+    with torch.no_grad():
+        for batch in (2, 3, 4, 5):
+            x = torch.randn(batch, 4)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert optimized == [2, 3]
+    assert caplog.text.count("nothing was gained for it at 2 other sizes") == 2
+
+
+def test_a_graph_without_known_operators_is_not_searched(caplog: pytest.LogCaptureFixture) -> None:
+    def ordered(x: Tensor) -> Tensor:
+        return torch.cumsum(torch.sort(x).values, 0)
+
+    x = torch.randn(5)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(ordered, backend=dynamo.taso)(x), ordered(x))
+    assert "rules and kernels know none of its operators" in caplog.text
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("nobody foresaw this")
+
+
+@pytest.mark.parametrize("where", ["import_source", "optimize_source", "decision_key", "family_of"])
+def test_what_nobody_foresaw_runs_the_captured_graph_with_one_line(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dynamo, where, fails)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend=dynamo.taso, dynamic=False)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x))
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("taso_py")]
+    assert "runs as it is: unexpected ZeroDivisionError" in line
+    assert len(list((tmp_path / "reports").iterdir())) == 1
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_passes_and_the_next_call_tries_again(
+    ending: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise ending
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend=dynamo.taso, dynamic=False)
+    with torch.no_grad():
+        with monkeypatch.context() as patch:
+            patch.setattr(dynamo, "import_source", interrupted)
+            with pytest.raises(ending):
+                compiled(x)
+        seen: list[Any] = []
+        monkeypatch.setattr(dynamo, "import_source", lambda source: seen.append(source) or fails())
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("is_models", [False, True])
+def test_a_result_that_fails_gives_way_unless_the_model_fails_too(
+    is_models: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the model itself raises is the caller's to see, and no reason to give up a result."""
+    graph = fx.symbolic_trace(lambda x: functional.relu(x).view(2, 3))
+    compiled = dynamo._Compiled("a graph", graph, dynamo.BackendOptions(), dynamo.AutocastState("cpu"))
+    compiled._running, compiled._is_prepared = dynamo.Running(fails), True
+    if is_models:
+        with pytest.raises(RuntimeError, match="shape"):
+            compiled(torch.ones(7))
+        assert compiled._running is not compiled._captured
+        assert caplog.text == ""
+    else:
+        assert compiled(torch.ones(6)).shape == (2, 3)
+        assert compiled._running is compiled._captured
+        assert "unexpected ZeroDivisionError while running a graph" in caplog.text

@@ -1,0 +1,141 @@
+"""An ONNX file is optimized against itself in ONNX Runtime, and what comes back is an ONNX file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from taso_py.driver import searches
+from taso_py.driver.optimize import optimize_source
+from taso_py.driver.result import Options
+from taso_py.frontend.onnx import model
+from taso_py.frontend.onnx.call import OnnxCall
+from taso_py.frontend.onnx.table import ROWS
+from taso_py.ir.graph import Graph
+from taso_py.judging import trial
+from taso_py.judging.trial import TrialError
+from taso_py.models.source import Source, load_source
+from taso_py.models.spec import SourceError
+from taso_py.rules.apply import apply
+from taso_py.rules.match import Match, Matcher
+from taso_py.rules.text import read_rules
+from taso_py.saving.artifact import load
+from taso_py.search.result import Candidate, SearchResult, StopReason
+
+onnx: Any = pytest.importorskip("onnx")
+onnxruntime: Any = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx_ir")
+
+(RULE,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
+CHAIN = "a0 = Relu(in) " + " ".join(f"a{n} = Relu(a{n - 1})" for n in range(1, 10)) + " out = Relu(a9)"
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> m'
+CLAMPED = f"{HEAD} (float[300,300] in) => (float[300,300] out) {{ {CHAIN} }}"
+OPEN = f"{HEAD} (float[N,3] x, int64[N] i) => (float[N,3] y) {{ y = Relu(x) }}"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "given.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return path
+
+
+def names_and_result(path: Path, given: Tensor) -> tuple[str, str, Tensor]:
+    """What a file's only input and output are called, and what it computes."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (taken,), (made,) = session.get_inputs(), session.get_outputs()
+    (result,) = session.run(None, {taken.name: given.numpy()})
+    return taken.name, made.name, torch.as_tensor(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rewrites", [True, False])
+def test_a_file_becomes_a_file_that_computes_the_same(
+    rewrites: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The search is made to apply one rule wherever it can, to a model so slow that this is surely faster."""
+
+    def search(graph: Graph, *_: Any, progress: bool) -> SearchResult:
+        original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
+        while rewrites and (found := Matcher([RULE]).matches(now)):
+            now = apply(now, found[0]) or now
+            steps.append((found[0], now))
+        better = [Candidate(graph, now, 0.1, 0, (RULE.id,) * len(steps), tuple(steps))] if steps else []
+        return SearchResult(original, (*better, original), StopReason.EXHAUSTED, 1, 1, 0.0)
+
+    def no_page(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(searches, "search", search)
+    monkeypatch.setattr("taso_py.driver.write.gather", no_page)
+    if not rewrites:  # what is the same may seem faster by chance
+        monkeypatch.setattr(trial.Trial, "_judge", lambda *_: None)
+    path, output = write(tmp_path, CLAMPED), tmp_path / "out"
+    options = Options(runtime="onnxruntime", race_seconds=0.5, cache=False)
+    found = optimize_source(load_source(str(path)), options, [RULE], output)
+    assert found.report.runtime == "onnxruntime"
+    assert found.report.comparison_passed
+    assert found.keeps_original != rewrites
+    assert ((output / "model.onnx").read_bytes() == path.read_bytes()) != rewrites
+    x = torch.randn(300, 300)
+    taken, made, result = names_and_result(output / "model.onnx", x)
+    assert (taken, made) == ("in", "out")
+    for other in (found.module(x), load(output)(x)):
+        assert torch.equal(other, result)
+    assert torch.equal(result, x.relu())
+
+
+def test_a_file_that_was_read_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def doctored(call: OnnxCall) -> Tensor:
+        return torch.clamp(call.tensor(), min=0, max=3)
+
+    read = model.OnnxFile.module
+    rows: Mapping[str, Any] = {**ROWS, "Relu": doctored}
+    monkeypatch.setattr(model.OnnxFile, "module", lambda file, examples: read(file, examples, rows))
+    source = load_source(str(write(tmp_path, CLAMPED)))
+    with pytest.raises(TrialError, match="gives something else than what was read from"):
+        optimize_source(source, Options(runtime="onnxruntime", cache=False), [])
+
+
+def test_sizes_that_a_file_leaves_open_are_the_users_to_choose(tmp_path: Path) -> None:
+    path = str(write(tmp_path, OPEN))
+    with pytest.raises(SourceError, match=r"takes x \(Nx3:float32\) and i \(N:int64\), with sizes left open"):
+        load_source(path)
+    source: Source = load_source(path, ["2x3", "2:int64"])
+    assert [tuple(one.shape) for one in source.args] == [(2, 3), (2,)]
+    assert torch.equal(source.callable()(*source.args), source.args[0].relu())
+    assert torch.equal(replace(source, onnx=None).callable()(*source.args), source.args[0].relu())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (["2x3"], {}, "given 1; give one --input SPEC for each input"),
+        (["2x4", "2:int64"], {}, r"input x of .* is Nx3:float32; give that as its --input SPEC"),
+        (["2x3", "2:int32"], {}, r"input i of .* is N:int64"),
+        ([], {"dtype": "bf16"}, "keeps its element types"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_one_line(
+    inputs: list[str], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = str(write(tmp_path, OPEN))
+    with pytest.raises(SourceError, match=message) as raised:
+        load_source(path, inputs, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_files_that_nothing_can_be_made_of_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="there is no file"):
+        load_source(str(tmp_path / "absent.onnx"))
+    broken = write(tmp_path, CLAMPED.replace("Relu(a9)", "Relu(a77)"))
+    with pytest.raises(SourceError, match=r"onnxruntime cannot run this module|is not a readable ONNX model"):
+        load_source(str(broken))
+    unknown = write(tmp_path, f"{HEAD} (float[2,2] x) => (float y) {{ y = Det(x) }}")
+    with pytest.raises(SourceError, match="ONNX operator Det"):
+        load_source(str(unknown))

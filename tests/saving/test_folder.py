@@ -1,0 +1,156 @@
+"""The folder of a result: whatever writes to it, what is read from it is of one run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from taso_py import files
+from taso_py.driver.optimize import optimize, optimize_source
+from taso_py.driver.replay import load_trace
+from taso_py.driver.result import Options
+from taso_py.models.source import Source
+from taso_py.saving.artifact import load, read, save, serialize
+from taso_py.saving.folder import ArtifactError, add_page, check_writable, write_files
+from tests.saving.test_artifact import REPORT, X
+
+TWO = tuple(torch.nn.Linear(3, 4).eval() for _ in range(2))
+CONTENT = tuple(serialize(module, (X,), {}) for module in TWO)
+
+
+def _save(out: Path, run: int, others: Mapping[str, bytes] | None = None) -> Mapping[str, Any]:
+    return save(out, CONTENT[run], REPORT, f"trace {run}", others=others)
+
+
+class Killed(BaseException):
+    """What ends a run at once."""
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_run_that_is_killed_between_two_files_leaves_no_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    done: list[str] = []
+
+    def replace(source: Path, target: Path) -> None:
+        if len(done) == count:
+            raise Killed
+        done.append(target.name)
+        real(source, target)
+
+    _save(tmp_path, 0)
+    real = os.replace
+    monkeypatch.setattr(files.os, "replace", replace)
+    with suppress(Killed):
+        _save(tmp_path, 1)
+    if count in (0, 4):
+        assert torch.equal(load(tmp_path)(X), TWO[bool(count)](X))
+        return
+    with pytest.raises(ArtifactError, match=r"files of several runs: plan\.json was saved with another .*again$"):
+        load(tmp_path)
+    with pytest.raises(ArtifactError, match="files of several runs"):
+        read(tmp_path).check()
+    if "trace.rules" in done:
+        with pytest.raises(ArtifactError, match="files of several runs"):
+            load_trace(tmp_path / "trace.rules")
+
+
+def test_a_disk_that_is_full_costs_nothing_of_an_earlier_result(tmp_path: Path) -> None:
+    _save(tmp_path, 0)
+    with pytest.raises(ArtifactError, match="cannot write"):
+        _save(tmp_path, 1, {"no such folder/model.py": b""})
+    assert torch.equal(load(tmp_path)(X), TWO[0](X))
+
+
+def test_runs_that_save_to_one_folder_at_once_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(source: Path, target: Path) -> None:
+        time.sleep(0.01)
+        real(source, target)
+
+    def run(number: int) -> None:
+        for _ in range(3):
+            said = _save(tmp_path, number)
+            added.append(add_page(tmp_path, said, f"page {number}"))
+
+    added: list[bool] = []
+    real = os.replace
+    monkeypatch.setattr(files.os, "replace", slow)
+    runs = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for each in runs:
+        each.start()
+    for each in runs:
+        each.join()
+    winner = int((tmp_path / "trace.rules").read_text().removeprefix("trace "))
+    assert torch.equal(load(tmp_path)(X), TWO[winner](X))
+    assert any(added)
+    assert (tmp_path / "report.html").read_text() == f"page {winner}"
+
+
+def test_the_page_of_a_run_is_not_added_to_the_result_of_another(tmp_path: Path) -> None:
+    first, second = _save(tmp_path, 0), _save(tmp_path, 1)
+    assert not add_page(tmp_path, first, "first")
+    assert not (tmp_path / "report.html").exists()
+    assert add_page(tmp_path, second, "second")
+    (tmp_path / "report.html").write_text("first")
+    with pytest.raises(ArtifactError, match="files of several runs"):
+        load(tmp_path)
+
+
+def test_a_run_whose_result_was_replaced_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(directory: Path, said: Mapping[str, Any], page: str) -> bool:
+        _save(directory, 1)
+        return add_page(directory, said, page)
+
+    monkeypatch.setattr("taso_py.driver.write.add_page", meanwhile)
+    found = optimize(TWO[0], X, race_seconds=0.1, time_limit=1.0, cache=False, output=tmp_path)
+    assert any("another run has saved its result" in note for note in found.report.notes)
+    assert found.report.saved is None
+    assert torch.equal(load(tmp_path)(X), TWO[1](X))
+
+
+def test_files_that_are_no_results_stay(tmp_path: Path) -> None:
+    mine = {"model.py": b"mine", "model.onnx": b"mine", "notes.txt": b"mine"}
+    write_files(tmp_path, mine)
+    _save(tmp_path, 0)
+    assert {name: (tmp_path / name).read_bytes() for name in mine} == mine
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "model.py"])
+def test_a_model_of_the_users_own_is_not_replaced(tmp_path: Path, name: str) -> None:
+    """Its name is that of a result, as in ``optimize model.pt2 --output .``."""
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(ArtifactError, match=rf"{name} is of no saved result, .* choose another --output"):
+        optimize_source(Source("two", TWO[0], (X,)), Options(), [], tmp_path, forms=("pt2", "code"))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    (tmp_path / name).unlink()
+    _save(tmp_path, 0, {"model.py": b"code"})
+    check_writable(tmp_path, ("model.pt2", "model.py"))
+    (tmp_path / "plan.json").write_text("damaged")
+    check_writable(tmp_path, ("model.pt2", "model.py"))
+
+
+def test_what_is_the_users_to_change_or_to_delete_is_not_missed(tmp_path: Path) -> None:
+    _save(tmp_path, 0, {"model.py": b"code"})
+    (tmp_path / "model.py").write_bytes(b"edited")
+    for name in ("report.json", "trace.rules"):
+        (tmp_path / name).unlink()
+    assert torch.equal(load(tmp_path)(X), TWO[0](X))
+
+
+def test_without_locks_a_folder_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    _save(tmp_path, 0)
+    assert torch.equal(load(tmp_path)(X), TWO[0](X))

@@ -1,0 +1,1 @@
+"""Audits of the prover and of the database: mutants, surveys, weakest preconditions, proofs from axioms."""

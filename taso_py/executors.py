@@ -47,7 +47,7 @@ AHEAD = 64
 """How many chunks a cluster is given in advance, so that workers do not wait for this process."""
 CONNECTING_S, PULSE_S, PATIENCE_S = 10.0, 2.0, 60.0
 """How long a scheduler may take to answer, how often it is asked for workers, and how long there may be none."""
-SOURCES = ("taso_py/**/*.py", "verify/**/*.py", "substitutions/*.rules")
+SOURCES = ("taso_py/**/*.py", "verify/**/*.py", "fuzz/**/*.py", "substitutions/*.rules")
 LIBRARIES = ("egglog", "hypothesis", "networkx", "numpy", "torch", "z3-solver")
 """What results depend on."""
 

@@ -19,7 +19,7 @@ from taso_py.backend.lowering import Caller
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
-from taso_py.ir.size import Dim, FloorDiv, Open, Poly, choose, open_size, open_sizes, terms
+from taso_py.ir.size import Dim, FloorDiv, Open, Poly, open_size, open_sizes, substitute_open, terms
 
 _sym_size = torch.ops.aten.sym_size.int
 
@@ -45,7 +45,7 @@ def places(graph: Graph) -> tuple[Place, ...]:
             if isinstance(dim, Poly) and len(unknown) == 1:
                 (size,) = unknown
                 factor = next((c for monomial, c in terms(dim) if monomial == (size,)), 0)
-                rest = choose(dim, {size: 0})
+                rest = substitute_open(dim, {size: 0})
                 found[size] = Place(size, node, axis, factor, rest)
     return tuple(found.values())
 

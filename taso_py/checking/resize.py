@@ -23,7 +23,7 @@ from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
-from taso_py.ir.size import Open, choose
+from taso_py.ir.size import Open, substitute_open
 from taso_py.ir.types import TensorType
 from taso_py.rules.apply import replacements
 from taso_py.rules.index import GraphIndex
@@ -140,7 +140,7 @@ class OpenInputs:
 
 
 def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
-    return [size for dim in type_.dims if isinstance(size := choose(dim, sizes), int)]
+    return [size for dim in type_.dims if isinstance(size := substitute_open(dim, sizes), int)]
 
 
 def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Tensor:

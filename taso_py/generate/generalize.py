@@ -1,7 +1,7 @@
 """From a candidate of concrete shapes to rules over symbolic sizes and attributes, the most general first.
 
 Every dimension of a variable becomes a symbol of its own; a number in an attribute becomes a symbol that it shares with
-equal numbers of the same kind. Shape inference with a solver (:class:`taso_py.ir.unify.Solver`) then finds the
+equal numbers of the same kind. Shape inference with a solver (:class:`taso_py.ir.unify.SizeSolver`) then finds the
 equalities under which both sides type-check and agree in type. Where the result is not true, some attributes keep
 their numbers: those are the *fixed* ones.
 
@@ -23,7 +23,7 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
 from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symbol
 from taso_py.ir.types import Axis, DType, Group, TensorType
-from taso_py.ir.unify import Solver
+from taso_py.ir.unify import SizeSolver
 from taso_py.ops.base import plain_axis
 from taso_py.ops.movement import Reshape, Slice, runs
 from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
@@ -100,7 +100,7 @@ def starts(found: Sequence[Number]) -> Iterator[Generality]:
         yield Generality(frozenset(found))
 
 
-class _Preferring(Solver):
+class _Preferring(SizeSolver):
     """A solver that binds what only the target has, else an attribute; and looks into floor divisions.
 
     Two floor divisions are equal if their parts are; what has to be divisible is taken to be the divisor, if they are

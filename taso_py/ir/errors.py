@@ -21,11 +21,11 @@ class InvariantError(TasoError):
 
 
 MOST_CHARACTERS = 200
-"""How much is repeated of what another library says."""
+"""The most characters of another library's message that are repeated."""
 
 
 def first_line(error: BaseException) -> str:
-    """What another library says is wrong, enough for a message of one line: its first line, of a long one less.
+    """Return the first line of another library's error message, shortened if it is long.
 
     A line that ends with a colon only announces the next.
     """

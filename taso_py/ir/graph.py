@@ -46,14 +46,14 @@ def topological(roots: Iterable[Node]) -> list[Node]:
 
 
 def to_records(roots: Sequence[Node]) -> tuple[Record, ...]:
-    """A flat form of what ``roots`` reach, for pickling; of a single root, the root is last."""
+    """Return a flat, picklable form of the nodes that ``roots`` reach; a single root comes last."""
     order = topological(roots)
     place = {node: position for position, node in enumerate(order)}
     return tuple((n.op, tuple((place[v.node], v.output) for v in n.inputs), n.token) for n in order)
 
 
 def from_records(records: Sequence[Record]) -> list[Node]:
-    """The nodes of :func:`to_records`, interned again."""
+    """Return the interned nodes that :func:`to_records` described."""
     nodes: list[Node] = []
     for op, inputs, token in records:
         nodes.append(make(op, [Value(nodes[position], index) for position, index in inputs], token))
@@ -61,7 +61,7 @@ def from_records(records: Sequence[Record]) -> list[Node]:
 
 
 def node_from_records(records: Sequence[Record]) -> Node:
-    """The last node of :func:`from_records`."""
+    """Return the last node of :func:`from_records`."""
     return from_records(records)[-1]
 
 
@@ -73,7 +73,7 @@ class Graph:
     """The arguments, in the order of the signature; some may be unused."""
     outputs: tuple[Value, ...]
     effects: tuple[Node, ...] = ()
-    """Nodes that are not pure, in program order: assertions, random draws, writes to buffers."""
+    """Impure nodes in program order: assertions, random draws, writes to buffers."""
 
     def __post_init__(self) -> None:
         if any(not isinstance(node.op, Input) for node in self.inputs):
@@ -97,21 +97,21 @@ class Graph:
 
     @cached_property
     def key(self) -> tuple[tuple[str, int], ...]:
-        """What tells graphs apart, the same in every process; graphs of one model with equal keys are equal."""
+        """Digests of outputs and effects, equal in every process; graphs of one model with equal keys are equal."""
         return tuple(value.key for value in self.outputs) + tuple((node.digest, -1) for node in self.effects)
 
     @cached_property
     def digest(self) -> str:
-        """The same as a name of 32 hexadecimal digits."""
+        """The key, hashed to 32 hexadecimal digits."""
         return hashlib.blake2b(repr(self.key).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def at_example(self) -> Graph:
-        """This graph with open sizes as in the example inputs."""
+        """This graph with every open size set to its value in the example inputs."""
         return self.map(lambda node, inputs: make(node.op.at_example, inputs, node.token))
 
     def replace(self, replacements: Mapping[Value, Value]) -> Graph:
-        """This graph with values replaced wherever they are read or returned.
+        """Return this graph with values replaced wherever they are read or returned.
 
         Only the nodes downstream of a replaced value are made anew. Replacements are read as simultaneous: a
         replacing value is taken as it stands, its own operands are not replaced.
@@ -127,7 +127,7 @@ class Graph:
         rebuild: Callable[[Node, tuple[Value, ...]], Node],
         replacements: Mapping[Value, Value] | None = None,
     ) -> Graph:
-        """The graph in which ``rebuild(node, new_inputs)`` stands for each node, operands first."""
+        """Return the graph in which ``rebuild(node, new_inputs)`` stands for each node, operands first."""
         replacements = replacements or {}
         new: dict[Node, Node] = {}
 
@@ -144,7 +144,7 @@ class Graph:
         )
 
     def to_networkx(self) -> nx.MultiDiGraph[Node]:
-        """The graph as networkx sees it: an edge from operand to reader per use, keyed by operand position."""
+        """Return a networkx view: an edge from operand to reader per use, keyed by operand position."""
         view: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
         view.add_nodes_from(self.nodes)
         for node in self.nodes:

@@ -25,26 +25,26 @@ class Node:
 
     _digest: str
     op: Operator
-    """What the node computes."""
+    """The operator that the node applies."""
     inputs: tuple[Value, ...]
     """The operands; those of commutative operators are ordered by content."""
     types: tuple[TensorType, ...]
     """One type per output."""
     token: int | None
-    """Tells apart nodes that are not pure; None for pure ones."""
+    """A number that tells impure nodes apart; None for pure ones."""
     is_static: bool
-    """Whether the value depends on weights and constants only, so that it can be computed once; not on open sizes."""
+    """True if the value depends on weights and constants only, not on open sizes, so that it can be computed once."""
 
     @property
     def digest(self) -> str:
-        """A digest of the content, the same in every process; computed when it is first asked for."""
+        """Digest of the content, equal in every process; computed on first use."""
         try:
             return self._digest
         except AttributeError:
             return self._digested()
 
     def _digested(self) -> str:
-        """Digests what has no digest yet of what the node is computed from, then the node."""
+        """Compute the missing digests of the node and of everything it is computed from."""
         stack = [self]
         while stack:
             node = stack[-1]
@@ -94,7 +94,7 @@ class Value(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        """An order that is the same in every process."""
+        """A sort key that is equal in every process."""
         return self.node.digest, self.output
 
 
@@ -103,7 +103,7 @@ _interned: weakref.WeakValueDictionary[_Key, Node] = weakref.WeakValueDictionary
 
 
 def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -> Node:
-    """The node that applies ``op`` to ``inputs``; the one that exists already, if it does.
+    """Return the interned node that applies ``op`` to ``inputs``, creating it if it does not exist yet.
 
     Raises:
         ShapeError: the operator does not accept the operands.
@@ -115,12 +115,12 @@ def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -
 
 
 def make_as(op: Operator, inputs: Sequence[Value], types: tuple[TensorType, ...]) -> Node:
-    """The same for a pure operator of which it is known what types it gives for operands of these types."""
+    """Like :func:`make`, for a pure operator whose output ``types`` are known already; they are not inferred again."""
     return _interned_node(op, inputs, None, types)
 
 
 def remake(node: Node, inputs: Sequence[Value]) -> Node:
-    """The node that does to ``inputs`` what a node does to its operands; its types, where those of the operands stay.
+    """Return the node that applies the operator of ``node`` to other inputs.
 
     Raises:
         ShapeError: the operator does not accept the operands.
@@ -137,7 +137,7 @@ def remake(node: Node, inputs: Sequence[Value]) -> Node:
 def _interned_node(
     op: Operator, inputs: Sequence[Value], token: int | None, types: tuple[TensorType, ...] | None
 ) -> Node:
-    """The node, its types inferred unless they are known."""
+    """Return the interned node; its types are inferred unless they are given."""
     operands = tuple(sorted(inputs, key=_order) if op.commutative else inputs)
     key = op.text, token, operands
     known = _interned.get(key)
@@ -161,12 +161,12 @@ def _digest(op: Operator, inputs: tuple[Value, ...], token: int | None) -> str:
 
 
 def is_running(node: Node) -> bool:
-    """Whether a node is computed each time that a graph runs: it is no leaf, and not computed once beforehand."""
+    """Return whether a node is computed on every run: it is neither a leaf nor static."""
     return not node.is_static and not isinstance(node.op, Input | Weight)
 
 
 def is_static(op: Operator, operands: Iterable[bool]) -> bool:
-    """Whether what an operator computes depends on weights and constants only, given whether its operands do."""
+    """Return whether a result depends on weights and constants only, given whether each operand does."""
     if isinstance(op, Input) or not op.pure:
         return False
     if isinstance(op, Weight):

@@ -1,4 +1,4 @@
-"""What the intermediate representation knows of an operator, and the three leaf operators.
+"""Operators as the intermediate representation sees them, and the three leaf operators.
 
 The operators themselves live in :mod:`taso_py.ops`; a subclass is a frozen dataclass whose fields are its attributes.
 
@@ -23,7 +23,7 @@ from taso_py.ir.unify import STRICT, Unifier
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """In the argument template of an opaque operator: the place of the node's input number ``index``."""
+    """A placeholder for input number ``index`` of the node, in the argument template of an opaque operator."""
 
     index: int
 
@@ -35,7 +35,7 @@ AttributeValue: TypeAlias = int | float | str | Poly | DType | TensorType | Ref 
 
 
 def attribute_text(value: AttributeValue) -> str:
-    """An attribute value as the grammar writes it."""
+    """Return an attribute value as the grammar writes it."""
     match value:
         case None:
             return "none"
@@ -60,11 +60,11 @@ class Operator(Traits):
 
     @property
     def pure(self) -> bool:
-        """Whether equal inputs always give equal outputs and nothing else happens; only such nodes are merged."""
+        """True if equal inputs always give equal outputs and there is no side effect; only pure nodes are merged."""
         return True
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
-        """The output types.
+        """Return the output types.
 
         Raises:
             ShapeError: the operator does not accept these operands.
@@ -88,28 +88,28 @@ class Operator(Traits):
 
     @cached_property
     def attributes_text(self) -> str:
-        """The attributes in braces, or nothing."""
+        """The attributes in braces; empty if all have their defaults."""
         inner = ", ".join(f"{name}={attribute_text(value)}" for name, value in self.attributes)
         return "{" + inner + "}" if inner else ""
 
     def substitute(self, bindings: Mapping[str, Dim | float]) -> Self:
-        """This operator with variables in its attributes replaced."""
+        """Return this operator with variables in its attributes replaced."""
         changed = {name: substitute_attribute(value, bindings) for name, value in self.attributes}
         return replace(self, **changed) if changed else self
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether an attribute depends on sizes that a model's callers choose."""
+        """True if an attribute depends on an open size, which the model's callers choose."""
         return any(_is_open(value) for _, value in self.attributes)
 
     @cached_property
     def at_example(self) -> Self:
-        """This operator with open sizes as in the example inputs."""
+        """This operator with every open size set to its value in the example inputs."""
         return replace(self, **{name: _at_example(value) for name, value in self.attributes}) if self.is_open else self
 
 
 def substitute_attribute(value: AttributeValue, bindings: Mapping[str, Dim | float]) -> AttributeValue:
-    """An attribute value with variables replaced; only a bare variable may stand for a number that is no integer."""
+    """Return an attribute value with variables replaced; only a bare variable may be bound to a non-integer number."""
     if isinstance(value, Poly):
         bare = bindings.get(str(value))
         sizes = {name: bound for name, bound in bindings.items() if not isinstance(bound, float)}
@@ -138,7 +138,7 @@ def _at_example(value: AttributeValue) -> AttributeValue:
 @dataclass(frozen=True)
 class _Leaf(Operator):
     key: str
-    """The name: of an argument, or of a parameter or buffer in the module's state."""
+    """The name of an argument, or of a parameter or buffer in the module's state."""
     type: TensorType
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -158,12 +158,12 @@ class Weight(_Leaf):
 
     name = "weight"
     mutable: bool = False
-    """Whether the model writes to it; such a buffer is read at run time, never folded."""
+    """True if the model writes to it; such a buffer is read at run time and never folded."""
 
 
 @dataclass(frozen=True)
 class Constant(Operator):
-    """A number: exact, of rank 0. Python scalars in a model are imported as these; in a rule it may be a symbol."""
+    """An exact number of rank 0. Python scalars in a model are imported as constants; in a rule it may be a symbol."""
 
     name = "constant"
     value: float | Poly

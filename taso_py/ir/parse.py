@@ -1,4 +1,4 @@
-"""The reader of the grammar of :mod:`taso_py.ir.text`: graphs, types, sizes, attributes.
+"""GraphParser for the grammar of :mod:`taso_py.ir.text`: graphs, types, sizes, attributes.
 
 Recursive descent over a token list; the rule grammar (:mod:`taso_py.rules.text`) extends the same parser.
 
@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A piece of text with its kind and place."""
+    """A lexical token: its kind, its text and its position in the input."""
 
     kind: str
     text: str
@@ -48,7 +48,7 @@ class Token(NamedTuple):
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a text, spaces and comments (``// `` to the end of the line) dropped, ``end`` last."""
+    """Return the tokens of a text without spaces and comments (``// `` to the end of the line); ``end`` is last."""
     tokens: list[Token] = []
     place = 0
     while place < len(text):
@@ -66,24 +66,24 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def position(text: str, place: int) -> str:
-    """Line and column of a character, counted from one."""
+    """Return line and column of a character, counted from one."""
     return f"line {text.count(chr(10), 0, place) + 1}, column {place - text.rfind(chr(10), 0, place)}"
 
 
 def parse_graph(text: str, operators: Mapping[str, type[Operator]]) -> Graph:
-    """Reads one graph.
+    """Parse one graph.
 
     Raises:
         GraphTextError: the text does not follow the grammar, or a node does not type-check.
     """
-    parser = Parser(text, operators)
+    parser = GraphParser(text, operators)
     graph = parser.graph()
     parser.expect("", kind="end")
     return graph
 
 
-class Parser:
-    """Recursive descent over a text; each method reads one construct of the grammar."""
+class GraphParser:
+    """Recursive-descent parser; each method reads one construct of the grammar."""
 
     def __init__(self, text: str, operators: Mapping[str, type[Operator]]) -> None:
         self._text = text
@@ -94,22 +94,22 @@ class Parser:
     # -- tokens
 
     def peek(self, ahead: int = 0) -> Token:
-        """The token to come, or one further on."""
+        """Return the next token, or one further ahead."""
         return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
 
     def fail(self, message: str) -> NoReturn:
-        """Raises the error for the present place."""
+        """Raise a syntax error at the current token."""
         raise GraphTextError(f"{position(self._text, self.peek().place)}: {message}")
 
     def accept(self, text: str) -> bool:
-        """Skips the token if it is ``text``."""
+        """Skip the next token if it is ``text``; return whether it was."""
         if self.peek().text != text or self.peek().kind == "string":
             return False
         self._next += 1
         return True
 
     def expect(self, text: str, kind: str | None = None) -> str:
-        """Reads the given text, or any token of a kind."""
+        """Read the given text, or any token of a kind; return its text."""
         token = self.peek()
         if token.kind != kind if kind else (token.text != text or token.kind == "string"):
             self.fail(f"expected {text or kind}, found {token.text or 'the end'}")
@@ -117,7 +117,7 @@ class Parser:
         return token.text
 
     def several(self, item: Callable[[], _T], close: str) -> list[_T]:
-        """Items separated by commas up to ``close``, which is skipped."""
+        """Read items separated by commas up to ``close``, which is skipped."""
         items: list[_T] = []
         if self.accept(close):
             return items
@@ -130,7 +130,7 @@ class Parser:
     # -- sizes, types, attributes
 
     def size(self) -> Dim:
-        """A sum of products."""
+        """Read a size: a sum of products."""
         total = self._product()
         while self.peek().text in ("+", "-"):
             total = total + self._product() if self.accept("+") else total - (self.accept("-") and self._product())
@@ -158,7 +158,7 @@ class Parser:
         return symbol(self.expect("", kind="name"))
 
     def type(self) -> TensorType:
-        """A tensor type: ``f32[..B,M,2*K]``."""
+        """Read a tensor type: ``f32[..B,M,2*K]``."""
         name = self.expect("", kind="name")
         if name not in _DTYPES:
             self.fail(f"no element type is called {name}")
@@ -169,7 +169,7 @@ class Parser:
         return Group(self.expect("", kind="name")) if self.accept("..") else self.size()
 
     def attribute(self) -> AttributeValue:
-        """A value of an attribute."""
+        """Read an attribute value."""
         token = self.peek()
         if token.kind == "string":
             self._next += 1
@@ -196,7 +196,7 @@ class Parser:
     # -- values and graphs
 
     def value(self, names: Mapping[str, Value]) -> Value:
-        """A name, an output of a name, or an operator applied to values."""
+        """Read a value: a name, an output of a name, or an operator applied to values."""
         token = self.peek()
         if token.text in names and self.peek(1).text not in ("(", "{", "#"):
             self._next += 1
@@ -210,7 +210,7 @@ class Parser:
         return Value(node, index)
 
     def node(self, names: Mapping[str, Value]) -> Node:
-        """An operator applied to values, with its token and attributes."""
+        """Read an operator applied to values, with its token and attributes."""
         start = self._next
         name = self.expect("", kind="name")
         if name not in self._operators:
@@ -231,13 +231,13 @@ class Parser:
         return name, self.attribute()
 
     def variable(self) -> Node:
-        """A named and typed input: ``x: f32[2,3]``."""
+        """Read a named and typed input: ``x: f32[2,3]``."""
         name = self.expect("", kind="name")
         self.expect(":")
         return make(Input(name, self.type()))
 
     def graph(self) -> Graph:
-        """A whole graph."""
+        """Read a whole graph."""
         self.expect("graph")
         self.expect("(")
         inputs = self.several(self.variable, ")")
@@ -263,7 +263,7 @@ class Parser:
         return values
 
     def bindings_and_values(self, names: Mapping[str, Value]) -> list[Value]:
-        """``t0 = ...; f(t0), g(t0)`` as :func:`taso_py.ir.text.print_values` writes it."""
+        """Read ``t0 = ...; f(t0), g(t0)``, as :func:`taso_py.ir.text.print_values` writes it."""
         names = dict(names)
         while self.peek(1).text == "=":
             name = self.expect("", kind="name")

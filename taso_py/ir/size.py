@@ -2,7 +2,7 @@
 
 Tensor dimensions, operator attributes (strides, paddings, split points) and the indices of operator definitions are
 all of the one type ``Dim = int | Poly``. A rule speaks of symbols, which matching binds; a model of open sizes
-(:class:`Open`), which its callers choose anew with every call and nothing binds.
+(:class:`Open`), which its callers substitute_open anew with every call and nothing binds.
 
 Invariants: a ``Poly`` is immutable, in canonical form (sorted monomials, no zero coefficients) and never constant: a
 constant result collapses to ``int``. Hence two sizes are equal as polynomials exactly when they are equal as objects.
@@ -30,16 +30,16 @@ class FloorDiv:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An atom: a size of a model's inputs that callers choose."""
+    """An atom: a size of a model's inputs that callers substitute_open."""
 
     name: str
-    """Where it is chosen: ``x.0`` is the first dimension of the input ``x``, ``x.0 // 2`` half of that."""
+    """The dimension it stands for: ``x.0`` is the first dimension of the input ``x``, ``x.0 // 2`` half of that."""
     example: int
-    """What it is in the example inputs; latencies are measured there."""
+    """Its value in the example inputs, at which latencies are measured."""
     least: int
-    """What it is at least, one or more."""
+    """Its lower bound, one or more."""
     most: int | None
-    """What it is at most."""
+    """Its upper bound, None if there is none."""
 
     def __str__(self) -> str:
         name = f"({self.name})" if " " in self.name else self.name
@@ -47,7 +47,7 @@ class Open:
 
     @property
     def range(self) -> str:
-        """``2..64``, or ``2..`` without a limit."""
+        """The bounds as text: ``2..64``, or ``2..`` without an upper bound."""
         return f"{self.least}..{'' if self.most is None else self.most}"
 
 
@@ -71,7 +71,7 @@ class Poly:
 
     @cached_property
     def name(self) -> str | None:
-        """Its name where it is nothing but a symbol."""
+        """The symbol's name if the polynomial is a single symbol, else None."""
         if len(self.terms) != 1:
             return None
         ((monomial, factor),) = self.terms
@@ -119,7 +119,7 @@ class Poly:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """The names that occur, inside floor divisions too."""
+        """The names of the symbols that occur, inside floor divisions too."""
         found: set[str] = set()
         for atom in self.atoms():
             if isinstance(atom, str):
@@ -140,7 +140,7 @@ class Poly:
         return frozenset(found)
 
     def atoms(self) -> Iterator[Atom]:
-        """Every atom of every monomial, with repetitions."""
+        """Yield every atom of every monomial, with repetitions."""
         for monomial, _ in self.terms:
             yield from monomial
 
@@ -181,32 +181,32 @@ def _collect(total: Mapping[Monomial, int]) -> Dim:
 
 
 def symbol(name: str) -> Poly:
-    """The size variable ``name``."""
+    """Return the size variable ``name``."""
     return Poly((((name,), 1),))
 
 
 def symbols(value: Dim) -> frozenset[str]:
-    """The names that occur in a size."""
+    """Return the names of the symbols that occur in a size."""
     return value.symbols if isinstance(value, Poly) else frozenset()
 
 
 def open_size(size: Open) -> Poly:
-    """An open size as a size."""
+    """Return the polynomial that consists of one open size."""
     return Poly((((size,), 1),))
 
 
 def open_sizes(value: Dim) -> frozenset[Open]:
-    """The open sizes that occur in a size."""
+    """Return the open sizes that occur in a size."""
     return value.open if isinstance(value, Poly) else frozenset()
 
 
 def terms(value: Dim) -> tuple[tuple[Monomial, int], ...]:
-    """The (monomial, coefficient) pairs of a size; none for zero."""
+    """Return the (monomial, coefficient) pairs of a size; none for zero."""
     return _terms(value)
 
 
 def floordiv(numerator: Dim, denominator: Dim) -> Dim:
-    """``numerator // denominator`` for a positive denominator, simplified where it is exact for every value.
+    """Return ``numerator // denominator`` for a positive denominator, simplified where that is exact for every value.
 
     The part of the numerator that the denominator divides term by term leaves the division:
     ``(a + q*d) // d == a // d + q``.
@@ -236,7 +236,7 @@ def floordiv(numerator: Dim, denominator: Dim) -> Dim:
 
 
 def _divide_exactly(numerator: Dim, denominator: Dim) -> Dim | None:
-    """The quotient of polynomials of which the second, a sum of several terms, divides the first; else None."""
+    """Return the exact quotient by a sum of several terms, or None if there is a remainder."""
     if not isinstance(denominator, Poly) or len(denominator.terms) == 1:
         return None
     quotient: Dim = 0
@@ -253,12 +253,12 @@ def _divide_exactly(numerator: Dim, denominator: Dim) -> Dim | None:
 
 
 def _degree(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
-    """By the number of atoms, then by their names from the last: an order that products keep."""
+    """Sort key of a monomial order: number of atoms, then their names from the last; multiplication preserves it."""
     return len(term[0]), sorted(map(str, term[0]), reverse=True)
 
 
 def _divide_term(monomial: Monomial, coefficient: int, divisor: tuple[Monomial, int]) -> Dim | None:
-    """The exact quotient of one term by another, or None."""
+    """Return the exact quotient of one term by another, or None."""
     atoms, factor = divisor
     if coefficient % factor:
         return None
@@ -271,7 +271,7 @@ def _divide_term(monomial: Monomial, coefficient: int, divisor: tuple[Monomial, 
 
 
 def _cancel(numerator: Dim, denominator: Dim) -> tuple[Dim, Dim]:
-    """Divides both by the greatest common positive integer factor of all coefficients."""
+    """Divide both by the greatest common positive integer factor of all coefficients."""
     common = 0
     for _, coefficient in _terms(numerator) + _terms(denominator):
         common = gcd(common, coefficient)
@@ -282,28 +282,28 @@ def _cancel(numerator: Dim, denominator: Dim) -> tuple[Dim, Dim]:
 
 
 def substitute(value: Dim, bindings: Mapping[str, Dim]) -> Dim:
-    """``value`` with symbols replaced, simplified; symbols without a binding stay."""
+    """Return ``value`` with symbols replaced, simplified; symbols without a binding stay."""
     if isinstance(value, int) or value.symbols.isdisjoint(bindings):
         return value
     return _replaced(value, bindings.get)
 
 
-def choose(value: Dim, sizes: Mapping[Open, Dim]) -> Dim:
-    """``value`` with open sizes replaced; those without a size stay."""
+def substitute_open(value: Dim, sizes: Mapping[Open, Dim]) -> Dim:
+    """Return ``value`` with open sizes replaced; those without a binding stay."""
     if isinstance(value, int) or value.open.isdisjoint(sizes):
         return value
     return _replaced(value, sizes.get)
 
 
 def at_example(value: Dim) -> Dim:
-    """``value`` with open sizes as in the example inputs."""
+    """Return ``value`` with every open size set to its value in the example inputs."""
     if isinstance(value, int) or not value.open:
         return value
-    return choose(value, {size: size.example for size in value.open})
+    return substitute_open(value, {size: size.example for size in value.open})
 
 
 def _replaced(value: Poly, replacement: Callable[[Any], Dim | None]) -> Dim:
-    """``value`` with each atom replaced for which there is something else."""
+    """Return ``value`` with each atom replaced for which ``replacement`` gives a size."""
     total: Dim = 0
     for monomial, coefficient in value.terms:
         product: Dim = 1
@@ -325,7 +325,7 @@ def _replaced_atom(atom: Atom, replacement: Callable[[Any], Dim | None]) -> Dim:
 
 
 def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
-    """The integer that ``value`` is under ``bindings``.
+    """Return the integer value of ``value`` under ``bindings``.
 
     Raises:
         KeyError: a symbol has no binding.
@@ -337,7 +337,7 @@ def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
 
 
 def is_never_negative(value: Dim) -> bool:
-    """Whether ``value >= 0`` is evident for all sizes, given that none is less than one, or than an open size's least.
+    """Return whether ``value >= 0`` is evident, given that symbols are at least 1 and open sizes within their bounds.
 
     Sufficient, not necessary: what only the greatest value of an open size makes true is not seen.
     """
@@ -346,7 +346,7 @@ def is_never_negative(value: Dim) -> bool:
 
 
 def least(value: Dim) -> int | None:
-    """A number that a size is evidently never less than, if there is one; see :func:`is_never_negative`."""
+    """Return an evident lower bound of a size, or None; see :func:`is_never_negative`."""
     if isinstance(value, int):
         return value
     excess: Dim = 0
@@ -372,7 +372,7 @@ def _least_of(atom: Atom) -> int | None:
 
 
 def solve(difference: Dim, candidates: Callable[[str], bool]) -> tuple[str, Dim] | None:
-    """Solves ``difference == 0`` for one symbol that satisfies ``candidates``.
+    """Solve ``difference == 0`` for one symbol that satisfies ``candidates``.
 
     Only a symbol that occurs exactly once, alone in its monomial and with coefficient 1 or -1, is solved for, so the
     solution is an integer for all values of the others. Returns the symbol and its value, or None.

@@ -1,4 +1,4 @@
-"""The text form of graphs: printing. Its reader is :mod:`taso_py.ir.parse`.
+"""Printer of the text form of graphs. Its parser is :mod:`taso_py.ir.parse`.
 
     graph(x: f32[1,512], h: f32[1,512]) {
       w = weight{key="w", type=f32[512,512]}
@@ -23,7 +23,7 @@ from taso_py.ir.operator import Input, Weight
 
 
 def print_graph(graph: Graph) -> str:
-    """The graph as text, one statement a node."""
+    """Return the graph as text, one statement per node."""
     names = value_names(graph)
     arguments = ", ".join(f"{names[node]}: {node.types[0]}" for node in graph.inputs)
     lines = [f"graph({arguments}) {{"]
@@ -35,7 +35,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def value_names(graph: Graph) -> dict[Node, str]:
-    """A name for every node: inputs keep theirs, weights are ``w0, w1, ...``, all others ``v0, v1, ...``."""
+    """Return a name for every node: inputs keep theirs, weights are ``w0, w1, ...``, all others ``v0, v1, ...``."""
     taken = {node.op.key for node in graph.inputs if isinstance(node.op, Input)}
     names: dict[Node, str] = {}
     counts: dict[str, int] = {}
@@ -52,7 +52,7 @@ def value_names(graph: Graph) -> dict[Node, str]:
 
 
 def print_values(values: Sequence[Value]) -> str:
-    """Values as nested applications; what is used more than once is bound first: ``t0 = ...; f(t0), g(t0)``.
+    """Return values as nested applications; shared ones are bound first: ``t0 = ...; f(t0), g(t0)``.
 
     This is how rules are written: readable for a few operators, exponential in no case.
     """
@@ -72,7 +72,7 @@ def print_values(values: Sequence[Value]) -> str:
 
 
 def value_text(value: Value, names: Mapping[Node, str]) -> str:
-    """A value by the name of its node; outputs after the first are numbered."""
+    """Return a value as the name of its node; outputs after the first are numbered."""
     return names[value.node] + (f".{value.output}" if value.output else "")
 
 

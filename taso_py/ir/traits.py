@@ -1,4 +1,4 @@
-"""What is known of an operator beside its definition: facts that kernels, proofs and prices go by.
+"""Operator traits: facts besides the definition that kernels, proofs and prices rely on.
 
 A trait is declared once, on the operator's class; every list of operators elsewhere is derived. An operator that
 declares nothing is one of which nothing is known, which is always safe: it is computed as it is, alone.
@@ -17,44 +17,44 @@ class Rounding(enum.Enum):
     """When a result in floating point may differ from the definition, which is over the reals."""
 
     NEVER = "never"
-    """It only chooses among elements and fixed numbers; or rounding is what the operator means, as of a cast."""
+    """No rounding: elements are only selected or fixed numbers; or rounding is the meaning itself, as in a cast."""
     BEYOND_INTEGERS = "beyond integers"
-    """Sums and products of elements, which are exact on integers that are small enough."""
+    """Sums and products of elements, which are exact on small enough integers."""
     ANY = "any"
-    """Quotients, roots and other functions; also what is not known."""
+    """Quotients, roots and other functions; also the default for unknown operators."""
 
 
 class Traits:
-    """The traits of an operator, with the values for one of which nothing is known."""
+    """The traits of an operator; the defaults are those of an operator of which nothing is known."""
 
     commutative: ClassVar[bool] = False
-    """Whether the order of the inputs is without meaning."""
+    """True if the order of the inputs does not matter."""
     is_elementwise: ClassVar[bool] = False
-    """Whether an output element depends on nothing but the operands' elements at its own index, as broadcast."""
+    """True if an output element depends only on the operands' elements at its own (broadcast) index."""
     is_movement: ClassVar[bool] = False
-    """Whether every output element is an input element, or a fixed number, whatever the elements are."""
+    """True if every output element is an input element or a fixed number, whatever the elements are."""
     fills: ClassVar[bool] = False
-    """Of data movement: whether some output elements are fixed numbers."""
+    """For data movement: true if some output elements are fixed numbers."""
     is_view: ClassVar[bool] = False
-    """Whether PyTorch lets the result share memory with the operand, wherever strides can express it."""
+    """True if PyTorch lets the result share memory with the operand wherever strides can express it."""
     is_contraction: ClassVar[bool] = False
-    """Whether it is a matrix product or convolution: sums of products of the operands' elements, and a bias."""
+    """True for matrix products and convolutions: sums of products of the operands' elements, and a bias."""
     accumulates: ClassVar[bool] = False
-    """Whether the result adds up many elements; a normalisation, which divides by a sum, does not."""
+    """True if the result adds up many elements; false for a normalisation, which divides by a sum."""
     multiplies: ClassVar[bool] = False
-    """Whether it multiplies or divides elements by others, or by what it computes of several of them."""
+    """True if it multiplies or divides elements by others, or by something computed from several of them."""
     applies: ClassVar[frozenset[str]] = frozenset()
-    """The scalar functions (:mod:`taso_py.ops.functions`) that the definition applies to what depends on elements."""
+    """The scalar functions (:mod:`taso_py.ops.functions`) that the definition applies to element-dependent values."""
     rounding: ClassVar[Rounding] = Rounding.ANY
     """When a result in floating point may differ from the definition."""
     has_channels: ClassVar[bool] = False
-    """Whether it works on images by channel, so that its speed depends on their memory format."""
+    """True if it works on images by channel, so that its speed depends on their memory format."""
     keeps_format: ClassVar[bool] = False
-    """Whether PyTorch gives a result in the memory format of the images that it reads."""
+    """True if PyTorch gives the result in the memory format of the images it reads."""
     reads_formats: ClassVar[bool] = False
-    """Whether PyTorch reads images in any memory format as they are; implied by :attr:`keeps_format`."""
+    """True if PyTorch reads images in any memory format without conversion; implied by :attr:`keeps_format`."""
     epilogue: ClassVar[str | None] = None
-    """The name of an activation that libraries compute while they write a product, as oneDNN calls it.
+    """oneDNN's name of the activation, if libraries can fuse it into the kernel of a product.
 
     Numbers among the operator's attributes are oneDNN's, in the same order.
     """

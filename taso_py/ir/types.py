@@ -17,7 +17,7 @@ from taso_py.ir.size import Dim, Open, Poly, at_example, is_never_negative, open
 
 
 class DType(enum.Enum):
-    """An element type. ``FLOAT`` occurs in rules only: any one floating-point type, the same throughout the rule."""
+    """An element type. ``FLOAT`` occurs in rules only: one arbitrary floating-point type throughout the rule."""
 
     FLOAT = "float"
     F16 = "f16"
@@ -40,12 +40,12 @@ class DType(enum.Enum):
 
     @property
     def is_floating(self) -> bool:
-        """Whether rules (which speak of real numbers) may be applied at this element type."""
+        """True if rules (which are about real numbers) may be applied at this element type."""
         return self in _FLOATING
 
     @property
     def is_complex(self) -> bool:
-        """Whether elements are complex numbers."""
+        """True if elements are complex numbers."""
         return self in (DType.C64, DType.C128)
 
     def __str__(self) -> str:
@@ -104,12 +104,12 @@ class TensorType:
 
     @cached_property
     def is_concrete(self) -> bool:
-        """Whether every dimension is a plain integer and the element type a real one."""
+        """True if every dimension is a plain integer and the element type is not the generic ``FLOAT``."""
         return self.dtype is not DType.FLOAT and all(isinstance(axis, int) for axis in self.shape)
 
     @cached_property
     def may_be_empty(self) -> bool:
-        """Whether an axis has size 0, or might have for some of the sizes that a model leaves open.
+        """True if an axis has size 0, or might have it for some choice of the open sizes.
 
         A rule's own sizes are at least 1: so its proof takes them to be.
         """
@@ -117,7 +117,7 @@ class TensorType:
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
-        """The shape of a type without an axis group, as all of a model's are.
+        """The shape of a type without an axis group.
 
         Raises:
             TypeError: it has one.
@@ -129,7 +129,7 @@ class TensorType:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The shape as numbers; open sizes are as in the example inputs.
+        """The shape as integers, open sizes set to their values in the example inputs.
 
         Raises:
             TypeError: the type is a rule's.
@@ -141,7 +141,7 @@ class TensorType:
 
     @cached_property
     def elements(self) -> int:
-        """How many elements there are; open sizes are as in the example inputs.
+        """The number of elements, open sizes set to their values in the example inputs.
 
         Raises:
             TypeError: the type is a rule's.
@@ -155,7 +155,7 @@ class TensorType:
 
     @cached_property
     def at_example(self) -> TensorType:
-        """This type in the example inputs."""
+        """This type with every open size set to its value in the example inputs."""
         return TensorType(self.dtype, self.sizes) if self.open else self
 
     @cached_property
@@ -164,7 +164,7 @@ class TensorType:
         return frozenset().union(*(symbols(axis) for axis in self.shape if not isinstance(axis, Group)))
 
     def substitute(self, bindings: Mapping[str, Dim]) -> TensorType:
-        """This type with size variables replaced."""
+        """Return this type with size variables replaced."""
         shape = tuple(axis if isinstance(axis, Group) else substitute(axis, bindings) for axis in self.shape)
         return TensorType(self.dtype, shape)
 

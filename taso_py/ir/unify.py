@@ -20,7 +20,7 @@ class Unifier:
     """The strict unifier: sizes are equal or the operands do not fit."""
 
     def equal(self, left: Axis, right: Axis, why: str) -> None:
-        """Requires two axes to have the same size.
+        """Require two axes to have the same size.
 
         Raises:
             ShapeError: they do not; ``why`` is part of the message.
@@ -29,27 +29,27 @@ class Unifier:
             raise ShapeError(f"{why}: {left} is not {right}")
 
     def resolve(self, axis: Dim) -> Dim:
-        """The size in terms of what is known so far."""
+        """Return the size with everything known so far applied."""
         return axis
 
 
-class Solver(Unifier):
-    """Solves the equalities it is asked for, by binding symbols."""
+class SizeSolver(Unifier):
+    """Unifier that makes sizes equal by binding symbols."""
 
     def __init__(self, may_bind: Callable[[str], bool] = lambda _name: True) -> None:
         self.bindings: dict[str, Dim] = {}
         self._may_bind = may_bind
 
     def resolve(self, axis: Dim) -> Dim:
-        """The size with all bindings so far applied."""
+        """Return the size with all bindings so far applied."""
         return substitute(axis, self.bindings)
 
     def resolve_type(self, type_: TensorType) -> TensorType:
-        """The type with all bindings so far applied."""
+        """Return the type with all bindings so far applied."""
         return type_.substitute(self.bindings)
 
     def equal(self, left: Axis, right: Axis, why: str) -> None:
-        """Makes two sizes equal by binding a symbol where needed.
+        """Make two sizes equal by binding a symbol where needed.
 
         Raises:
             ShapeError: no symbol can be solved for.
@@ -66,7 +66,7 @@ class Solver(Unifier):
         self.bind(*solution)
 
     def bind(self, name: str, value: Dim) -> None:
-        """Records ``name == value`` and applies it to earlier bindings."""
+        """Record ``name == value`` and apply it to earlier bindings."""
         value = self.resolve(value)
         self.bindings = {known: substitute(old, {name: value}) for known, old in self.bindings.items()}
         self.bindings[name] = value

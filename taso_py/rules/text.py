@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
-from taso_py.ir.parse import Parser
+from taso_py.ir.parse import GraphParser
 from taso_py.ops.scalar import Condition
 from taso_py.ops.table import OPERATORS
 from taso_py.rules.substitution import Substitution
@@ -51,7 +51,7 @@ def read_rules(text: str) -> list[Substitution]:
     return rules
 
 
-class _RuleParser(Parser):
+class _RuleParser(GraphParser):
     def rule(self) -> Substitution:
         self.expect("rule")
         stated = None if self.peek(1).text == ":" else self.expect("", kind="name")

@@ -38,7 +38,7 @@ from taso_py.frontend.export import told_apart
 from taso_py.frontend.higher_order import without_attention_operator
 from taso_py.ir.errors import first_line
 from taso_py.ir.operator import Input
-from taso_py.ir.size import Open, Poly, choose, open_size
+from taso_py.ir.size import Open, Poly, open_size, substitute_open
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_whole, put
@@ -121,8 +121,8 @@ def _dimension(size: Poly, dims: Mapping[Open, Any]) -> Any:
     Named ones may be 1, and be parts of others, but may be under no further condition; the export finds out the range
     and the conditions of the others from the checks in the module.
     """
-    (variable, *more), rest = size.open, choose(size, dict.fromkeys(size.open, 0))
-    factor = choose(size, {variable: 1}) - rest
+    (variable, *more), rest = size.open, substitute_open(size, dict.fromkeys(size.open, 0))
+    factor = substitute_open(size, {variable: 1}) - rest
     is_linear = isinstance(rest, int) and isinstance(factor, int) and size == factor * open_size(variable) + rest
     if more or not is_linear or (factor == 1 and not rest and variable.least > 1):
         return torch.export.Dim.DYNAMIC

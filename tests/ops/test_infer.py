@@ -6,7 +6,7 @@ from taso_py.ir.errors import GraphTextError, ShapeError
 from taso_py.ir.operator import Input
 from taso_py.ir.size import symbol
 from taso_py.ir.types import DType, Group, TensorType
-from taso_py.ir.unify import Solver
+from taso_py.ir.unify import SizeSolver
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add
 from taso_py.ops.movement import Concat, Slice
@@ -61,7 +61,7 @@ def test_operands_that_do_not_fit_are_refused(expression: str, message: str) -> 
 
 def test_the_solver_finds_the_equalities_that_make_operands_fit() -> None:
     m, k, n, o = map(symbol, "MKNO")
-    solver = Solver()
+    solver = SizeSolver()
     (product,) = Matmul().infer([TensorType(DType.FLOAT, (m, k)), TensorType(DType.FLOAT, (n, o))], solver)
     assert solver.resolve(k) == solver.resolve(n)
     with pytest.raises(ShapeError, match="add"):
@@ -70,7 +70,7 @@ def test_the_solver_finds_the_equalities_that_make_operands_fit() -> None:
 
 def test_a_solution_reaches_earlier_bindings() -> None:
     a, b, c = map(symbol, "abc")
-    solver = Solver()
+    solver = SizeSolver()
     solver.equal(a, b + 1, "")
     solver.equal(b, 2 * c, "")
     assert solver.resolve(a) == 2 * c + 1

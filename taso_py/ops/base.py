@@ -1,4 +1,4 @@
-"""What every operator of the table provides: shape inference and the index-level definition.
+"""Base class of the operators of the table: shape inference and the index-level definition.
 
 Adding an operator is one subclass in one file of this package (see CONTRIBUTING.md).
 
@@ -25,18 +25,18 @@ class TensorOperator(Operator):
     """The least and greatest number of inputs; ``VARIADIC`` for no upper bound."""
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
-        """One element of the output: the element at ``out`` (one index per output axis), over the real numbers.
+        """Return the output element at index ``out`` (one index per output axis), over the real numbers.
 
         The operands' types have been accepted by ``infer``.
         """
         raise NotImplementedError
 
     def legal(self) -> Iterator[Dim]:
-        """Integers, of the attributes alone, that must not be negative."""
+        """Yield integers, computed from the attributes alone, that must not be negative."""
         return iter(())
 
     def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
-        """Integers, of attributes and sizes, that must not be negative: a slice is inside, a window is not too large.
+        """Yield integers, computed from attributes and sizes, that must not be negative: e.g. a slice is in range.
 
         Inference checks them where it can; where a size is a symbol it has to take them for granted.
         """
@@ -47,13 +47,13 @@ VARIADIC = 1 << 30
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises ``ShapeError(message)`` unless the condition holds."""
+    """Raise ``ShapeError(message)`` unless the condition holds."""
     if not condition:
         raise ShapeError(message)
 
 
 def check_operands(op: TensorOperator, inputs: Sequence[TensorType]) -> DType:
-    """Checks number and common element type of the operands; returns that type."""
+    """Check number and common element type of the operands; return that type."""
     least, most = op.arity
     require(least <= len(inputs) <= most, f"{op.name} takes {least} to {most} operands, not {len(inputs)}")
     require(len({type_.dtype for type_ in inputs}) == 1, f"{op.name} mixes element types")
@@ -61,7 +61,7 @@ def check_operands(op: TensorOperator, inputs: Sequence[TensorType]) -> DType:
 
 
 def plain_axis(type_: TensorType, axis: int) -> Dim:
-    """The size of an axis that must exist and must not be a group; ``axis`` is negative."""
+    """Return the size of an axis that must exist and must not be a group; ``axis`` is negative."""
     require(-len(type_.shape) <= axis < 0, f"no axis {axis} in {type_}")
     found = type_.shape[axis]
     if isinstance(found, Group):
@@ -70,7 +70,7 @@ def plain_axis(type_: TensorType, axis: int) -> Dim:
 
 
 def broadcast(left: Shape, right: Shape, unifier: Unifier, why: str) -> Shape:
-    """The common shape of two operands by the rules of broadcasting; only a literal 1 stretches."""
+    """Return the common shape of two operands by the rules of broadcasting; only a literal 1 stretches."""
     if len(left) < len(right):
         left, right = right, left
     missing = len(left) - len(right)
@@ -89,7 +89,7 @@ def _broadcast_axis(a: Axis, b: Axis, unifier: Unifier, why: str) -> Axis:
 
 
 def broadcast_read(operand: Operand, shape: Shape, out: Sequence[Dim]) -> Scalar:
-    """Reads an operand at the index ``out`` of the broadcast shape it was stretched to."""
+    """Read an operand at the index ``out`` of the broadcast shape it was stretched to."""
     index = out[len(out) - len(operand.shape) :]
     full = shape[len(shape) - len(operand.shape) :]
     return operand(*(0 if a == 1 and f != 1 else i for a, f, i in zip(operand.shape, full, index, strict=True)))

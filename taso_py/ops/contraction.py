@@ -55,7 +55,7 @@ class Matmul(_Contraction):
 
 
 def _batched(operand: Operand, other: Operand, lead: Index, index: tuple[Dim, Dim]) -> Scalar:
-    """Reads a matrix of a stack that may be broadcast against another stack."""
+    """Read a matrix of a batch that may be broadcast against another batch."""
     shape = operand.shape[:-2]
     own = lead[len(lead) - len(shape) :]
     beside = other.shape[:-2][-len(shape) :] if shape else ()
@@ -152,13 +152,13 @@ class Conv2d(_Contraction):
 def window_spans(
     x: TensorType, kernel: Sequence[Dim], padding: Sequence[Dim], dilation: Sequence[Dim]
 ) -> Iterator[Dim]:
-    """By how much each axis of a padded image is larger than the window."""
+    """Yield, for each axis, the size of the padded image minus the extent of the window."""
     for axis, k, p, d in zip((-2, -1), kernel, padding, dilation, strict=True):
         yield plain_axis(x, axis) + 2 * p - d * (k - 1) - 1
 
 
 def window_count(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim) -> Dim:
-    """How many windows fit: ``floor((extent + 2*padding - dilation*(kernel-1) - 1) / stride) + 1``.
+    """Return the number of window positions: ``floor((extent + 2*padding - dilation*(kernel-1) - 1) / stride) + 1``.
 
     Raises:
         ShapeError: none fits.
@@ -169,7 +169,7 @@ def window_count(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: 
 
 
 def guard_padding(index: tuple[Dim, Dim], x: TensorType, padding: Sequence[Dim]) -> tuple[Condition, ...]:
-    """The conditions under which a position of a window is inside the image; without padding it always is."""
+    """Return the conditions under which a window position is inside the image; none without padding."""
     return tuple(
         condition
         for at, axis, pad in zip(index, (-2, -1), padding, strict=True)

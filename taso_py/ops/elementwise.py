@@ -95,7 +95,7 @@ class _Unary(_Elementwise):
         return self.scalar(operands[0](*out))
 
     def scalar(self, x: Scalar) -> Scalar:
-        """The function that is applied to each element."""
+        """Return the function's value at an element."""
         return Apply(self.name, x)
 
 
@@ -214,7 +214,7 @@ class Hardtanh(_Unary):
 
 
 def _above(x: Scalar, least: float) -> Scalar:
-    """By how much ``x`` is above a number, if it is."""
+    """``max(x - number, 0)``."""
     return Apply("relu", x - number(least))
 
 
@@ -313,7 +313,7 @@ class Cast(_Elementwise):
 
 
 def define_constant(op: Constant) -> Scalar:
-    """The definition of the leaf operator that holds a number; it must be finite.
+    """Return the definition of the leaf operator that holds a number; it must be finite.
 
     What a named constant or its reciprocal is rounded to is meant as that: the difference is one rounding, or two
     where the reciprocal is computed from the rounded constant.

@@ -1,4 +1,4 @@
-"""What the definitions of operators compute, with numpy, at concrete sizes: over reals, or over exact integers.
+"""Interpreter of operator definitions with numpy, at concrete sizes: over reals, or over exact integers.
 
 One interpreter for every operator: a definition (:mod:`taso_py.ops.scalar`) is compiled once per operator and operand
 types to index arrays and masks; evaluating is then gathering, arithmetic and reducing, for any number of samples at
@@ -52,7 +52,7 @@ _LIMIT = 2.0**53
 
 
 class Domain(enum.Enum):
-    """What the elements of tensors are."""
+    """The kind of numbers that tensor elements are."""
 
     EXACT = "exact"
     """Integers carried in float64, with the true relu and maximum. Every other function, and every constant that is no
@@ -66,7 +66,7 @@ class Domain(enum.Enum):
 def evaluate(
     op: Operator, operand_arrays: Sequence[Floats], operand_types: Sequence[TensorType], domain: Domain
 ) -> Floats:
-    """The output of one operator.
+    """Return the output of one operator.
 
     Args:
         op: an operator of the table, or a constant, without symbols in its attributes.
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def evaluate_graph(graph: Graph, arrays: Mapping[str, Floats], domain: Domain) -> list[Floats]:
-    """The outputs of a graph of concrete shapes, given an array for each input and weight by key.
+    """Return the outputs of a graph of concrete shapes, given an array for each input and weight by key.
 
     Raises:
         InvariantError: as :func:`evaluate`, or an input that is used has no array.
@@ -115,7 +115,7 @@ def evaluate_graph(graph: Graph, arrays: Mapping[str, Floats], domain: Domain) -
 
 @lru_cache(maxsize=8192)
 def _compiled(op: Operator, types: tuple[TensorType, ...], domain: Domain) -> tuple[_Program, tuple[int, ...]]:
-    """The program of an operator at operand types, and the shape of its output."""
+    """Compile an operator at operand types; return the program and the shape of its output."""
     shape = op.infer(types)[0].sizes
     names = [f"out{axis}" for axis in range(len(shape))]
     scope = _Scope({name: axis for axis, name in enumerate(names)}, shape, np.ones((1,) * len(shape), dtype=np.bool_))
@@ -123,7 +123,7 @@ def _compiled(op: Operator, types: tuple[TensorType, ...], domain: Domain) -> tu
 
 
 def definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) -> Scalar:
-    """What an operator gives at the indices named, its operands being read by their numbers.
+    """Return an operator's definition at the named output indices; operands are read as variables ``0``, ``1``, ....
 
     Raises:
         InvariantError: the operator has no definition.
@@ -140,7 +140,7 @@ def definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) ->
 
 
 def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -> Integers:
-    """An integer expression at all points of a grid.
+    """Evaluate an integer expression at all points of a grid.
 
     Args:
         value: the expression.
@@ -162,15 +162,15 @@ def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -
 
 @dataclass(frozen=True)
 class _Scope:
-    """The indices in force: the axes of the output, then the bound indices, outermost first."""
+    """The indices in scope: the axes of the output, then the bound indices, outermost first."""
 
     axes: Mapping[str, int]
     extents: tuple[int, ...]
     active: NDArray[np.bool_]
-    """Where values are used; one axis an index, of size one where it does not matter."""
+    """Mask of the points whose values are used; one axis per index, of size one where it does not matter."""
 
     def grid(self, value: Dim) -> NDArray[np.int64]:
-        """An integer expression at every index."""
+        """Return an integer expression at every index."""
         return integers(value, self._index, np.zeros((1,) * len(self.extents), dtype=np.int64))
 
     def _index(self, name: str) -> NDArray[np.int64]:
@@ -182,7 +182,7 @@ class _Scope:
         return np.arange(self.extents[axis], dtype=np.int64).reshape(shape)
 
     def where(self, conditions: Sequence[Condition]) -> tuple[_Scope, NDArray[np.bool_]]:
-        """This scope narrowed to where the conditions hold, and that mask."""
+        """Return this scope narrowed to the points at which the conditions hold, and that mask."""
         mask = np.ones((1,) * len(self.extents), dtype=np.bool_)
         for condition in conditions:
             value = self.grid(condition.value)
@@ -190,7 +190,7 @@ class _Scope:
         return _Scope(self.axes, self.extents, self.active & mask), mask
 
     def bind(self, reduce: Reduce) -> tuple[_Scope, NDArray[np.bool_]]:
-        """The scope inside a reduction, and the mask of what it reduces over."""
+        """Return the scope inside a reduction, and the mask of the points it reduces over."""
         axes, extents = dict(self.axes), self.extents
         conditions = list(reduce.conditions)
         for binder in reduce.binders:
@@ -204,7 +204,7 @@ class _Scope:
 
 
 class _Compiler:
-    """Turns a definition into a program; every array has one axis per index in force, after the batch axes."""
+    """Compiler from a definition to a program; every array has one axis per index in scope, after the batch axes."""
 
     def __init__(self, types: Sequence[TensorType], domain: Domain) -> None:
         self._types = types
@@ -307,7 +307,7 @@ def _arbitrary_constant(name: str) -> float:
 
 
 def _arbitrary(name: str, x: Floats) -> Floats:
-    """A fixed map of integers to ``-4 .. 4`` without 0, different for every name; for reciprocals one of their kind."""
+    """Apply a fixed map of integers to ``-4 .. 4`` without 0, different for every name; reciprocals keep signs."""
     if name == "reciprocal":
         return _arbitrary_reciprocal(x)
     small = _mixed(name, x, 8) - 4.0
@@ -315,7 +315,7 @@ def _arbitrary(name: str, x: Floats) -> Floats:
 
 
 def _arbitrary_reciprocal(x: Floats) -> Floats:
-    """A fixed map of integers to ``-74 .. -11`` and ``11 .. 74`` that keeps signs.
+    """Apply a fixed map of integers to ``-74 .. -11`` and ``11 .. 74`` that keeps signs.
 
     Numbers that formulas are written with are smaller: none is the image of another's reciprocal.
     """
@@ -323,7 +323,7 @@ def _arbitrary_reciprocal(x: Floats) -> Floats:
 
 
 def _mixed(name: str, x: Floats, count: int) -> Floats:
-    """A fixed map of integers to ``0 .. count - 1``, different for every name (splitmix64, Steele 2014)."""
+    """Apply a fixed map of integers to ``0 .. count - 1``, different for every name (splitmix64, Steele 2014)."""
     mixed = x.astype(np.int64).view(np.uint64) + np.uint64(_seed(name))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

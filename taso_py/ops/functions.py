@@ -18,13 +18,13 @@ from taso_py.ir.types import DType
 Floats: TypeAlias = NDArray[np.float64]
 
 IRRATIONALS: Mapping[str, float] = {"sqrt(2/pi)": math.sqrt(2 / math.pi), "sqrt(2)": math.sqrt(2)}
-"""By name, the nearest number."""
+"""The constants' values, rounded to double precision, by name."""
 
 RECIPROCALS: Mapping[str, tuple[float, ...]] = {
     "sqrt(2/pi)": (1 / math.sqrt(2 / math.pi),),
     "sqrt(2)": (math.sqrt(0.5), 1 / math.sqrt(2)),
 }
-"""The numbers that are meant as the reciprocal of a constant: the nearest, and one over the nearest to the constant."""
+"""Accepted values for the reciprocal of a constant: the nearest double, and one over the nearest to the constant."""
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -44,10 +44,10 @@ COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Float
     "rsqrt": lambda apply, x: apply("reciprocal", apply("sqrt", x)),
     "sigmoid": lambda apply, x: apply("reciprocal", 1 + apply("exp", -x)),
 }
-"""Functions that are written with others, which are applied by name."""
+"""Functions that are compositions of others, which are applied by name."""
 
 TRANSCENDENTAL = frozenset({"sigmoid", "tanh", "exp", "log", "erf"})
-"""Functions that are computed by approximation, unlike roots and quotients, which are rounded correctly."""
+"""Functions that are approximated, unlike roots and quotients, which are rounded correctly."""
 
 _ROUNDING: Mapping[DType, type[np.generic]] = {
     DType.F16: np.float16,
@@ -66,7 +66,7 @@ _ROUNDING: Mapping[DType, type[np.generic]] = {
 
 
 def real_function(name: str) -> Callable[[Floats], Floats]:
-    """The function of that name.
+    """Return the function of that name.
 
     Raises:
         InvariantError: there is none, e.g. a cast to an element type that numpy does not know.
@@ -83,7 +83,7 @@ def real_function(name: str) -> Callable[[Floats], Floats]:
 
 
 def _to_bf16(x: Floats) -> Floats:
-    """Rounds to the nearest of the numbers with eight significant bits, ties to even; range as single precision."""
+    """Round to bfloat16, ties to even."""
     bits = x.astype(np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return rounded.view(np.float32).astype(np.float64)

@@ -28,7 +28,7 @@ class _Movement(TensorOperator):
 
 @dataclass(frozen=True)
 class Concat(_Movement):
-    """The operands one after the other along an axis."""
+    """Concatenation of the operands along an axis."""
 
     name = "concat"
     keeps_format = True
@@ -62,7 +62,7 @@ class Concat(_Movement):
 
 
 def _with_axis(items: Sequence[_T], axis: int, item: _T) -> tuple[_T, ...]:
-    """A shape or index with one axis replaced; ``axis`` is negative."""
+    """Return a shape or index with one axis replaced; ``axis`` is negative."""
     at = len(items) + axis
     return (*items[:at], item, *items[at + 1 :])
 
@@ -99,7 +99,7 @@ class Slice(_Movement):
 
 @dataclass(frozen=True)
 class Permute(_Movement):
-    """Reorders the last axes: ``order`` lists, for each of them, the (negative) input axis that comes there.
+    """Permutation of the last axes: ``order`` lists, for each of them, the (negative) input axis that becomes it.
 
     Leading axes that stay in place are not listed, so ``order=[-1,-2]`` transposes the matrices of a stack of any rank.
     """
@@ -128,7 +128,7 @@ class Permute(_Movement):
 
 @dataclass(frozen=True)
 class Reshape(_Movement):
-    """The same elements, in row-major order, under another shape.
+    """The elements in row-major order, under another shape.
 
     Dimensions correspond in runs of equal product: each run is a merge of input axes followed by a split.
     """
@@ -154,7 +154,7 @@ class Reshape(_Movement):
 
 
 def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice]]:
-    """The shortest runs of axes of equal product that a reshape merges and splits, in order; all axes are in one."""
+    """Return the shortest runs of axes of equal product that a reshape merges and splits, in order, covering all axes."""
     found: list[tuple[slice, slice]] = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -172,7 +172,7 @@ def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice
 
 
 def _merge(index: Sequence[Dim], sizes: Sequence[Dim]) -> Dim:
-    """The row-major place of an index."""
+    """Return the row-major position of an index."""
     place: Dim = 0
     for i, size in zip(index, sizes, strict=True):
         place = place * size + i
@@ -180,7 +180,7 @@ def _merge(index: Sequence[Dim], sizes: Sequence[Dim]) -> Dim:
 
 
 def _split(place: Dim, sizes: Sequence[Dim]) -> list[Dim]:
-    """The index of a row-major place."""
+    """Return the index of a row-major position."""
     if len(sizes) <= 1:
         return [place] * len(sizes)
     if 0 in sizes:
@@ -215,7 +215,7 @@ class Expand(_Movement):
 
 @dataclass(frozen=True)
 class Pad(_Movement):
-    """Puts a number before and after the elements of the last axes: ``widths`` holds (before, after) for each."""
+    """Padding of the last axes with a number: ``widths`` holds (before, after) for each."""
 
     name = "pad"
     fills = True
@@ -282,7 +282,7 @@ class Enlarge(_Movement):
 
 @dataclass(frozen=True)
 class Contiguous(_Movement):
-    """The same elements, laid out densely in row-major order: a request about memory, without meaning."""
+    """A dense row-major copy of the operand: a request about memory layout, the identity by its definition."""
 
     name = "contiguous"
     is_elementwise = True

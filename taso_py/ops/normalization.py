@@ -53,7 +53,7 @@ class _Normalization(TensorOperator):
     applies = frozenset({"rsqrt"})
 
     axes: int
-    """How many trailing axes are normalised over."""
+    """The number of trailing axes that are normalised over."""
     eps: float | Poly
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:

@@ -1,4 +1,4 @@
-"""Operators outside the table: carried through faithfully, never rewritten.
+"""Operators outside the table: kept as calls, never rewritten.
 
 Invariant: an opaque node holds what is needed to call the original operator again, as text and numbers; whether it is
 pure was decided at import from the operator's schema.
@@ -15,7 +15,7 @@ from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 
 View: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int]
-"""A part of an input's memory, counted from its first element: the input, sizes, strides and offset."""
+"""A strided view of an input: index of the input, sizes, strides and offset, counted from its first element."""
 
 
 @dataclass(frozen=True)

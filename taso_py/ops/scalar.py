@@ -1,4 +1,4 @@
-"""The language of operator definitions: what one element of an output is, in terms of elements of the inputs.
+"""The language of operator definitions: an output element as an expression in input elements.
 
 A definition says, e.g. for matmul, ``out[i, j] = sum over k of a[i, k] * b[k, j]``. It is data: the fingerprint
 evaluator computes it with numpy (:mod:`taso_py.ops.evaluate`), the prover normalises it with symbolic sizes. This is
@@ -45,7 +45,7 @@ class Condition:
 
 
 def within(index: Dim, extent: Dim) -> tuple[Condition, Condition]:
-    """``0 <= index < extent``."""
+    """Return the conditions ``0 <= index < extent``."""
     return Condition(index), Condition(extent - 1 - index)
 
 
@@ -80,7 +80,7 @@ class SizeOf(Scalar):
 
 @dataclass(frozen=True)
 class Plus(Scalar):
-    """A sum of two."""
+    """The sum of two expressions."""
 
     left: Scalar
     right: Scalar
@@ -88,7 +88,7 @@ class Plus(Scalar):
 
 @dataclass(frozen=True)
 class Times(Scalar):
-    """A product of two."""
+    """The product of two expressions."""
 
     left: Scalar
     right: Scalar
@@ -145,28 +145,28 @@ def _reduce(is_max: bool, extents: Sequence[Dim], body: Callable[..., tuple[Sequ
 
 
 def total(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | None = None) -> Scalar:
-    """The sum of ``body(*indices)`` over ``0 <= index < extent`` for each extent, where ``where(*indices)`` holds."""
+    """Return the sum of ``body(*indices)`` over all indices within ``extents`` at which ``where(*indices)`` holds."""
     return _reduce(False, extents, lambda *ix: ((where(*ix) if where else ()), body(*ix)))
 
 
 def greatest(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | None = None) -> Scalar:
-    """The maximum of ``body(*indices)``, as :func:`total`."""
+    """Return the maximum of ``body(*indices)``, with arguments as in :func:`total`."""
     return _reduce(True, extents, lambda *ix: ((where(*ix) if where else ()), body(*ix)))
 
 
 def reciprocal(scalar: Scalar) -> Scalar:
-    """``1 / scalar``."""
+    """Return ``1 / scalar``."""
     return Apply("reciprocal", scalar)
 
 
 def number(value: float | Fraction | Poly) -> Scalar:
-    """A finite Python number as an exact rational; in a rule, a number attribute may be a symbol."""
+    """Return a finite Python number as an exact rational; in a rule, a number attribute may be a symbol."""
     return SizeOf(value) if isinstance(value, Poly) else Number(Fraction(value))
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An input as a definition sees it: a type, and a way to read an element."""
+    """An input inside a definition: a type, and a way to read an element."""
 
     type: TensorType
     read: Callable[[tuple[Dim, ...]], Scalar]
@@ -176,7 +176,7 @@ class Operand:
 
     @property
     def shape(self) -> Shape:
-        """The axes."""
+        """The shape of the type."""
         return self.type.shape
 
 

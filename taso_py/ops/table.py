@@ -61,7 +61,7 @@ _Op = TypeVar("_Op", bound=type[TensorOperator])
 
 
 def declare(op: _Op) -> _Op:
-    """Adds an operator of one's own to the table, so that texts may name it; a decorator.
+    """Add a custom operator to the table, so that texts may name it; a decorator.
 
     Raises:
         InvariantError: another operator has this name.
@@ -73,5 +73,5 @@ def declare(op: _Op) -> _Op:
 
 
 def parse_graph(text: str) -> Graph:
-    """Reads one graph in the grammar of :mod:`taso_py.ir.text`, with the operators of the table."""
+    """Parse one graph in the grammar of :mod:`taso_py.ir.text`, with the operators of the table."""
     return _parse_graph(text, OPERATORS)

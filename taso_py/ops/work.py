@@ -1,4 +1,4 @@
-"""How much an operator has to do: floating-point operations and bytes, counted from its definition.
+"""Operation and byte counts of operators, derived from their definitions.
 
 Conventions. A sum, product, maximum or scalar function of two or one numbers is one operation, so that a fused
 multiply-add is two. Every subexpression is computed once for each value of the indices that it depends on, and equal
@@ -48,19 +48,19 @@ from taso_py.ops.scalar import (
 _Given: TypeAlias = tuple[Condition, ...]
 """The conditions in force."""
 AT_ONCE = 2**20
-"""At how many points conditions are looked at together: a long sequence attends to itself at billions."""
+"""The most points at which conditions are evaluated together: long sequences attend to themselves at billions."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an operator, or several together, have to do."""
+    """Floating-point operations and memory traffic of one operator, or of several together."""
 
     flops: int | None
-    """Floating-point operations; None where an operator without a definition takes part."""
+    """Floating-point operations; None if an operator without a definition takes part."""
     read: int
-    """Bytes of operands."""
+    """Bytes of operands read."""
     written: int
-    """Bytes of results."""
+    """Bytes of results written."""
 
     @property
     def moved(self) -> int:
@@ -69,23 +69,23 @@ class Work:
 
 
 def item_bytes(dtype: DType) -> int:
-    """The bytes that an element takes; the names of element types tell their bits, and a boolean takes a byte."""
+    """Return the bytes of an element, from the bits in the element type's name; a boolean takes a byte."""
     bits = re.search(r"\d+", dtype.value)
     return int(bits[0]) // 8 if bits else 1
 
 
 def type_bytes(type_: TensorType) -> int:
-    """The bytes of a tensor's elements."""
+    """Return the bytes of a tensor's elements."""
     return math.prod(type_.sizes) * item_bytes(type_.dtype)
 
 
 def value_bytes(value: Value) -> int:
-    """The bytes of a value's elements."""
+    """Return the bytes of a value's elements."""
     return type_bytes(value.type)
 
 
 def work(node: Node) -> Work:
-    """What a node has to do, from the definition of its operator; open sizes are as in the example inputs."""
+    """Return the work of a node by its operator's definition, open sizes set to their values in the example inputs."""
     types = tuple(value.type.at_example for value in node.inputs)
     written = sum(map(value_bytes, node.outputs))
     if not isinstance(node.op, TensorOperator):
@@ -98,7 +98,7 @@ def work(node: Node) -> Work:
 
 
 def region_work(nodes: Iterable[Node], results: Iterable[Value]) -> Work:
-    """What several nodes have to do when one kernel computes them: what they hand each other is not moved.
+    """Return the work of several nodes computed by one kernel: intermediate values are not moved.
 
     Args:
         nodes: the nodes.
@@ -116,7 +116,7 @@ def region_work(nodes: Iterable[Node], results: Iterable[Value]) -> Work:
 
 @lru_cache(maxsize=8192)
 def _count(op: TensorOperator, types: tuple[TensorType, ...]) -> tuple[int, tuple[int, ...]]:
-    """Operations, and how often elements of each operand are read."""
+    """Return the operations, and the number of elements read of each operand."""
     shape = op.infer(types)[0].sizes
     names = [f"out{axis}" for axis in range(len(shape))]
 
@@ -126,7 +126,7 @@ def _count(op: TensorOperator, types: tuple[TensorType, ...]) -> tuple[int, tupl
 
 
 class _Counter:
-    """Walks a definition, adding up; ``extents`` are those of the indices of the output."""
+    """Visitor of a definition that adds up operations and reads, given the extents of the output's indices."""
 
     def __init__(self, extents: Mapping[str, int]) -> None:
         self.flops = 0
@@ -135,7 +135,7 @@ class _Counter:
         self._seen: set[object] = set()
 
     def visit(self, scalar: Scalar, given: _Given) -> None:
-        """Adds what it takes to have a subexpression wherever the conditions hold."""
+        """Add the cost of computing a subexpression wherever the conditions hold."""
         if not _reads(scalar):
             return
         free = _free(scalar)
@@ -167,7 +167,7 @@ class _Counter:
                 raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
 
     def _sum(self, scalar: Scalar, free: frozenset[str], given: _Given) -> None:
-        """A sum: its guarded terms are cases, each added to those that are not guarded."""
+        """Count a sum: guarded terms are exclusive cases, each added to the unguarded terms."""
         cases: dict[_Given, list[Scalar]] = {(): []}
         for conditions, term in _terms(scalar, ()):
             cases.setdefault(conditions, []).append(term)
@@ -181,14 +181,14 @@ class _Counter:
             self.flops += (operands - nothing) * self._points(free, given + conditions)
 
     def _key(self, scalar: Scalar, free: frozenset[str], given: _Given) -> object:
-        """What tells subexpressions apart: the expression and its conditions, indices named by order and extent."""
+        """Return a key equal for equal subexpressions under equal conditions, indices renamed by order and extent."""
         inside = [condition for condition in given if symbols(condition.value) <= free]
         names = [name for name in dict.fromkeys(_names(scalar)) if name in free]
         canonical = {name: symbol(f"#{place}:{self._extents[name]}") for place, name in enumerate(names)}
         return _renamed(scalar, canonical), frozenset((substitute(c.value, canonical), c.is_equality) for c in inside)
 
     def _points(self, free: Iterable[str], given: _Given) -> int:
-        """How many values the indices take together; conditions on other indices are not looked at."""
+        """Return the number of joint values of the indices; conditions on other indices are ignored."""
         chosen = frozenset(free)
         conditions = [c for c in given if symbols(c.value) and symbols(c.value) <= chosen]
         groups: nx.Graph[str] = nx.Graph()
@@ -209,11 +209,11 @@ class _Counter:
         axis, step = extents.index(longest), max(1, AT_ONCE * longest // points)
         slices = [slice(extent) for extent in extents]
         parts = (slice(begin, min(begin + step, longest)) for begin in range(0, longest, step))
-        return sum(_held(names, [*slices[:axis], part, *slices[axis + 1 :]], conditions) for part in parts)
+        return sum(_count_points(names, [*slices[:axis], part, *slices[axis + 1 :]], conditions) for part in parts)
 
 
-def _held(names: Sequence[str], slices: Sequence[slice], conditions: Sequence[Condition]) -> int:
-    """At how many points conditions hold, of those where the indices named are in ranges."""
+def _count_points(names: Sequence[str], slices: Sequence[slice], conditions: Sequence[Condition]) -> int:
+    """Return the number of points of a grid at which all conditions hold."""
     grids = dict(zip(names, np.ogrid[tuple(slices)], strict=True))
     held = np.ones([part.stop - (part.start or 0) for part in slices], dtype=np.bool_)
     for condition in conditions:
@@ -241,7 +241,7 @@ def _parts(scalar: Scalar) -> tuple[Scalar, ...]:
 
 
 def _names(scalar: Scalar) -> Iterator[str]:
-    """The indices that an expression mentions, in order, bound ones too."""
+    """Yield the indices that an expression mentions, in order, including bound ones."""
     if isinstance(scalar, Read):
         for index in scalar.index:
             yield from sorted(symbols(index))
@@ -262,17 +262,17 @@ def _bound(scalar: Scalar) -> Iterator[str]:
 
 
 def _free(scalar: Scalar) -> frozenset[str]:
-    """The indices whose values an expression depends on."""
+    """Return the free indices of an expression."""
     return frozenset(_names(scalar)) - frozenset(_bound(scalar))
 
 
 def _reads(scalar: Scalar) -> bool:
-    """Whether an expression depends on operands; otherwise it is a number known beforehand."""
+    """Return whether an expression depends on operands; otherwise it is a constant."""
     return isinstance(scalar, Read) or any(map(_reads, _parts(scalar)))
 
 
 def _number(scalar: Scalar) -> Fraction | None:
-    """The value of a product of rational numbers, None for what is none."""
+    """Return the value of a product of rational numbers, or None for any other expression."""
     match scalar:
         case Number(value):
             return value
@@ -284,7 +284,7 @@ def _number(scalar: Scalar) -> Fraction | None:
 
 
 def _terms(scalar: Scalar, given: _Given) -> Iterator[tuple[_Given, Scalar]]:
-    """The terms of a sum, each with the conditions of the guards around it."""
+    """Yield the terms of a sum, each with the conditions of the guards around it."""
     match scalar:
         case Plus(left, right):
             yield from _terms(left, given)
@@ -296,7 +296,7 @@ def _terms(scalar: Scalar, given: _Given) -> Iterator[tuple[_Given, Scalar]]:
 
 
 def _renamed(scalar: Scalar, canonical: Mapping[str, Poly]) -> object:
-    """An expression with other names for its indices; bound ones are named by depth and extent."""
+    """Return an expression with its indices renamed; bound ones are named by depth and extent."""
 
     def size(value: Dim) -> Dim:
         return substitute(value, canonical)

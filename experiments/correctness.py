@@ -33,7 +33,7 @@ from taso_py.driver.optimize import optimize_source
 from taso_py.driver.result import Options
 from taso_py.driver.searches import rules_for
 from taso_py.ir.errors import TasoError
-from taso_py.kernels.check import Trials
+from taso_py.kernels.check import KernelChecks
 from taso_py.kernels.saved import dump
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.models import zoo
@@ -86,8 +86,8 @@ class _Running(InventedCost):
     """Invented prices, for ever where a kernel fails on operands of its own types."""
 
     @cached_property
-    def _trials(self) -> Trials:
-        return Trials(self.device)
+    def _trials(self) -> KernelChecks:
+        return KernelChecks(self.device)
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         return super().cover_seconds(cover, formats) if self._trials.runs(cover, formats[0]) else math.inf

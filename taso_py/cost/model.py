@@ -5,7 +5,7 @@ once and put there. What depends on weights only is computed when a module is bu
 the search; it is not the verdict.
 
 Calls are measured one by one, as in a model: on operands that were just written, after others that displaced from the
-caches what the last call of the kernel left there (:mod:`taso_py.kernels.company`). Their sum is about five sixths of
+caches what the last call of the kernel left there (:mod:`taso_py.kernels.eviction`). Their sum is about five sixths of
 what a run takes; the rest is a factor that all latencies share (:meth:`CostModel.rescale`).
 
 Invariant: the latency of a node is the same until it is refined, which no search does, so that one is deterministic.
@@ -30,7 +30,7 @@ from taso_py.cost.appraisal import Appraisal, appraise, revise
 from taso_py.cost.choice import Choice, Problem, Rim, allowed, choose, labelled
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
-from taso_py.kernels.probe import elsewhere
+from taso_py.kernels.probe import devices_elsewhere
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
 from taso_py.latency.database import Key, LatencyDatabase
@@ -224,7 +224,7 @@ class CostModel:
         """The covers that end with a node, remembered."""
         known = self._covers.get(node)
         if known is None:
-            with elsewhere() if self._is_elsewhere else nullcontext():
+            with devices_elsewhere() if self._is_elsewhere else nullcontext():
                 known = self._covers[node] = covers(node, self.device, self.tiles)
         return known
 

@@ -33,7 +33,7 @@ from taso_py.frontend import import_module
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
-from taso_py.kernels.check import Trials
+from taso_py.kernels.check import KernelChecks
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.latency.clock import TimingError
 from taso_py.latency.database import Key
@@ -124,8 +124,8 @@ class _FewestCalls(CostModel):
     """Chooses kernels without measuring any: those that make the fewest calls of a graph, packed ones first."""
 
     @cached_property
-    def _trials(self) -> Trials:
-        return Trials(self.device)
+    def _trials(self) -> KernelChecks:
+        return KernelChecks(self.device)
 
     @cached_property
     def _wrong(self) -> set[tuple[Cover, Format]]:

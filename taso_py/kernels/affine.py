@@ -1,4 +1,4 @@
-"""The tile of normalisations that are one multiplication and one addition.
+"""Tile of stand-alone normalisations, computed as one multiplication and one addition.
 
 PyTorch's batch normalisation reads its four parameters anew for every image, and on the CPU takes more than twice as
 long channels last as ``addcmul`` with the scale and the shift that they amount to. What follows a convolution directly
@@ -43,4 +43,4 @@ def _scaled_and_shifted(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 AFFINE = Tile("aten.addcmul", _covers)
-"""The tile of normalisations by themselves."""
+"""The tile of normalisations that do not follow a convolution."""

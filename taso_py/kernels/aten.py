@@ -1,4 +1,4 @@
-"""The tile of PyTorch's plain operators: one call a node, in the memory formats that it keeps.
+"""Tile of PyTorch's plain operators: one call per node, in the memory formats that the operator keeps.
 
 Invariant: every node that can be lowered has a cover here, whatever the device.
 """
@@ -19,9 +19,9 @@ from taso_py.ops.movement import Concat, Permute
 from taso_py.ops.opaque import Opaque
 
 _OPAQUE_KEEP_FORMAT = frozenset({"aten.clamp.default", "aten.pad.default"})
-"""Calls outside the table, of one operand, of which it is known that they keep its memory format."""
+"""Single-operand calls outside the table that are known to keep the memory format."""
 TO_LAST = (0, 2, 3, 1)
-"""The order of axes that takes channels last: of a channels-last value it is a dense one, without moving anything."""
+"""The order of axes that makes a channels-last value dense without moving anything."""
 FROM_LAST = (0, 3, 1, 2)
 
 
@@ -41,12 +41,12 @@ def _formats(node: Node, device: torch.device) -> Iterator[Formats]:
 
 
 def convolves_channels_last(node: Node) -> bool:
-    """Whether a node is a convolution that a GPU computes channels last: in double precision cuDNN does not."""
+    """Return whether a GPU computes the node as a channels-last convolution; in double precision cuDNN does not."""
     return isinstance(node.op, Conv2d) and node.types[0].dtype is not DType.F64
 
 
 def _order(node: Node) -> tuple[int, ...] | None:
-    """The order of axes of a permutation of a value that has a choice of format."""
+    """Return the order of axes if the node permutes a value that has a choice of memory format, else None."""
     if not isinstance(node.op, Permute) or not is_formatted(node.inputs[0]):
         return None
     lead = range(IMAGE_RANK - len(node.op.order))
@@ -62,7 +62,7 @@ def _reads_formats(node: Node) -> bool:
 
 
 def _follows(node: Node) -> bool:
-    """Whether a result is given as its operands lie: sums are dense, and so is what anything dense is joined with."""
+    """Return whether the result gets the memory format of the operands; sums and mixed concatenations are dense."""
     if not is_formatted(node.value) or _is_either(node.value):
         return True
     # What may be either counts as dense.
@@ -72,7 +72,7 @@ def _follows(node: Node) -> bool:
 
 
 def _is_either(value: Value) -> bool:
-    """Whether a value that lies densely is channels last at the same time."""
+    """Return whether a dense value of this shape is channels last at the same time."""
     if value.type.rank != IMAGE_RANK:
         return False
     _, channels, rows, columns = value.type.shape
@@ -80,7 +80,7 @@ def _is_either(value: Value) -> bool:
 
 
 def _has_whole_image(node: Node) -> bool:
-    """Whether an operand of rank 4 is as large as any, so that it decides the layout of the result."""
+    """Return whether an operand of rank 4 has the full shape, so that it decides the layout of the result."""
     images = [value for value in node.inputs if is_formatted(value)]
     others = [value for value in node.inputs if not is_formatted(value) and not isinstance(value.node.op, Constant)]
     decides = isinstance(node.op, Concat) or all(v.type.rank < IMAGE_RANK or _is_either(v) for v in others)
@@ -88,4 +88,4 @@ def _has_whole_image(node: Node) -> bool:
 
 
 ATEN = Tile("aten", _covers)
-"""PyTorch's own operators."""
+"""The tile of PyTorch's plain operators."""

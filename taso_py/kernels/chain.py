@@ -1,10 +1,10 @@
-"""Chains: a convolution or matrix product with static weights, and what a kernel may do to its result on the way out.
+"""Chains: a convolution or matrix product with static weights, and the epilogue that a kernel can fuse into it.
 
 Most libraries compute a batch normalisation, an addition and an activation while they write the result of the product;
-what they take differs, the shape of the pattern does not.
+the operators they accept differ, the shape of the pattern does not.
 
-Invariant: a chain's nodes form a path from the product to the root; that nothing else reads the inner ones is for the
-graph to say.
+Invariant: a chain's nodes form a path from the product to the root; whether others read the inner ones depends on the
+graph and is not checked here.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Chain:
     norm: Node | None
     """An inference batch normalisation."""
     other: Value | None
-    """What is added, of the type of the product."""
+    """The value that is added, of the type of the product."""
     nodes: tuple[Node, ...]
-    """All of them, the product first."""
+    """All nodes, the product first."""
     activation: Node | None
 
     @property
@@ -53,20 +53,20 @@ class Chain:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """What is read at run time: the input, and what is added."""
+        """The values read at run time: the input, and the summand."""
         return (self.product.inputs[0], *((self.other,) if self.other else ()))
 
     @property
     def rows(self) -> int:
-        """To how many vectors a linear layer is applied."""
+        """The number of vectors that a linear layer is applied to."""
         return math.prod(self.product.inputs[0].type.sizes[:-1])
 
     @property
     def text(self) -> str:
-        """What a kernel's latency depends on: not on a normalisation, which becomes weight and bias.
+        """The part of the latency key that depends on the operators.
 
-        Nor on which way round a weight is multiplied that is packed anyway: were a product and a linear layer measured
-        by themselves, the search would take the noise between the two for a gain.
+        A normalisation is not part of it, since it becomes weight and bias; nor is the orientation of a packed weight:
+        if a product and a linear layer were measured apart, the search would take the noise between them for a gain.
         """
         has_bias = self.norm is not None or len(self.product.inputs) == 3
         epilogue = ["bias"] * has_bias + ["add"] * (self.other is not None)
@@ -88,19 +88,25 @@ class Chain:
         *,
         binds_bare: bool = True,
     ) -> Cover:
-        """The cover of a tile that computes this chain.
+        """Return the cover of a tile that computes this chain.
 
         Args:
-            name: of the tile.
+            name: the tile's name.
             formats: the memory formats to choose from.
             bind: packs the static operands.
-            text: what the latency depends on, if not on :attr:`text`.
-            binds_bare: whether the tile computes the product alone as well.
+            text: the part of the latency key that depends on the operators, if not :attr:`text`.
+            binds_bare: true if the tile computes the bare product as well.
         """
         is_bare = len(self.nodes) == 1 and len(self.product.inputs) == 2
         return Cover(
-            *(name, self.nodes, self.operands, formats, self.statics, self.weight),
-            *(lambda statics, packs: bind(self, statics, packs), self.text if text is None else text),
+            name,
+            self.nodes,
+            self.operands,
+            formats,
+            statics=self.statics,
+            packed=self.weight,
+            binder=lambda statics, packs: bind(self, statics, packs),
+            text=self.text if text is None else text,
             bare=None if is_bare or not binds_bare else lambda: self.bare.cover(name, formats, bind),
         )
 
@@ -112,14 +118,14 @@ class Chain:
         *arguments: Any,
         tells_size: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of :meth:`parameters`, the weight packed.
+        """Return weight and bias of :meth:`parameters`, the weight packed.
 
         Args:
             statics: the static operands.
-            packs: what is packed already.
-            pack: called with the weight and the arguments.
-            arguments: on which it depends how the weight is packed.
-            tells_size: whether what is packed tells its size; if not, it is counted for as much as the weight.
+            packs: the weights that are packed already.
+            pack: packs the weight, given the arguments.
+            arguments: everything besides the weight that determines how it is packed.
+            tells_size: true if the packed tensor knows its size; if not, it counts as much as the weight.
         """
         weight, bias = self.parameters(statics)
         folded = self.norm and (self.norm.op, self.norm.inputs[1:])
@@ -127,7 +133,7 @@ class Chain:
         return packs.packed(which, lambda: pack(weight, *arguments), None if tells_size else weight.nbytes), bias
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias with the normalisation folded into them, in the precision of the weight, outputs first.
+        """Return weight and bias with the normalisation folded in, in the precision of the weight, output axis first.
 
         A normalised product is ``(x * w + b) * s + t``: the weight becomes ``w * s`` and the bias ``b * s + t``, both
         computed in double precision.
@@ -144,7 +150,7 @@ class Chain:
 
 
 def scale_and_shift(norm: Node, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """What an inference batch normalisation multiplies channels by, and adds then, in double precision.
+    """Return scale and shift of an inference batch normalisation, in double precision.
 
     Of ``(x - mean) / sqrt(variance + eps) * gamma + beta`` the parameters are gamma, beta, mean and variance.
     """
@@ -154,7 +160,7 @@ def scale_and_shift(norm: Node, parameters: Sequence[Tensor]) -> tuple[Tensor, T
 
 
 def chains(root: Node) -> Iterator[Chain]:
-    """The chains that end with a node."""
+    """Yield the chains that end with a node."""
     activation, end = (None, root) if root.op.epilogue is None else (root, root.inputs[0].node)
     tail = [] if activation is None else [activation]
     yield from _normed(end, None, tail, activation)
@@ -186,5 +192,5 @@ def _is_product(node: Node) -> bool:
 
 
 def is_inference_norm(node: Node) -> bool:
-    """Whether a node is a batch normalisation whose parameters are known when a module is built."""
+    """Return whether a node is a batch normalisation whose parameters are known at build time."""
     return isinstance(node.op, BatchNorm) and all(value.node.is_static for value in node.inputs[1:])

@@ -1,8 +1,8 @@
-"""Kernels on operands of their own types: whether they can be called at all, and compute what they stand for.
+"""Checks of kernels on operands of the types they are used with: that they can be called, and are correct.
 
-A probe knows one small example. A library may lack a kernel for other sizes, strides or groups, and it may be wrong
-there: PyTorch 2.13 packs some convolutions of one channel so. So a kernel is called once before it is measured, on the
-types and strides that it is measured on, and compared with the plain operators.
+A probe (:mod:`taso_py.kernels.probe`) tries one small example. A library may lack a kernel for other sizes, strides or
+groups, or be wrong there: PyTorch 2.13 packs some convolutions of one channel incorrectly. So a kernel is called once
+before it is measured, on the types and strides it is measured on, and compared with the plain operators.
 
 Invariant: a kernel that differs from the plain operators where it was checked is never chosen there.
 """
@@ -26,28 +26,28 @@ from taso_py.kernels.probe import TOLERANCE
 from taso_py.kernels.tile import Cover
 
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
-"""What a kernel raises that cannot be called, or is wrong."""
+"""The exceptions of a kernel that cannot be called or is wrong."""
 _log = logging.getLogger(__name__)
 
 
 class WrongKernelError(RuntimeError):
-    """A kernel computes something else than the operators that it stands for."""
+    """A kernel computes something other than the operators that it replaces."""
 
 
 def check(cover: Cover, reads: Format, device: torch.device) -> None:
-    """Compares a kernel with plain operators, in both its forms where it has one that overwrites an operand.
+    """Compare a kernel with plain operators, including its form that overwrites an operand, if it has one.
 
-    Activations have both signs and are so small that sums of products are about one: what is left out or done in
-    addition shows at any size.
+    Activations have both signs and are so small that sums of products are about one: a missing or an additional
+    operation shows at any size.
 
     Args:
-        cover: with a kernel of its own.
+        cover: a cover with a kernel of its own.
         reads: the memory format of its operands.
-        device: where.
+        device: the device to call it on.
 
     Raises:
-        WrongKernelError: it gives something else, or lays it out otherwise, or writes where it must not.
-        RuntimeError: it cannot be called, like the others of :data:`FAILURES`.
+        WrongKernelError: its result or the layout of its result is wrong, or it writes where it must not.
+        RuntimeError: it cannot be called; so do the other exceptions of :data:`FAILURES`.
     """
     tensors = _tensors(cover, reads, device)
     operands, statics = ([tensors[value] for value in values] for values in (cover.operands, cover.statics))
@@ -74,16 +74,16 @@ def check(cover: Cover, reads: Format, device: torch.device) -> None:
             raise WrongKernelError("its result is not where it was to be written")
 
 
-class Trials:
-    """Which kernels are right on operands of their own types; those priced without being measured are asked here."""
+class KernelChecks:
+    """Remembered results of :func:`check`, for kernels that are priced without being measured."""
 
     def __init__(self, device: torch.device) -> None:
-        """Prepare; nothing is called before the first question."""
+        """Create an empty memory; kernels are called on first use."""
         self._device, self._layouts = device, Layouts()
         self._known: dict[Hashable, bool] = {}
 
     def runs(self, cover: Cover, reads: Format) -> bool:
-        """Whether a cover can be used that reads a memory format, tried once; plain calls are not tried."""
+        """Return whether a cover works when it reads a memory format, checked once; plain calls are not checked."""
         if cover.binder is None:
             return True
         signatures = self._layouts.signature(cover.operands, reads), self._layouts.signature(cover.statics)
@@ -103,7 +103,7 @@ class Trials:
 
 
 def _tensors(cover: Cover, reads: Format, device: torch.device) -> dict[Value, Tensor]:
-    """What a cover reads; of a product, what is multiplied is the smaller the more of it is summed up."""
+    """Make operands for a cover; factors of long sums are scaled down so that the sums stay about one."""
     summed = math.prod(cover.packed.sizes[1:]) if cover.packed is not None else 1
     first, *others = dict.fromkeys(cover.operands)
     made = (
@@ -116,7 +116,7 @@ def _tensors(cover: Cover, reads: Format, device: torch.device) -> dict[Value, T
 
 
 def _by_plain_operators(cover: Cover, given: Mapping[Value, Tensor], device: torch.device) -> tuple[Tensor, float]:
-    """What a cover's last node gives, and the largest magnitude on the way there."""
+    """Return the result of a cover's last node by plain operators, and the largest magnitude of any value computed."""
     known, made = dict(given), list[Tensor]()
     for node in cover.nodes:
         results = lower(call_now, node, [known.get(value) for value in node.inputs], device)

@@ -58,14 +58,14 @@ def _takes(chain: Chain, device: torch.device, works: Callable[[torch.dtype, tor
 
 
 def _fuses(chain: Chain, device: torch.device, works: Callable[[torch.dtype, torch.device], bool]) -> bool:
-    """Whether fused convolutions may be called: they ask cuDNN for any kernel, whatever its settings say."""
+    """Return whether fused convolutions may be called: they let cuDNN choose any kernel, whatever its settings say."""
     cudnn = torch.backends.cudnn
     is_free = cudnn.enabled and not (cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
     return is_free and _takes(chain, device, works)
 
 
 def _packed(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> tuple[Tensor, Tensor | None, list[Any]]:
-    """The weight channels last, the bias, and the arguments in the order in which cuDNN's calls take them."""
+    """Return the weight channels last, the bias, and the arguments in the order in which cuDNN's calls take them."""
     op = chain.product.op
     assert isinstance(op, Conv2d)
     weight, bias = chain.packed(statics, packs, _channels_last)
@@ -110,7 +110,7 @@ def _columns(weight: Tensor) -> Tensor:
 
 @cache
 def conv_relu_works(dtype: torch.dtype, device: torch.device, grouped: bool) -> bool:
-    """Whether the fused convolutions compute a small example right, channels last: of all channels, or of each alone.
+    """Return whether the fused convolutions, grouped or not, compute a small example correctly, channels last.
 
     Where nothing is added, cuDNN is given the memory of the result to add, times zero, whatever is in there; so it is
     filled with what zero times it would not hide.
@@ -131,13 +131,13 @@ def conv_relu_works(dtype: torch.dtype, device: torch.device, grouped: bool) -> 
 
 
 def _leave_nan(like: Tensor) -> None:
-    """Fills memory and gives it back, which the allocator then hands out for the next tensor of that size."""
+    """Fill memory with NaN and free it, so that the allocator hands it out for the next tensor of that size."""
     torch.full_like(like, torch.nan)
 
 
 @cache
 def linear_works(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the fused linear layer computes a small example right, with both activations."""
+    """Return whether the fused linear layer computes a small example correctly, with both activations."""
     x, weight, bias = (example(shape, dtype, device) for shape in ((4, 8), (8, 8), (8,)))
 
     def fused() -> list[Tensor]:

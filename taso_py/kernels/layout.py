@@ -1,4 +1,4 @@
-"""How the operands of a node lie in memory.
+"""Memory layout of a node's operands.
 
 A value that a view operator computes (permute, slice, expand, reshape) shares memory with what it views and is read
 with strides; kernels differ in speed by that. All other values are dense, in the order of their memory format.
@@ -29,9 +29,9 @@ _META = torch.device("meta")
 
 
 def operand(value: Value, make: Callable[[TensorType], Tensor], format_: Format = Format.DENSE) -> Tensor:
-    """A tensor laid out as the value is, with content from ``make``, which gives a dense tensor of a type.
+    """Return a tensor laid out as the value is, with content from ``make``, which gives a dense tensor of a type.
 
-    Channels last is what a kernel gave, or a conversion; of views only slices are taken from such values.
+    Channels-last values come from a kernel or a conversion; of views only slices are taken of them.
     """
     views: list[Node] = []
     while _is_viewed(value.node, format_) and not isinstance(value.node.inputs[0].node.op, Constant):
@@ -50,17 +50,17 @@ def _is_viewed(node: Node, format_: Format) -> bool:
 
 
 class Layouts:
-    """The strides of values, remembered per node."""
+    """Layout signatures of values, remembered per node."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Node, dict[tuple[int, Format], str]] = WeakKeyDictionary()
 
     def signature(self, values: Sequence[Value], format_: Format = Format.DENSE) -> str:
-        """Types and strides of operands, and which are weights: what, beside the operator, a latency depends on."""
+        """Return operands' types and strides, and which are weights: the part of a latency key besides the operator."""
         return ", ".join(("weight " if is_weight(value) else "") + self._text(value, format_) for value in values)
 
     def is_view(self, node: Node) -> bool:
-        """Whether a node moves nothing: its result shares memory with its operand."""
+        """Return whether a node moves nothing: its result shares memory with its operand."""
         if not node.op.is_view or isinstance(node.inputs[0].node.op, Constant):
             return False
         if not isinstance(node.op, Reshape):
@@ -85,7 +85,7 @@ class Layouts:
 
 
 def is_weight(value: Value) -> bool:
-    """Whether a value is read from memory as weights are: it depends on weights only, and is no number."""
+    """Return whether a value is read from memory as weights are: it depends on weights only, and is not a number."""
     return value.node.is_static and not isinstance(value.node.op, Constant)
 
 
@@ -102,18 +102,18 @@ def random_operands(
     least: float = 0.1,
     scale: float = 1.0,
 ) -> list[Tensor | None]:
-    """Tensors for values, None for constants.
+    """Make tensors for values, None for constants.
 
     Numbers are moderate and, unless something else is asked for, positive, so that nothing becomes slow by overflow,
     NaN or denormals; integers are zero, which is a valid index into anything.
 
     Args:
-        values: what the tensors stand for.
-        device: where they are.
-        format_: in which memory format.
-        seed: of the numbers.
-        least: the least of them; the largest is greater by one.
-        scale: by what they are multiplied then.
+        values: the values that the tensors stand for.
+        device: the tensors' device.
+        format_: the tensors' memory format.
+        seed: of the random numbers.
+        least: the least random number; the largest is greater by one.
+        scale: a factor applied to the numbers afterwards.
     """
     generator = torch.Generator().manual_seed(seed)
 

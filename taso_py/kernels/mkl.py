@@ -1,4 +1,4 @@
-"""The tile of MKL on the CPU: linear layers in single precision with packed weights.
+"""Tile of MKL on the CPU: linear layers in single precision with packed weights.
 
 PyTorch registers it for its own compiler, without a promise that its schema stays (namespace ``mkl``, see
 aten/src/ATen/native/mkldnn/Linear.cpp); so it is probed once, and is not used where a small example fails or differs
@@ -50,7 +50,7 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
 
 
 def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int]) -> Bound:
-    """A linear layer for so many rows."""
+    """Return a linear layer for a fixed number of rows."""
     call: Any = torch.ops.mkl._mkl_linear.default
     # The weight as it was is asked for its shape, and read for other numbers of rows only. It is not kept: if ever it
     # were read after all, every result would be NaN.
@@ -59,13 +59,13 @@ def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int])
 
 @cache
 def _unread(*sizes: int) -> Tensor:
-    """A weight whose numbers are none, the same for all layers of these sizes, since a compiler may write it out."""
+    """Return a weight of NaN without storage, one for all layers of these sizes, since a compiler may write it out."""
     return torch.full((1, 1), math.nan, dtype=torch.float32, device=_CPU).expand(*sizes)
 
 
 @cache
 def linear_works() -> bool:
-    """Whether the layer computes a small example right, with a bias and without, and reads no unpacked weight."""
+    """Return whether the layer computes a small example correctly, with and without bias, from the packed weight."""
     x, weight, bias = (example(shape, torch.float32, _CPU) for shape in ((3, 5), (4, 5), (4,)))
 
     def bound(bias: Tensor | None) -> Bound:

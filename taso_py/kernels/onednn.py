@@ -49,7 +49,7 @@ def _linear_covers(node: Node, device: torch.device) -> Iterator[Cover]:
 
 
 def _conv_text(chain: Chain) -> str:
-    """What a latency depends on: that what is added is overwritten, as it is where nothing else reads it."""
+    """Return the latency key of a chain; it says whether the summand is overwritten if nothing else reads it."""
     overwrites = chain.other is not None and _works(overwriting_works, chain.other.type.dtype)
     return f"{chain.text} in place" if overwrites else chain.text
 
@@ -64,13 +64,13 @@ def _works(works: Callable[[torch.dtype], bool], dtype: DType) -> bool:
 
 
 def _is_packed_right(op: Conv2d, chain: Chain) -> bool:
-    """Whether the packed convolution computes what it should; PyTorch 2.13 has two kinds that do not.
+    """Return whether the packed convolution computes the right result; PyTorch 2.13 has two kinds that do not.
 
-    Of images of one channel it is wrong where it steps down by one and across by more, and one column comes out: of
-    31,213 random convolutions of one channel in 206, all of them such. An open width may come to that.
+    Of images of one channel it is wrong if the vertical stride is one, the horizontal stride is larger, and the result
+    has one column: 206 of 31,213 random convolutions of one channel, all of that kind. An open width may come to that.
 
-    Where columns of the filter lie apart, and none ever meets a column of the image, it ends the process: of 30,000
-    random convolutions in 295 of 676 such, and in no others.
+    With dilated columns and a filter no column of which ever meets the image, it ends the process: 295 of 676 such
+    convolutions out of 30,000 random ones, and no others.
     """
     x, weight = (value.type for value in chain.product.inputs[:2])
     if x.dims[1] == 1 and op.stride[0] == 1 and op.stride[1] != 1:
@@ -79,7 +79,7 @@ def _is_packed_right(op: Conv2d, chain: Chain) -> bool:
 
 
 def _may_miss_columns(op: Conv2d, width: Dim, kernel: int) -> bool:
-    """Whether a convolution reads nothing but padding along its rows, at this width or, if that is open, at any."""
+    """Return whether a convolution reads only padding along its rows, at this width or, if it is open, at any width."""
     # A model's convolution with attributes that are open is an opaque operator.
     stride, padding, dilation = cast(tuple[int, int, int], (op.stride[1], op.padding[1], op.dilation[1]))
     span = dilation * (kernel - 1)
@@ -93,7 +93,7 @@ def _may_miss_columns(op: Conv2d, width: Dim, kernel: int) -> bool:
 
 
 def _is_fusible(chain: Chain) -> bool:
-    """Whether there is a kernel for the epilogue; a sum has none in groups, and is followed by nothing but relu."""
+    """Return whether a kernel exists for the epilogue; a sum allows no groups, and only relu after it."""
     if chain.other is None:
         return True
     name, _, _ = _activation(chain.activation)
@@ -101,7 +101,7 @@ def _is_fusible(chain: Chain) -> bool:
 
 
 def _activation(node: Node | None) -> tuple[str, list[float], str]:
-    """The name of an activation in oneDNN, its numbers, and which algorithm."""
+    """Return oneDNN's name of an activation, its numeric parameters, and its algorithm."""
     if node is None or node.op.epilogue is None:
         return "none", [], ""
     numbers = [value for field in fields(node.op) if isinstance(value := getattr(node.op, field.name), float)]
@@ -126,7 +126,7 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
 
 
 def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
-    """Adds a convolution to what is there, and gives it back."""
+    """Add a convolution to ``other`` in place; return it."""
     return torch.ops.mkldnn._convolution_pointwise_.binary(other, x, *rest)
 
 
@@ -145,7 +145,7 @@ def _reordered(weight: Tensor, rows: int) -> Tensor:
 
 @cache
 def convolution_works(dtype: torch.dtype) -> bool:
-    """Whether the convolution computes a small example right, in its unary and in its binary form."""
+    """Return whether the convolution computes a small example correctly, in its unary and in its binary form."""
     x, weight, bias = (example(shape, dtype, _CPU) for shape in ((2, 4, 5, 5), (4, 4, 3, 3), (4,)))
     windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], 1)
 
@@ -161,7 +161,7 @@ def convolution_works(dtype: torch.dtype) -> bool:
 
 @cache
 def overwriting_works(dtype: torch.dtype) -> bool:
-    """Whether the convolution that writes to what it adds computes a small example right, where that lies."""
+    """Return whether the convolution that overwrites its summand computes a small example correctly, in that memory."""
     x, weight = (example(shape, dtype, _CPU) for shape in ((2, 4, 5, 5), (4, 4, 3, 3)))
     windows: tuple[Any, ...] = ([1, 1], [1, 1], [1, 1], 1)
 
@@ -176,7 +176,7 @@ def overwriting_works(dtype: torch.dtype) -> bool:
 
 @cache
 def linear_works(dtype: torch.dtype) -> bool:
-    """Whether the linear layer computes a small example right, in its unary and in its binary form."""
+    """Return whether the linear layer computes a small example correctly, in its unary and in its binary form."""
     x, weight, bias = (example(shape, dtype, _CPU) for shape in ((3, 4), (4, 4), (4,)))
 
     def fused() -> list[Tensor]:

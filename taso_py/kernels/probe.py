@@ -1,4 +1,4 @@
-"""Probing operators whose schemas no one promises: they are used only where a small example comes out right.
+"""Probes of operators with unstable schemas: they are used only if a small example comes out right.
 
 Invariant: a probe has no effect but the time it takes, and its answer is remembered.
 """
@@ -16,11 +16,11 @@ from taso_py.backend.chance import uniform
 from taso_py.backend.tracing import alone, without_warnings
 
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Absolute and relative, of results whose magnitude is about one; float32 leaves room for TF32."""
+"""Absolute and relative tolerance, for results of magnitude about one; float32 leaves room for TF32."""
 
 
 def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) -> bool:
-    """Whether calls of operators that may not exist, or not for these operands, give what is expected."""
+    """Return whether calls of operators, which may be missing or refuse these operands, give the expected results."""
     try:
         # Libraries warn of algorithms that they try and that fail, which says nothing about the result.
         with torch.no_grad(), alone(), without_warnings():
@@ -34,12 +34,12 @@ def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) ->
     )
 
 
-_ELSEWHERE: ContextVar[bool] = ContextVar("elsewhere", default=False)
+_ELSEWHERE: ContextVar[bool] = ContextVar("devices_elsewhere", default=False)
 
 
 @contextmanager
-def elsewhere() -> Generator[None]:
-    """Devices are another machine's meanwhile, of whichever type."""
+def devices_elsewhere() -> Generator[None]:
+    """Within this context, every device counts as another machine's, whatever its type."""
     token = _ELSEWHERE.set(True)
     try:
         yield
@@ -48,15 +48,15 @@ def elsewhere() -> Generator[None]:
 
 
 def is_here(device: torch.device) -> bool:
-    """Whether a device can be asked. Of others, only those kernels are chosen whose latencies were measured there."""
+    """Return whether a device can be used here; otherwise only kernels measured on the other machine are chosen."""
     return not _ELSEWHERE.get() and (device.type != "cuda" or torch.cuda.is_available())
 
 
 def works_on(device: torch.device, works: Callable[[], bool]) -> bool:
-    """Whether a kernel works on a device; on one that is not here it is taken to."""
+    """Return whether a kernel works on a device; on a device that is not here it is assumed to."""
     return not is_here(device) or works()
 
 
 def example(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same small numbers at each call."""
+    """Return small pseudo-random numbers, equal at every call."""
     return uniform(shape, torch.Generator().manual_seed(0), torch.float32).sub(0.5).to(device, dtype)

@@ -1,8 +1,7 @@
-"""Plans as data: what ``plan.json`` holds of the kernels that were chosen.
+"""Plans as data: the kernels of a plan as ``plan.json`` holds them.
 
-Invariant: a restored plan has only kernels that this machine has, that fit the graph, and that compute here what they
-stand for, which may be another machine than they were chosen on; what cannot be restored is computed by plain ATen
-calls, and said once.
+Invariant: a restored plan has only kernels that exist on this machine, which may not be the one they were chosen on,
+fit the graph, and are correct here; plain ATen calls replace the others, and one message says so.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from taso_py.backend.plan import Format, Plan, Step
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.kernels.check import Trials
+from taso_py.kernels.check import KernelChecks
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover, Formats
 
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def dump(plan: Plan) -> dict[str, Any]:
-    """A plan as a JSON object; nodes are named by their digests."""
+    """Return a plan as a JSON object; nodes are named by their digests."""
     steps = [
         {
             "tile": step.kernel.name if step.kernel is not None else "aten",
@@ -38,10 +37,10 @@ def dump(plan: Plan) -> dict[str, Any]:
 
 
 def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan:
-    """The plan that :func:`dump` gave, for a graph that was imported from the same file."""
+    """Return the plan that :func:`dump` gave, for a graph that was imported from the same file."""
     nodes = {node.digest: node for node in graph.nodes}
     restored: dict[Node, Step] = {}
-    trials, lost = Trials(device), 0
+    trials, lost = KernelChecks(device), 0
     for saved in plan["steps"]:
         node = nodes.get(saved["nodes"][-1])
         reads, gives = Format(saved["reads"]), Format(saved["gives"])

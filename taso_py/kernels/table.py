@@ -23,11 +23,11 @@ from taso_py.ops.normalization import BatchNorm
 TILES: tuple[Tile, ...] = (ATEN, AFFINE, *ONEDNN, MKL, WINOGRAD, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
-"""For compilers behind the module that choose kernels of their own."""
+"""The tiles beneath a compiler that chooses kernels of its own."""
 
 
 def _products(tile: Tile) -> Tile:
-    """A tile where it computes a product, normalised or not, and nothing after it."""
+    """Return the tile restricted to products, normalised or not, without an epilogue."""
 
     def products(node: Node, device: torch.device) -> Iterator[Cover]:
         for cover in tile.covers(node, device):
@@ -38,11 +38,11 @@ def _products(tile: Tile) -> Tile:
 
 
 TRACED: tuple[Tile, ...] = (ATEN, *map(_products, (*ONEDNN, MKL)))
-"""For a compiler behind the module that leaves products to these kernels, and fuses what lies between them."""
+"""The tiles beneath a compiler that leaves products to these kernels and fuses the operators between them."""
 
 
 def covers(node: Node, device: torch.device, tiles: tuple[Tile, ...] = TILES) -> list[Cover]:
-    """The covers that end with a node, wherever a graph allows them.
+    """Return the covers that end with a node, wherever a graph allows them.
 
     Leaves, what depends on weights only, and what is not pure, have the plain cover alone.
     """

@@ -22,7 +22,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.types import TensorType
 
 Formats: TypeAlias = tuple[Format, Format]
-"""How operands of rank 4 are read, and how results of rank 4 are given."""
+"""The memory format in which operands of rank 4 are read, and the one in which results of rank 4 are given."""
 
 DENSE: Formats = (Format.DENSE, Format.DENSE)
 CHANNELS_LAST: Formats = (Format.CHANNELS_LAST, Format.CHANNELS_LAST)
@@ -31,26 +31,26 @@ EITHER = (DENSE, CHANNELS_LAST)
 
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """A tile at a place: a connected set of nodes that one kernel computes."""
+    """An instance of a tile in a graph: a connected set of nodes that one kernel computes."""
 
     name: str
-    """Of the tile."""
+    """The tile's name."""
     nodes: tuple[Node, ...]
-    """What is computed at once, operands first; only the outputs of the last node can be read by others."""
+    """The nodes computed at once, operands first; only the outputs of the last can be read by others."""
     operands: tuple[Value, ...]
-    """What is read at run time."""
+    """The values read at run time."""
     formats: tuple[Formats, ...]
     """The memory formats to choose from."""
     statics: tuple[Value, ...] = ()
-    """What is packed when a module is built, in whatever order the kernel reads it."""
+    """The values that are packed at build time, in the order in which the kernel takes them."""
     packed: TensorType | None = None
-    """The type of the weight among them: all that a latency depends on, however it lay before."""
+    """The type of the packed weight: all of it that a latency depends on, whatever its layout before packing."""
     binder: Callable[[Sequence[Tensor], Packs], Bound] | None = None
     """Packs static operands; None for plain ATen calls."""
     text: str = ""
-    """What the latency depends on besides tile, operands and formats."""
+    """The part of the latency key that depends on the operators."""
     bare: Callable[[], Cover] | None = None
-    """Gives the cover of the product alone, by the same kernel, beside which a latency is measured; None for none."""
+    """Return the cover of the bare product by the same kernel, next to which a latency is measured; None for none."""
 
     @property
     def root(self) -> Node:
@@ -64,11 +64,11 @@ class Cover:
 
     @cached_property
     def formatted_outputs(self) -> tuple[Value, ...]:
-        """The outputs that have one."""
+        """The outputs that have a choice of memory format."""
         return tuple([value for value in self.root.outputs if is_formatted(value)])
 
     def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
-        """The kernel with these static operands packed, as far as others have not packed them.
+        """Return the kernel with these static operands packed, reusing what ``packs`` holds.
 
         Raises:
             InvariantError: the cover stands for plain ATen calls, which pack nothing.
@@ -78,7 +78,7 @@ class Cover:
         return self.binder(statics, packs)
 
     def step(self, formats: Formats) -> Step:
-        """This cover as a step of a plan."""
+        """Return this cover as a step of a plan."""
         return Step(self if self.binder is not None else None, *formats)
 
 
@@ -88,6 +88,6 @@ class Tile:
 
     name: str
     covers: Callable[[Node, torch.device], Iterable[Cover]]
-    """Where the tile fits with a node last, on a device: in any graph that has nothing else read nodes inside."""
+    """Return the covers that end with a node, on a device, given that nothing else reads their inner nodes."""
     is_direct: bool = True
-    """Whether it sums the products that operators are defined by, in whatever order; others may multiply by zeros."""
+    """True if it sums the products that define the operator, in any order; other tiles may multiply by zeros."""

@@ -1,4 +1,4 @@
-"""Calls of covers on operands made up for them, for measuring.
+"""Calls of covers on random operands, for measuring.
 
 Invariant: a timed call computes what the cover's nodes mean, with as little around it as in a built module.
 """
@@ -20,34 +20,34 @@ from taso_py.backend.plan import Format, Packs, laid_out
 from taso_py.backend.sizes import resolving
 from taso_py.ir.node import Node, Value
 from taso_py.ir.size import at_example
-from taso_py.kernels.company import rewriting
+from taso_py.kernels.eviction import operand_writer
 from taso_py.kernels.layout import is_weight, random_operands
-from taso_py.kernels.prepared import Prepared
+from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.kernels.tile import Cover
 
 RING_COPIES = 64
-"""How many copies of small weights are made at most: so many are beyond the caches in any case or no matter."""
+"""The most copies of a weight: as many small ones exceed the caches, or do not matter."""
 HELD = 2
-"""How many results are held, as in a model until they have been read: the next one is written elsewhere."""
+"""The number of results held, as a model holds them until they are read, so that the next is written elsewhere."""
 _Turn: TypeAlias = tuple[Callable[..., Any], Sequence[Tensor]]
 """A function and its arguments."""
 
 
 def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: int) -> Callable[[], Any]:
-    """A call of a cover.
+    """Return a call of a cover, for measuring.
 
-    A model reads each weight once a run, by when the rest of the model has displaced it from the fast caches, whereas
-    activations were written just before. So calls take turns through copies of the weights, and on the CPU operands are
-    written before each, other kernels called, and results held while the next one is computed.
+    A model reads each weight once per run, by when the rest of the model has evicted it from the fast caches, whereas
+    activations were written just before. So calls cycle through copies of the weights, and on the CPU, before each call
+    the operands are written and other kernels called; results are held while the next one is computed.
 
     Args:
-        cover: what computes its nodes.
+        cover: the cover to call.
         reads: the memory format of its operands.
-        device: where.
-        ring_bytes: how many bytes of weights are read before the same are read again; as many as the model has.
+        device: the device to call it on.
+        ring_bytes: bytes of weights to read before the first are read again: as many as the model has.
 
     Returns:
-        What computes the outputs, prepared on the CPU.
+        A function that computes the outputs; on the CPU, one with a preparation.
     """
     operands = random_operands(cover.operands, device, reads)
     is_turned = [is_weight(value) for value in cover.operands]
@@ -59,7 +59,7 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
     overwrites = (reads, reads) in cover.formats
 
     def turn() -> _Turn:
-        """A function and its arguments, with copies of the weights of their own."""
+        """Return a function and its arguments, with their own copies of the weights."""
         pairs = [(tensor, turns) for tensor, turns in zip(operands, is_turned, strict=True) if tensor is not None]
         arguments = [_copy(tensor) if turns else tensor for tensor, turns in pairs]
         return forward or _bound(cover, statics, overwrites), arguments
@@ -70,7 +70,7 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
 
 
 def conversion(value: Value, format_: Format, device: torch.device) -> Callable[[], object]:
-    """The call that lays a value out in a memory format, from the other one."""
+    """Return the call that converts a value to a memory format, from the other one."""
     (tensor,) = random_operands([value], device, format_.other)
     assert tensor is not None, "constants have no memory format"
     forward = _module(lambda call, given: laid_out(call, value, given[0], format_), [tensor])
@@ -78,12 +78,12 @@ def conversion(value: Value, format_: Format, device: torch.device) -> Callable[
 
 
 def _as_in_a_model(ring: Iterator[_Turn], activations: Sequence[Tensor], device: torch.device) -> Callable[[], Any]:
-    """The calls of a ring one by one, on the CPU each as among the other calls of a model."""
+    """Return a function that makes the calls of a ring in turn, on the CPU under the cache conditions of a model."""
     if device.type != "cpu":
         return lambda: _called(next(ring))
     held = deque[Any](maxlen=HELD)
     turn = [next(ring)]
-    write = rewriting(activations)
+    write = operand_writer(activations)
 
     def prepare() -> None:
         turn[0] = next(ring)
@@ -93,7 +93,7 @@ def _as_in_a_model(ring: Iterator[_Turn], activations: Sequence[Tensor], device:
         held.append(_called(turn[0]))
         return held[-1]
 
-    return Prepared(prepare, call)
+    return PreparedCall(prepare, call)
 
 
 def _called(turn: _Turn) -> Any:
@@ -102,13 +102,13 @@ def _called(turn: _Turn) -> Any:
 
 
 def _bound(cover: Cover, statics: Sequence[Tensor], overwrites: bool) -> Callable[..., Any]:
-    """The kernel of a cover with weights of its own, in the form that overwrites what dies there if it has one."""
+    """Return a cover's kernel with its own copy of the weights, in its overwriting form if ``overwrites``."""
     bound = cover.bind(list(map(_copy, statics)), Packs())
     return (bound.overwriting_function if overwrites else None) or bound.function
 
 
 def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) -> Callable[..., Any]:
-    """The plain ATen calls of a node, as a function of those operands that are no constants."""
+    """Return the plain ATen calls of a node as a function of its non-constant operands."""
 
     def written(call: Caller, placeholders: Sequence[Any]) -> Any:
         results = lower(call, node, placeholders, device)
@@ -120,7 +120,7 @@ def _plain(node: Node, operands: Sequence[Tensor | None], device: torch.device) 
 
 
 def _module(write: Callable[[Caller, Sequence[Any]], Any], operands: Sequence[Tensor | None]) -> Callable[..., Any]:
-    """The calls that ``write`` makes, as a built module makes them."""
+    """Return the calls that ``write`` makes as a function, built as in a module."""
     graph = fx.Graph()
     placeholders = [None if tensor is None else graph.placeholder(f"x{i}") for i, tensor in enumerate(operands)]
 
@@ -133,6 +133,6 @@ def _module(write: Callable[[Caller, Sequence[Any]], Any], operands: Sequence[Te
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """The same tensor on a copy of its storage: strides stay, even where elements overlap."""
+    """Return the tensor on a copy of its storage: strides stay, even where elements overlap."""
     storage = tensor.untyped_storage().clone()
     return tensor.new_empty(0).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,6 +1,6 @@
 """The tile of Winograd's convolution on the CPU: 3 by 3 filters with a quarter of the multiplications.
 
-Polynomials can be multiplied by multiplying what they are at some points, and interpolating. A convolution is the
+Polynomials can be multiplied by multiplying their values at some points, and interpolating. A convolution is the
 transpose of such a product, so 4 by 4 of its results are ``A ((G w G') * (B d B')) A'`` for 6 by 6 pixels ``d`` and a
 filter ``w``, summed over channels before ``A`` is applied: 36 multiplications where the definition has 144
 (S. Winograd, *Arithmetic Complexity of Computations*, 1980; for networks A. Lavin and S. Gray,
@@ -10,8 +10,8 @@ https://arxiv.org/abs/1509.09308). The sums over channels are 36 matrix products
 How much rounding costs depends on the points (B. Barabasz and others, https://arxiv.org/abs/1803.10986): by those here
 the error is a quarter of what 0, 1, -1, 2 and -2 give, and about twice that of oneDNN's own convolution.
 
-Invariant: filters are transformed in double precision, once. A pixel that is not finite makes NaN of all results of its
-block, so the tile is left out where zeros must not be multiplied by anything but numbers.
+Invariant: filters are transformed in double precision, once. A pixel that is not finite makes all results of its block
+NaN, so the tile is not used where products with zero must be safe for infinities and NaN.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from taso_py.ops.elementwise import Relu
 Matrix: TypeAlias = NDArray[np.floating[Any]]
 
 POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
-"""Where polynomials are evaluated, besides at infinity."""
+"""The points at which polynomials are evaluated, besides infinity."""
 FILTER = 3
 """Rows and columns of a filter."""
 BLOCK = len(POINTS) + 1
-"""Rows and columns of the pixels that are transformed at once."""
+"""Rows and columns of a block of pixels, which are transformed together."""
 STEP = BLOCK - FILTER + 1
-"""Rows and columns of the results that they give, and how far blocks are apart."""
+"""Rows and columns of the results of a block, and the distance between blocks."""
 LEAST_CHANNELS = 100
-"""The harmonic mean of channels in and out. What is transformed grows with their sum, what is saved with their product;
-with fewer, the tile waits for memory, and in models it was slower as often as faster."""
+"""Least harmonic mean of channels in and out. The work of transforms grows with their sum, the saved work with their
+product; with fewer, the tile is bound by memory, and in models it was slower as often as faster."""
 LEAST_BLOCKS = 32
-"""Transformed filters are four times as large; with fewer blocks, reading them takes longer than multiplying."""
+"""Least number of blocks. Transformed filters are four times as large: with fewer, reading them takes most time."""
 CHUNK_BYTES = 1 << 22
-"""How much is transformed before it is multiplied, so that it is still in the caches."""
+"""Bytes of transformed pixels per product, so that they are still in the caches when they are multiplied."""
 _CPU = torch.device("cpu")
 
 
 def transforms() -> tuple[Matrix, Matrix, Matrix]:
-    """The matrices ``B`` [6, 6] of pixels, ``G`` [6, 3] of filters and ``A`` [4, 6] of results.
+    """Return the matrices ``B`` [6, 6] of pixels, ``G`` [6, 3] of filters and ``A`` [4, 6] of results.
 
     With ``M`` the product of ``x - q`` over all points ``q`` but one, ``p``: ``B`` has the coefficients of ``M`` in its
     row of ``p``, and ``G`` the powers of ``p`` over ``M(p)``; the last rows are those of infinity.
@@ -72,13 +72,13 @@ def transforms() -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _and_at_infinity(powers: Matrix) -> Matrix:
-    """Powers of the points with a row for infinity, where the highest alone counts."""
+    """Return the powers of the points with a row for infinity, where only the highest power counts."""
     return np.vstack([powers, np.eye(powers.shape[1])[-1]])
 
 
 @cache
 def planes() -> tuple[Tensor, Tensor]:
-    """The transforms of whole blocks, [36, 36], and of what they give, [16, 36]."""
+    """Return the transforms of whole blocks of pixels, [36, 36], and of their results, [16, 36]."""
     pixels, _, results = transforms()
     return _single(np.kron(pixels, pixels)), _single(np.kron(results, results))
 
@@ -109,13 +109,13 @@ def _fits(chain: Chain) -> bool:
 
 
 def _grid(chain: Chain) -> tuple[int, int]:
-    """How many rows of blocks there are, and how many blocks each has in all images."""
+    """Return the number of rows of blocks, and the number of blocks per row over all images."""
     images, _, height, width = chain.product.types[0].sizes
     return _steps(height), images * _steps(width)
 
 
 def _steps(length: int) -> int:
-    """How many blocks it takes to give so many results in a row or column."""
+    """Return the number of blocks that cover so many results in a row or column."""
     return math.ceil(length / STEP)
 
 
@@ -133,7 +133,7 @@ def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
 
 
 def _packed(weight: Tensor, blocks: int) -> Tensor:
-    """Filters transformed, and packed for the product with so many blocks."""
+    """Return transformed filters, packed for the product with so many blocks."""
     channels = weight.shape[1]
     filters = torch.from_numpy(transforms()[1])
     transformed = torch.einsum("ip,ocpq,jq->ijoc", filters, weight.double(), filters)
@@ -143,7 +143,7 @@ def _packed(weight: Tensor, blocks: int) -> Tensor:
 
 
 def _transformed(bias: Tensor | None) -> Tensor | None:
-    """What a bias is before ``A`` is applied to it: each element is found in all results of a block."""
+    """Return the bias before ``A`` is applied, so that each element is added to all results of a block."""
     if bias is None:
         return None
     ones = np.linalg.pinv(transforms()[2]).sum(axis=1)
@@ -160,7 +160,7 @@ def _added(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
 
 
 def _added_into(x: Tensor, other: Tensor, is_positive: bool, *rest: Any) -> Tensor:
-    """Adds a convolution to what is there, and gives it back."""
+    """Add a convolution to ``other`` in place; return it."""
     result = other.add_(_convolved(x, *rest))
     return result.relu_() if is_positive else result
 
@@ -168,7 +168,7 @@ def _added_into(x: Tensor, other: Tensor, is_positive: bool, *rest: Any) -> Tens
 def _convolved(
     x: Tensor, packed: Tensor, bias: Tensor | None, outputs: int, padding: tuple[int, int], rows: int
 ) -> Tensor:
-    """A convolution of images [n, c, h, w], channels last but perhaps with gaps; so many rows of blocks at a time."""
+    """Convolve images [n, c, h, w], channels last and perhaps with gaps, ``rows`` rows of blocks at a time."""
     images, _, height, width = x.shape
     top, left = padding
     high, wide = height + 2 * top - FILTER + 1, width + 2 * left - FILTER + 1
@@ -187,7 +187,7 @@ def _convolved(
 
 
 def _blocks(padded: Tensor, first: int, rows: int, across: int) -> Tensor:
-    """The pixels of some rows of blocks, [blocks, 36, channels]; neighbours share a rim."""
+    """Return the pixels of some rows of blocks, [blocks, 36, channels]; neighbouring blocks overlap."""
     images, channels, *_ = padded.shape
     image, channel, row, column = padded.stride()
     shape = (images, rows, across, BLOCK, BLOCK, channels)
@@ -196,7 +196,7 @@ def _blocks(padded: Tensor, first: int, rows: int, across: int) -> Tensor:
 
 
 def _block_results(blocks: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    """What some blocks give, [blocks, 16, outputs]."""
+    """Return the results of some blocks, [blocks, 16, outputs]."""
     pixels, results = planes()
     count = blocks.shape[0]
     # As an image of one column whose channels are those of all 36 places in turn, each a group.
@@ -208,7 +208,7 @@ def _block_results(blocks: Tensor, packed: Tensor, bias: Tensor | None) -> Tenso
 
 @cache
 def winograd_works() -> bool:
-    """Whether the kernel computes a small example right, by one row of blocks at a time."""
+    """Return whether the kernel computes a small example correctly, by one row of blocks at a time."""
     x, weight, bias = (example(shape, torch.float32, _CPU) for shape in ((2, 4, 5, 7), (3, 4, 3, 3), (3,)))
     convolved = partial(_convolved, x, outputs=3, padding=(1, 2), rows=1)
     expected = functional.conv2d(x, weight, bias, padding=(1, 2))

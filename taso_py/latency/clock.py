@@ -26,7 +26,7 @@ import torch
 from taso_py.backend.capture import captured
 from taso_py.collector import collector_paused
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.kernels.prepared import Prepared
+from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.latency.environment import Device, resolve_device
 
 Timer: TypeAlias = Callable[[int], float]
@@ -121,7 +121,7 @@ class CpuClock:
     def bind(self, fn: Callable[[], object]) -> Timer:
         def sample(repeats: int) -> float:
             with collector_paused():
-                if isinstance(fn, Prepared):
+                if isinstance(fn, PreparedCall):
                     return sum(_prepared(fn) for _ in repeat(None, repeats))
                 start = time.perf_counter_ns()
                 for _ in repeat(None, repeats):
@@ -131,7 +131,7 @@ class CpuClock:
         return lambda repeats: _at_depth(self._depths.randrange(DEPTHS), functools.partial(sample, repeats))
 
 
-def _prepared(fn: Prepared) -> float:
+def _prepared(fn: PreparedCall) -> float:
     fn.prepare()
     start = time.perf_counter_ns()
     fn.call()
@@ -236,7 +236,7 @@ def measure(
 
 def repeats_for(clock: Clock, fn: Callable[[], object], timer: Timer, *, deadline: float = math.inf) -> int:
     """How many calls of a function make one sample: one if it is prepared, or else as many as the clock needs."""
-    return 1 if isinstance(fn, Prepared) else calibrate(clock, timer, deadline=deadline)
+    return 1 if isinstance(fn, PreparedCall) else calibrate(clock, timer, deadline=deadline)
 
 
 def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import torch
 
-from taso_py.kernels.prepared import Prepared
+from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.latency.clock import Clock, Latency, Timer, clock_for, measure, repeats_for, summary
 from taso_py.latency.pace import PacedClock, Pacer, Reference, RelativeClock
 from taso_py.latency.usual import Pace
@@ -182,7 +182,7 @@ class Measuring:
         order, calm = random.Random(0), list[bool]()
         for _ in rounds(TURNS, LEAST_TURNS, TURNS_S):
             for what in order.sample(list(calls), len(calls)):
-                if not isinstance(calls[what], Prepared):
+                if not isinstance(calls[what], PreparedCall):
                     timers[what](repeats[what])
                 samples[what].append(timers[what](repeats[what]) / repeats[what])
             calm.append(self.is_calm)

@@ -154,7 +154,7 @@ class Reshape(_Movement):
 
 
 def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice]]:
-    """Return the shortest runs of axes of equal product that a reshape merges and splits, in order, covering all axes."""
+    """Return the shortest runs of axes of equal product that a reshape merges and splits; they cover all axes."""
     found: list[tuple[slice, slice]] = []
     i = j = 0
     while i < len(before) or j < len(after):

@@ -18,7 +18,7 @@ from taso_py.cost import model
 from taso_py.driver import calibrating
 from taso_py.ir.node import Node
 from taso_py.kernels import mkl, onednn
-from taso_py.kernels.check import Trials, WrongKernelError, check
+from taso_py.kernels.check import KernelChecks, WrongKernelError, check
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover
 from taso_py.latency.database import LatencyDatabase
@@ -104,7 +104,7 @@ def test_what_a_library_computes_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
     with torch.no_grad():
         result = cover.bind([weight], Packs()).function(x)
     is_right = torch.allclose(result, nn.functional.conv2d(x, weight, stride=(1, 2)), atol=1e-4)
-    assert Trials(CPU).runs(cover, Format.DENSE) == is_right
+    assert KernelChecks(CPU).runs(cover, Format.DENSE) == is_right
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_each_is_tried_once(
     broken: Callable[..., list[Cover]], packed: list[str], fails: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     fails.add("onednn.linear")
-    trials = Trials(CPU)
+    trials = KernelChecks(CPU)
     for _ in range(2):
         found = [(cover.name, trials.runs(cover, Format.DENSE)) for cover in broken(GRAPH.outputs[0].node, CPU, ())]
         assert found == [("aten", True), ("onednn.linear", False)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from taso_py.kernels.prepared import Prepared
+from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.latency.clock import (
     MAX_SAMPLES,
     MIN_SAMPLES,
@@ -220,13 +220,13 @@ def test_what_prepares_a_call_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> N
         return call
 
     monkeypatch.setattr(time, "perf_counter_ns", lambda: passed[0])
-    call = Prepared(takes(1000), takes(10))
+    call = PreparedCall(takes(1000), takes(10))
     assert CpuClock().bind(call)(2) == pytest.approx(20e-9)
     assert CpuClock().bind(lambda: call())(2) == pytest.approx(2020e-9)
 
 
 def test_a_prepared_call_is_a_sample_by_itself() -> None:
     clock = CpuClock()
-    call = Prepared(lambda: None, lambda: None)
+    call = PreparedCall(lambda: None, lambda: None)
     assert repeats_for(clock, call, clock.bind(call)) == 1
     assert repeats_for(clock, call.call, clock.bind(call.call)) > 1

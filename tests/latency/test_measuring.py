@@ -9,7 +9,7 @@ from itertools import repeat
 import pytest
 import torch
 
-from taso_py.kernels.prepared import Prepared
+from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.latency import measuring
 from taso_py.latency.clock import CpuClock, Latency, Timer
 from taso_py.latency.measuring import Measuring, Probe
@@ -128,7 +128,7 @@ def test_a_gpu_is_probed_by_products_that_it_computes(monkeypatch: pytest.Monkey
 def test_in_turns_a_call_that_is_not_prepared_is_called_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "repeats_for", lambda *_: 1)
     done: list[str] = []
-    prepared = Prepared(lambda: done.append("prepare"), lambda: done.append("prepared"))
+    prepared = PreparedCall(lambda: done.append("prepare"), lambda: done.append("prepared"))
     Measuring(CPU, Told(repeat(True))).in_turns({"prepared": prepared})
     assert done == ["prepare", "prepared"] * measuring.TURNS
     done.clear()

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.plan import Bound, Format, Packs
-from taso_py.kernels import company
-from taso_py.kernels.company import keep_company, rewriting
-from taso_py.kernels.prepared import Prepared
+from taso_py.kernels import eviction
+from taso_py.kernels.eviction import evict_caches, operand_writer
+from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.kernels.table import covers
 from taso_py.kernels.timed import HELD, conversion, timed_call
 from taso_py.ops.table import parse_graph
@@ -28,9 +28,9 @@ GRAPH = parse_graph(
 
 def test_the_first_operand_is_written_last_with_other_kernels_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, index = torch.ones(4), torch.full((4,), 2.0), torch.tensor([3])
-    prepare = rewriting([first, second, index])
+    prepare = operand_writer([first, second, index])
     seen: list[list[float]] = []
-    monkeypatch.setattr(company, "keep_company", lambda: seen.append([float(first[0]), float(second[0])]))
+    monkeypatch.setattr(eviction, "evict_caches", lambda: seen.append([float(first[0]), float(second[0])]))
     first.fill_(7.0)
     second.fill_(7.0)
     prepare()
@@ -43,23 +43,23 @@ def test_the_first_operand_is_written_last_with_other_kernels_before_it(monkeypa
 )
 def test_operands_are_written_however_they_lie(tensor: Tensor) -> None:
     before = tensor.clone()
-    prepare = rewriting([tensor])
+    prepare = operand_writer([tensor])
     torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // 4,), (1,), 0).zero_()
     prepare()
     assert torch.equal(tensor, before)
 
 
-def test_company_gives_the_processor_something_to_do_and_needs_no_arguments() -> None:
-    keep_company()
-    assert company._company(1) is company._company(1)
-    assert company._company(1) is not company._company(2)
+def test_evicting_the_caches_needs_no_arguments() -> None:
+    evict_caches()
+    assert eviction._evictor(1) is eviction._evictor(1)
+    assert eviction._evictor(1) is not eviction._evictor(2)
 
 
 def test_every_call_is_prepared_anew() -> None:
     for output in GRAPH.outputs:
         for cover in covers(output.node, CPU):
             call = timed_call(cover, cover.formats[0][0], CPU, 2**20)
-            assert isinstance(call, Prepared)
+            assert isinstance(call, PreparedCall)
             first, second = ([result.clone() for result in pytree.tree_leaves(call())] for _ in range(2))
             assert all(map(torch.equal, first, second)), "operands that are overwritten are written again"
 
@@ -87,6 +87,6 @@ def test_a_kernel_reads_other_weights_at_each_call() -> None:
 
 def test_elsewhere_than_on_the_cpu_calls_are_plain() -> None:
     plain, *_ = covers(GRAPH.outputs[0].node, META)
-    assert not isinstance(timed_call(plain, Format.DENSE, META, 0), Prepared)
-    assert not isinstance(conversion(GRAPH.inputs[0].value, Format.DENSE, META), Prepared)
-    assert isinstance(conversion(GRAPH.inputs[0].value, Format.DENSE, CPU), Prepared)
+    assert not isinstance(timed_call(plain, Format.DENSE, META, 0), PreparedCall)
+    assert not isinstance(conversion(GRAPH.inputs[0].value, Format.DENSE, META), PreparedCall)
+    assert isinstance(conversion(GRAPH.inputs[0].value, Format.DENSE, CPU), PreparedCall)

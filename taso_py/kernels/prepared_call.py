@@ -1,4 +1,4 @@
-"""Calls before each of which something is done whose time is not theirs.
+"""Calls with a preparation whose time is not measured.
 
 Invariant: what times a call need not know what prepares it.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A call, and what is done before it."""
+class PreparedCall:
+    """A call, and the preparation before it."""
 
     prepare: Callable[[], None]
     call: Callable[[], object]
 
     def __call__(self) -> object:
-        """Prepares and calls."""
+        """Prepare and call."""
         self.prepare()
         return self.call()

@@ -1,8 +1,8 @@
-"""What a model does between two calls of a kernel: calls of other kernels, which displace it from the caches.
+"""Cache eviction between measured calls, as the other kernels of a model cause it.
 
-A kernel that is called again and again finds its code, its operands and the memory of its results in the nearest
-caches, and takes half to nine tenths of the time that it takes in a model. So what is measured on the CPU is called
-once at a time, other kernels before it.
+A kernel that is called repeatedly finds its code, its operands and the memory of its results in the nearest caches,
+and takes half to nine tenths of the time that it takes in a model. So kernels measured on the CPU are called once at a
+time, with other kernels before each call.
 
 Invariant: nothing outside depends on what is computed here.
 """
@@ -21,7 +21,7 @@ from taso_py.kernels.table import covers
 from taso_py.ops.table import parse_graph
 
 NEAR_BYTES = 3 << 19
-"""Of the nearest caches that one thread has for itself, code and data: what a sum moves for each thread."""
+"""Bytes of one thread's private caches, code and data; the evicting sum moves as many for each thread."""
 _CPU = torch.device("cpu")
 _PRODUCTS = """graph(image: f32[1,32,7,7], rows: f32[16,128]) {
   kernel = weight{key="kernel", type=f32[32,32,3,3]} matrix = weight{key="matrix", type=f32[128,128]}
@@ -29,14 +29,14 @@ _PRODUCTS = """graph(image: f32[1,32,7,7], rows: f32[16,128]) {
 }"""
 
 
-def keep_company() -> None:
-    """Calls what displaces other kernels from the caches of the processor: code, data and predictions."""
-    _company(torch.get_num_threads())()
+def evict_caches() -> None:
+    """Call other kernels that evict code, data and branch predictions from the caches of the processor."""
+    _evictor(torch.get_num_threads())()
 
 
 @cache
-def _company(threads: int) -> Callable[[], None]:
-    """Each kernel of a few operators, plain or packed, and a sum of as much as the threads' caches hold."""
+def _evictor(threads: int) -> Callable[[], None]:
+    """Return a function that calls a few kernels, plain and packed, and a sum as large as the threads' caches."""
     graph = parse_graph(_PRODUCTS)
     ones = partial(torch.ones, dtype=torch.float32, device=_CPU)
     image, rows = (ones(*node.types[0].sizes) for node in graph.inputs)
@@ -49,30 +49,30 @@ def _company(threads: int) -> Callable[[], None]:
     left, right, total = ones(3, threads * NEAR_BYTES // torch.float32.itemsize // 3)
     calls.append(partial(torch.add, left, right, out=total))
 
-    def company() -> None:
+    def evict() -> None:
         with torch.no_grad():
             for call in calls:
                 call()
 
-    return company
+    return evict
 
 
-def rewriting(operands: Sequence[Tensor]) -> Callable[[], None]:
-    """What writes the operands of a call as a model does: the first by the last call before it, the others earlier."""
-    writes = [_rewriting(operand) for operand in operands if operand.is_floating_point()]
+def operand_writer(operands: Sequence[Tensor]) -> Callable[[], None]:
+    """Return a function that rewrites a call's operands as a model does: the first just before it, others earlier."""
+    writes = [_storage_writer(operand) for operand in operands if operand.is_floating_point()]
 
     def prepare() -> None:
         for write in writes[1:]:
             write()
-        keep_company()
+        evict_caches()
         for write in writes[:1]:
             write()
 
     return prepare
 
 
-def _rewriting(tensor: Tensor) -> Callable[[], object]:
-    """What writes all of a tensor's storage, however the tensor lies in it, as it is now."""
+def _storage_writer(tensor: Tensor) -> Callable[[], object]:
+    """Return a function that rewrites all of a tensor's storage with its present content."""
     storage = tensor.untyped_storage()
     whole = tensor.new_empty(0).set_(storage, 0, (storage.nbytes() // tensor.itemsize,), (1,))
     content = whole.clone()

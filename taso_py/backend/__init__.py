@@ -1,4 +1,4 @@
-"""From graphs back to PyTorch modules: lowering, folding of weights, and the contract with the original's callers.
+"""Conversion of graphs to PyTorch modules: lowering, constant folding, and the contract with the original's callers.
 
 Invariant: a module built from the graph that was imported computes the same bits as the original.
 """

@@ -1,4 +1,4 @@
-"""The conjugate and the negative bit: tensors that are read as the conjugate, or the negative, of what is in memory.
+"""Conjugate and negative bits: tensors read as the conjugate, or the negative, of their memory.
 
 PyTorch's operators resolve them where they must, so a bit never changes a result; but calls that reinterpret memory
 refuse it, and callers see it. A program's inputs and weights have none: they are resolved where they come in.
@@ -22,37 +22,37 @@ from taso_py.ops.opaque import Opaque
 aten = torch.ops.aten
 
 Bits: TypeAlias = tuple[bool, bool]
-"""Whether a tensor is a conjugate view, and whether it is a negative one."""
+"""True or false for each bit: whether a tensor is a conjugate view, and whether it is a negative view."""
 PLAIN: Bits = (False, False)
 VIEWING = (("aten.conj_physical.default", "aten._conj.default"), ("aten.neg.default", "aten._neg_view.default"))
-"""For each bit, the operators that make of a tensor without it one with the same numbers that has it."""
+"""For each bit, the operator that computes without it, and the one that gives a view with the bit set instead."""
 
 
 def bits_of(tensor: Tensor) -> Bits:
-    """The bits of a tensor, real or fake."""
+    """Return the bits of a tensor, real or fake."""
     return tensor.is_conj(), tensor.is_neg()
 
 
 def resolved(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a copy with the same numbers if it has a bit."""
+    """Return the tensor itself, or a copy with the same numbers and no bits if it has any."""
     if tensor.is_conj() or tensor.is_neg():
         return tensor.resolve_conj().resolve_neg()
     return tensor
 
 
 def memory_of(tensor: Tensor) -> Tensor:
-    """What lies in memory where a tensor is, as a tensor without bits."""
+    """Return the memory of a tensor as a tensor without bits."""
     memory = tensor.conj() if tensor.is_conj() else tensor
     return aten._neg_view.default(memory) if memory.is_neg() else memory
 
 
 def all_resolved(tree: Any) -> Any:
-    """A tree of values, its strided tensors resolved."""
+    """Return a tree of values with its strided tensors resolved."""
     return pytree.tree_map_only(Tensor, lambda leaf: resolved(leaf) if leaf.layout is torch.strided else leaf, tree)
 
 
 def may_have_bits(value: Value) -> bool:
-    """Whether a value of a graph may have a bit, however what comes before it is rewritten."""
+    """Return whether a value of a graph may have a bit, even after the operators before it are rewritten."""
     stack, seen = [value.node], {value.node}
     while stack:
         node = stack.pop()

@@ -1,4 +1,4 @@
-"""Graphs to ``torch.fx.GraphModule``: plain ATen calls, or the kernels of a plan, callable as the original was.
+"""Conversion of graphs to ``torch.fx.GraphModule``: ATen calls or the kernels of a plan, called as the original was.
 
 Invariant: the module computes what the graph says, effects in order, writes to buffers last; called on the example
 inputs it keeps the original's contract. It never writes to the program's own weights.
@@ -36,19 +36,19 @@ from taso_py.ir.operator import Constant, Input, Weight
 aten = torch.ops.aten
 
 PACKED_BYTES = "packed_bytes"
-"""Where a built module says in its ``meta`` how many bytes of weights its kernels have packed."""
+"""The ``meta`` key under which a built module says how many bytes of weights its kernels have packed."""
 COMPUTES = "computes"
-"""The name of the submodule that computes all outputs of a module that is built around it."""
+"""The name of the submodule that computes all outputs, in a module that is built around it."""
 CONDITIONS = "conditions_on_sizes"
-"""The name of the submodule that checks the conditions of a program."""
+"""The name of the submodule that checks a program's conditions on open sizes."""
 
 
 def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
-    """The module that computes a program's graph.
+    """Return the module that computes a program's graph.
 
     Args:
-        program: what to compute.
-        plan: how to compute it; its kernels pack their weights now, and weights that only they read are not kept twice.
+        program: the program.
+        plan: its kernels pack their weights now, and weights that only they read are not stored twice.
 
     Returns:
         A module in evaluation mode that takes the arguments the original took and returns the same tree. It is frozen
@@ -77,11 +77,11 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
     """Return the module that calls another one for a program's outputs, and is itself called as the original was.
 
     Args:
-        program: whose signature, conditions on sizes and contract the result has; its graph has no effects.
+        program: gives the result's signature, conditions on sizes and contract; its graph has no effects.
         computes: called with the graph's inputs in order, returns its outputs in order, in storage of their own.
 
     Raises:
-        InvariantError: the graph has effects, of which the module would know nothing.
+        InvariantError: the graph has effects, which the module would omit.
     """
     if program.graph.effects:
         raise InvariantError("a graph with effects cannot be computed by one call")
@@ -106,7 +106,7 @@ def _called_as(signature: Signature, module: fx.GraphModule, *, has_kernels: boo
 
 
 class _Writer:
-    """Writes the calls of a graph into an fx graph with flat arguments and results."""
+    """Writer of a graph's calls into an fx graph with flat arguments and results."""
 
     def __init__(self, program: Program, plan: Plan, root: nn.Module, places: Mapping[str, str]) -> None:
         self.graph = fx.Graph()
@@ -116,18 +116,18 @@ class _Writer:
         self._root, self._places = root, places
         self.packs = Packs()
         self.packed: dict[Tensor, str] = {}
-        """The places of packed weights, which are not part of the module's state."""
+        """Attribute names of packed weights, which are not part of the module's state."""
         self.has_kernels = False
-        """Whether kernels are called that no compiler can trace."""
+        """True if kernels are called that no compiler can trace."""
         self._values: dict[Value, fx.Node] = {}
         self._gives: dict[Value, Format] = {}
         self._converted: dict[Value, fx.Node] = {}
         self._fixed: dict[fx.Node, Fixed] = {}
         self.size = SizeWriter(self.graph)
-        """Writes what computes a size."""
+        """Writer of the computations of open sizes."""
 
     def write(self, graph: Graph) -> None:
-        """Writes everything; the results are the leaves of the original's."""
+        """Write the whole graph; the results are the leaves of the original's result."""
         self._placeholders(graph)
         writes = [node for node in graph.effects if is_write(node)]
         contents = [node.inputs[1] for node in writes]
@@ -145,20 +145,20 @@ class _Writer:
         self._return([kept[value] for value in graph.outputs])
 
     def forget_gradients(self) -> None:
-        """Lets an exported program take arguments and weights for constants: kernels have no derivatives."""
+        """Make an exported program treat arguments and weights as constants: kernels have no derivatives."""
         self._root.requires_grad_(False)
         for node in self.graph.nodes:
             if node.target is check_tensor:
                 node.args = (*node.args, True)
 
     def write_around(self, graph: Graph) -> None:
-        """Writes one call of the submodule ``COMPUTES``, which gives all outputs."""
+        """Write one call of the submodule ``COMPUTES``, which returns all outputs."""
         self._placeholders(graph)
         results = self.graph.call_module(COMPUTES, tuple(self._values[node.value] for node in graph.inputs))
         self._return([self._call(None, operator.getitem, results, place) for place in range(len(graph.outputs))])
 
     def _return(self, outputs: Sequence[fx.Node]) -> None:
-        """Writes what is returned: the leaves of the original's result, of which some are no tensors."""
+        """Write the return: the leaves of the original's result, some of which are not tensors."""
         leaves = self._program.signature.outputs
         self.graph.output([leaf.value if isinstance(leaf, Fixed) else outputs[leaf] for leaf in leaves])
 
@@ -203,7 +203,7 @@ class _Writer:
             self._gives.update((value, step.gives) for value in node.outputs if is_formatted(value))
 
     def _kernel(self, kernel: Kernel, node: Node, step: Step) -> list[fx.Node]:
-        """The call of a kernel that gives the outputs of a node."""
+        """Write the call of a kernel that computes the outputs of a node."""
         program = self._program
         bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics], self.packs)
         operands = [self._read(value, step.reads) for value in kernel.operands]
@@ -220,7 +220,7 @@ class _Writer:
         return [self._call(node, operator.getitem, result, index) for index in range(len(node.types))]
 
     def _packed(self, argument: object) -> object:
-        """An argument of a kernel as it is written into the graph: tensors become buffers of the module."""
+        """Return a kernel argument for the fx graph: tensors become buffers of the module."""
         if not isinstance(argument, Tensor):
             return argument
         if argument not in self.packed:
@@ -229,7 +229,7 @@ class _Writer:
         return self.graph.get_attr(self.packed[argument])
 
     def _read(self, value: Value, format_: Format) -> fx.Node | None:
-        """What stands for an operand, laid out as its reader wants it; None for a constant."""
+        """Return the fx node of an operand in the memory format that its reader needs; None for a constant."""
         if not is_formatted(value) or self._gives.get(value, Format.DENSE) is format_:
             return self._values.get(value)
         if value not in self._converted:
@@ -247,7 +247,7 @@ class _Writer:
         return written
 
     def _kept(self, value: Value, is_written_to: bool) -> fx.Node:
-        """What to return for a value: a copy if a later write to a buffer might show in it."""
+        """Return the fx node to return for a value: a copy if a later write to a buffer might change it."""
         if isinstance(value.node.op, Constant):
             return materialize(self._caller(value.node), value.node.op, self._program.device)
         if is_written_to and may_show_writes(value):
@@ -255,28 +255,28 @@ class _Writer:
         return cast(fx.Node, self._read(value, Format.DENSE))
 
     def _erase_unread(self, kept: Collection[fx.Node]) -> None:
-        """Erases weights, and what takes a result out of several, where nothing reads them."""
+        """Erase weights and tuple accesses that nothing reads."""
         for node in reversed(self.graph.nodes):
             if (node.target is operator.getitem or node.op == "get_attr") and not node.users and node not in kept:
                 self.graph.erase_node(node)
 
 
 class _CheckedCodeGen(FrozenCodeGen):
-    """Code that checks the structure of its arguments before it flattens them."""
+    """Code generator whose code checks the structure of the arguments before it flattens them."""
 
     def additional_globals(self) -> list[tuple[str, Any]]:
-        """The name of the check in the code."""
+        """Add the checking function to the globals of the code."""
         return [*super().additional_globals(), (check_tree.__name__, check_tree)]
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
-        """The flattening, preceded by the check of what it is given."""
+        """Return the code that flattens the arguments, preceded by the check of their structure."""
         flattening = super().gen_var_bindings(fn_args, free_vars, expanded_def)
         given = flattening.partition("fx_pytree.tree_flatten_spec(")[2]
         return f"\n    {check_tree.__name__}({given}{flattening}"
 
 
 def _codegen(signature: Signature) -> FrozenCodeGen:
-    """What makes the module take and return the original's trees; Python itself checks arguments that have none."""
+    """Return the code generator for the original's trees; Python itself checks arguments that are all leaves."""
     spec = signature.in_spec
     is_flat = all(leaf.is_leaf() for child in spec.children() for leaf in child.children())
     kind = FrozenCodeGen if is_flat else _CheckedCodeGen

@@ -1,4 +1,4 @@
-"""CUDA graphs of calls.
+"""CUDA graph capture of calls.
 
 Invariant: after a capture that failed, the current stream, the memory allocator and the generator of random numbers are
 as if none had begun, as far as PyTorch has calls for that.
@@ -14,18 +14,18 @@ import torch
 
 T = TypeVar("T")
 WARM_UP = 3
-"""Calls on a stream of their own before one is captured, as PyTorch asks for (notes/cuda.html, "CUDA Graphs")."""
+"""The number of calls on a side stream before one is captured, as PyTorch asks for (notes/cuda.html, "CUDA Graphs")."""
 
 
 def captured(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of a call, and what the call returned: a replay computes it anew in the same memory.
+    """Capture a call; return the CUDA graph and the call's result, which every replay computes anew in the same memory.
 
     Args:
-        call: what to capture; whatever it reads has to live as long as the graph, which holds addresses only.
+        call: the call to capture; whatever it reads has to live as long as the graph, which holds addresses only.
         device: the GPU; without an index the current one.
 
     Raises:
-        RuntimeError: the call does what cannot be captured, as PyTorch says; or whatever the call raises.
+        RuntimeError: the call does something that cannot be captured; or whatever the call raises.
     """
     with torch.cuda.device(device):
         side = torch.cuda.Stream()
@@ -43,13 +43,13 @@ def captured(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CU
 
 
 def _recorded(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], T]) -> T:
-    """Records a call; raises what that raises: ending a capture that failed fails too, and says nothing of why.
+    """Record a call; if it fails, raise its own error, since ending the failed capture raises another.
 
-    cuBLAS keeps a workspace for each stream. Graphs may be recorded on the same one, so the workspace would lie in the
-    memory of the first and be used by all, also once that one is gone.
+    cuBLAS keeps a workspace per stream. If several graphs were recorded on one stream, the workspace would be in the
+    memory of the first and be used by all, even after the first is gone.
 
-    The stream is one of the current device: that of PyTorch's own choice is made once, and on another GPU nothing would
-    be recorded.
+    The stream belongs to the current device: PyTorch creates its default capture stream once, and with another GPU
+    current, nothing would be recorded.
     """
     clear: Any = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore[reportPrivateUsage] -- Inductor does so too
     failed: Exception | None = None
@@ -70,10 +70,10 @@ def _recorded(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], T]) -> 
 
 
 def _end_captures(pool: Any) -> None:
-    """Ends what a capture that failed may have left open (PyTorch 2.11).
+    """Undo what a failed capture may have left open (PyTorch 2.11).
 
-    The allocator would go on as if memory were taken from the capture's pool; where it does not, it raises. The
-    generator of random numbers would go on as if the capture did, until another one that succeeds has ended.
+    Otherwise the allocator would go on allocating from the capture's pool (ending that raises if it does not), and the
+    random number generator would act as if the capture continued, until a later one has ended successfully.
     """
     with suppress(RuntimeError):
         end_pool: Any = torch._C._cuda_endAllocateToPool  # pyright: ignore[reportPrivateUsage] -- there is no other

@@ -13,20 +13,20 @@ from torch import Generator, Tensor
 
 
 def uniform(shape: Sequence[int], generator: Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Numbers from 0 to 1."""
+    """Return uniform numbers from 0 to 1."""
     return torch.rand(tuple(shape), generator=generator, dtype=dtype, device=generator.device)
 
 
 def normal(shape: Sequence[int], generator: Generator) -> Tensor:
-    """Normally distributed numbers in double precision."""
+    """Return normally distributed numbers in double precision."""
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64, device=generator.device)
 
 
 def integers(below: int, shape: Sequence[int], generator: Generator) -> Tensor:
-    """Integers from 0."""
+    """Return random integers from 0 to ``below`` - 1."""
     return torch.randint(below, tuple(shape), generator=generator, device=generator.device)
 
 
 def order(count: int, generator: Generator) -> Tensor:
-    """The integers below a number, in any order."""
+    """Return a random permutation of the integers below a number."""
     return torch.randperm(count, generator=generator, device=generator.device)

@@ -1,4 +1,4 @@
-"""The contract with the original's callers: strides, bits and sharing of storage, observed and restored.
+"""The contract with the original's callers: strides, bits and storage sharing of outputs, observed and restored.
 
 Invariant: after repair, outputs have the strides and bits the original's had, share storage only where the original's
 did, and keep no more memory than twice their own and :data:`SLACK_BYTES`, on the example inputs; that of arguments and
@@ -27,11 +27,11 @@ from taso_py.ops.opaque import Opaque
 aten = torch.ops.aten
 
 SLACK_BYTES = 4096
-"""How much memory an output may keep beside twice its own: a copy takes longer than so little is worth."""
+"""Bytes that an output may keep alive beyond twice its own; a copy to free less takes longer than it is worth."""
 
 
 def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Contract:
-    """What the outputs of a run show: strides, bits, and which share storage with what."""
+    """Return the observable properties of a run's outputs: strides, bits, and shared storage."""
     owners: dict[int, list[str]] = {}
     for kind, named in (("input", inputs), ("weight", weights)):
         for name, tensor in named.items():
@@ -45,12 +45,12 @@ def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Ma
 
 
 _generators = threading.RLock()
-"""Held while the random generators of the process are set to a state of ours."""
+"""Lock held while the random generators of the process are set to a state of ours."""
 
 
 @contextmanager
 def random_state_kept() -> Generator[None]:
-    """Restores the state of the random generators, of the accelerators in use too, if the body has drawn from them.
+    """Restore the states of random generators, including those of accelerators in use, if the body has drawn from them.
 
     Other threads draw from the same ones: what draws nothing leaves them alone.
     """
@@ -66,7 +66,7 @@ def random_state_kept() -> Generator[None]:
 
 @contextmanager
 def random_state_seeded(seed: int = 0) -> Generator[None]:
-    """Sets the random generators to a state for the body, and restores theirs."""
+    """Seed the random generators for the body, and restore their states."""
     with _generators:
         before = _random_states()
         try:
@@ -80,41 +80,41 @@ def random_state_seeded(seed: int = 0) -> Generator[None]:
 
 
 def _random_states() -> list[tuple[torch.Generator, Tensor]]:
-    """The random generators that are in use, with the states they are in."""
+    """Return the random generators that are in use, with their states."""
     gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     return [(generator, generator.get_state()) for generator in (torch.default_generator, *gpus)]
 
 
 def _bytes(state: Tensor) -> bytes:
-    """The content of a random state, which no mode of the caller, such as one for fake tensors, takes for a call."""
+    """Return the content of a random state, without an operator call that a mode of the caller might intercept."""
     return string_at(state.data_ptr(), state.nbytes)
 
 
 def may_be_random(effect: Node) -> bool:
-    """Whether an effect may draw random numbers, not only write or check something."""
+    """Return whether an effect may draw random numbers, rather than only write or check something."""
     return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
 
 
 def draws(program: Program) -> bool:
-    """Whether a program may draw random numbers."""
+    """Return whether a program may draw random numbers."""
     return any(map(may_be_random, program.graph.effects))
 
 
 def draws_undone(program: Program) -> AbstractContextManager[None]:
-    """:func:`random_state_kept`, at no cost for a program that draws nothing."""
+    """Return :func:`random_state_kept`, or a null context for a program that draws nothing."""
     return random_state_kept() if draws(program) else nullcontext()
 
 
 def keep_contract(
     module: fx.GraphModule, program: Program, weights: Mapping[str, Tensor], written: Callable[[Dim], Any]
 ) -> None:
-    """Runs a module with flat arguments and results on the example inputs; puts copies in where the contract asks.
+    """Run a module with flat arguments and results on the example inputs; add copies where the contract needs them.
 
     Args:
         module: its output node returns the leaves of the original's result.
         program: gives example inputs and contract.
         weights: the module's own tensors, by key.
-        written: what stands for a size in the module's graph.
+        written: returns a size for the module's graph, a number or a node.
     """
     found = _run(module, program)
     inputs = dict(zip(input_keys(program), program.example_inputs, strict=True))
@@ -151,11 +151,11 @@ def keep_contract(
 
 
 def _wasteful(outputs: Mapping[int, tuple[fx.Node, Tensor]], lent: Collection[int]) -> set[int]:
-    """Which outputs would keep much more memory than their own: views of what else was computed.
+    """Return the outputs that keep much more memory alive than their own: views of larger intermediate results.
 
     Args:
-        outputs: by index, as node and example.
-        lent: storages that are there anyway.
+        outputs: node and example tensor, by index.
+        lent: storages that stay alive anyway.
     """
     sharing: dict[int, list[int]] = {}
     for index, (_, tensor) in outputs.items():
@@ -170,10 +170,10 @@ def _wasteful(outputs: Mapping[int, tuple[fx.Node, Tensor]], lent: Collection[in
 
 
 def restrided(value: Tensor, strides: Sequence[int]) -> Tensor:
-    """A value with the given strides of axes of size one, which place no element, but callers can see them.
+    """Return a value with the given strides on axes of size one, which place no element but are visible to callers.
 
-    The other strides may follow those of the module's arguments, and stay as they are. An exported program would have
-    them as they are now, and be wrong for other arguments; so there the value is as it comes.
+    The other strides may depend on those of the module's arguments, and stay as they are. An exported program would
+    have the present ones fixed, and be wrong for other arguments; so there the value is returned unchanged.
     """
     # Another thread may be the one that exports.
     if torch.compiler.is_exporting() and (torch.compiler.is_dynamo_compiling() or type(value) is not Tensor):
@@ -183,14 +183,14 @@ def restrided(value: Tensor, strides: Sequence[int]) -> Tensor:
 
 
 def _called(graph: fx.Graph, node: fx.Node, bits: Bits, operators: Sequence[Any]) -> fx.Node:
-    """A value after a call for each bit that is set."""
+    """Append a call for each bit that is set; return the resulting node."""
     for is_set, operator in zip(bits, operators, strict=True):
         node = graph.call_function(operator.default, (node,)) if is_set else node
     return node
 
 
 def _places(shape: Sequence[int], strides: Sequence[Dim]) -> list[tuple[int, Dim]]:
-    """What decides where elements lie: sizes and strides of the axes that have more than one element."""
+    """Return sizes and strides of the axes with more than one element, which determine where elements lie."""
     return [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
 
 
@@ -202,9 +202,9 @@ def copied(
     strides: Sequence[Dim],
     written: Callable[[Dim], Any],
 ) -> fx.Node:
-    """A copy of a value, ``tensor`` in the example, with the given strides.
+    """Write a copy of a value, ``tensor`` in the example, with the given strides.
 
-    Axes of stride 0 are expanded from a copy of one slice; where elements share memory otherwise, the copy is dense.
+    Axes of stride 0 are expanded from a copy of one slice; if elements share memory otherwise, the copy is dense.
     """
     compact = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
     if not _is_injective(compact, strides):
@@ -221,7 +221,7 @@ def copied(
 
 
 def _is_injective(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
-    """Whether distinct elements are certainly at distinct places, in the example inputs."""
+    """Return whether distinct elements certainly have distinct addresses, in the example inputs."""
     reach = 0
     sizes, steps = (cast(list[int], list(map(at_example, dims))) for dims in (shape, strides))
     for stride, size in sorted(zip(steps, sizes, strict=True)):
@@ -232,12 +232,12 @@ def _is_injective(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
 
 
 def input_keys(program: Program) -> list[str]:
-    """The keys of the graph's inputs, in the order of the example inputs."""
+    """Return the keys of the graph's inputs, in the order of the example inputs."""
     return [node.op.key for node in program.graph.inputs if isinstance(node.op, Input)]
 
 
 def _run(module: fx.GraphModule, program: Program) -> list[Tensor]:
-    """The graph's outputs on the example inputs; buffers and random state as they were."""
+    """Return the graph's outputs on the example inputs; buffers and random state are restored."""
     tensors = dict(zip(input_keys(program), program.example_inputs, strict=True))
     leaves = [leaf.value if isinstance(leaf, Fixed) else tensors[leaf] for leaf in program.signature.inputs]
     saved = {name: buffer.clone() for name, buffer in module.named_buffers() if _is_written(module, name)}
@@ -249,7 +249,7 @@ def _run(module: fx.GraphModule, program: Program) -> list[Tensor]:
 
 
 def _is_written(module: fx.GraphModule, name: str) -> bool:
-    """Whether the module writes to a buffer."""
+    """Return whether the module writes to a buffer."""
     return any(
         node.op == "get_attr" and node.target == name and any(user.target is aten.copy_.default for user in node.users)
         for node in module.graph.nodes

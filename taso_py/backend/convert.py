@@ -1,4 +1,4 @@
-"""Programs on another device, or in another floating-point type.
+"""Programs converted to another device, or to another floating-point type.
 
 Invariant: the structure of the graph stays; provenance and lowering variants follow the nodes to their new digests.
 """
@@ -26,18 +26,18 @@ from taso_py.ops.table import parse_graph
 
 
 def to_device(program: Program, device: torch.device) -> Program:
-    """The program on another device: weights, example inputs and what the graph makes itself."""
+    """Return the program on another device: weights, example inputs and tensors that the graph creates."""
     moved = _mapped(program, _rebuilding(device), lambda tensor: tensor.to(device))
     return replace(moved, device=device)
 
 
 def graph_on(graph: Graph, device: torch.device) -> Graph:
-    """A graph as it would be on a device, which need not be here: what it makes itself, it makes there."""
+    """Return a graph on another device, which need not exist here: tensors it creates are created there."""
     return graph.map(_rebuilding(device))
 
 
 def _rebuilding(device: torch.device) -> Callable[[Node, tuple[Value, ...]], Node]:
-    """What makes a node again for a device, on inputs that are there."""
+    """Return a function that rebuilds a node for a device, on inputs that are there."""
 
     def moved(value: AttributeValue) -> AttributeValue:
         if isinstance(value, str) and value.startswith("device:"):
@@ -60,13 +60,13 @@ _GRAPH = "graph:"
 
 
 def _mapped_inside(value: str, rebuild: Callable[[Node, tuple[Value, ...]], Node]) -> str:
-    """A graph that an operator takes, as its attribute, with its nodes rebuilt."""
+    """Return the attribute of a graph that an operator takes, with the graph's nodes rebuilt."""
     kind, _, text = value.partition("\n")
     return f"{kind}\n{print_graph(parse_graph(text).map(rebuild))}"
 
 
 def retype(program: Program, dtype: DType = DType.F64) -> Program:
-    """The program with every floating-point type in it replaced: of weights, inputs, casts, constants and arguments.
+    """Return the program with every floating-point type replaced: of weights, inputs, casts, constants and arguments.
 
     In double precision this is the reference that results are compared with; calling ``.double()`` on a module is not,
     since that leaves casts to float32 inside.
@@ -94,7 +94,7 @@ def retype(program: Program, dtype: DType = DType.F64) -> Program:
 
 
 def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
-    """An attribute with its floating-point and complex types replaced."""
+    """Return an attribute with its floating-point and complex types replaced."""
     match value:
         case DType():
             if value.is_complex:
@@ -109,11 +109,11 @@ def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:
 
 
 _BITS = frozenset({"aten.view.dtype"})
-"""Operators for which the type of an operand is more than its precision."""
+"""Operators for which an operand's type is more than its precision."""
 
 
 def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | None, dtype: DType) -> Node:
-    """An opaque node in the type, which its schema may need told."""
+    """Rebuild an opaque node in the type, setting its ``dtype`` argument where the schema needs it."""
     if new.target in _BITS:
         raise TensorError(f"{new.target} reads the bits of numbers, so the model cannot be computed in {dtype}")
     overload = overload_named(new.target)
@@ -137,7 +137,7 @@ def _opaque(old: Opaque, new: Opaque, inputs: tuple[Value, ...], token: int | No
 
 
 def _with_dtype(op: Opaque, position: int, dtype: DType) -> Opaque:
-    """An operator with its argument ``dtype``, which may be given by position or by name, set."""
+    """Return an operator with its argument ``dtype`` set, which may be positional or a keyword."""
     if position < len(op.arguments):
         return replace(op, arguments=(*op.arguments[:position], dtype, *op.arguments[position + 1 :]))
     given = dict(cast(Sequence[tuple[str, AttributeValue]], op.keywords))
@@ -147,7 +147,7 @@ def _with_dtype(op: Opaque, position: int, dtype: DType) -> Opaque:
 def _mapped(
     program: Program, rebuild: Callable[[Node, tuple[Value, ...]], Node], convert: Callable[[Tensor], Tensor]
 ) -> Program:
-    """The program with its nodes rebuilt and its tensors converted; tied tensors stay tied."""
+    """Return the program with its nodes rebuilt and its tensors converted; tied tensors stay tied."""
     variants: dict[str, int] = {}
     provenance: dict[str, Origin] = {}
 

@@ -1,10 +1,10 @@
-"""Calls through the quickest door: PyTorch's Python functions instead of its overload objects.
+"""Direct calls of PyTorch's Python functions in place of overload objects, which are slower to call.
 
 ``torch.relu(x)`` and ``torch.ops.aten.relu.default(x)`` run the same kernel, but the arguments of the former are parsed
-by code made for that function, which takes half the time; in small models that is a tenth of the whole. Slices that
-tile a value are taken from it by one call. Only what runs as it is written is treated so: compilers trace overloads.
+by code generated for that function, which takes half the time; in small models that saves a tenth of the whole. Slices
+that tile a value are replaced by one split. Only modules that run as written are changed: compilers trace overloads.
 
-Invariant: the kernels that run, their operands and their order are the same; views of one value may be made earlier.
+Invariant: the kernels that run, their operands and their order stay; views of one value may be made earlier.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taso_py.ir.types import TensorType
 
 aten = torch.ops.aten
 nn: Any = torch._C._nn  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-"""Where :mod:`torch.nn.functional` takes its functions from; some of them it has only behind more arguments."""
+"""The namespace of the functions of :mod:`torch.nn.functional`; it wraps some of them in further argument handling."""
 
 _ELEMENTWISE = ("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt")
 _SAME_NAME = (
@@ -54,17 +54,17 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     aten.contiguous.default: Tensor.contiguous,
     aten.to.dtype: Tensor.to,
 }
-"""The Python functions that take the arguments that these overloads take here, and call them."""
+"""For an overload, the Python function that takes the same arguments and calls it."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A call that takes elements next to each other, from and to places that are known and exist."""
+    """A slice with step 1 whose bounds are known and within the axis."""
 
     node: fx.Node
     value: fx.Node
     axis: int
-    """From 0 on."""
+    """Counted from the front, from 0."""
     start: int
     stop: int
 
@@ -74,7 +74,7 @@ class _Part:
 
 
 def call_directly(graph: fx.Graph) -> None:
-    """Makes the calls of a graph through Python functions where there is one, and joins slices that tile a value."""
+    """Replace calls of a graph by calls of Python functions where there is one, and join slices that tile a value."""
     for parts in _tilings(graph):
         _join(graph, parts)
     for node in graph.nodes:
@@ -102,7 +102,7 @@ def _part(node: fx.Node) -> _Part | None:
 
 
 def _tilings(graph: fx.Graph) -> list[Sequence[_Part]]:
-    """The slices of each value that together are all of it, each element once, in the order of their places."""
+    """Return the groups of slices that tile a value, each element once, ordered by start."""
     found: dict[tuple[fx.Node, int], list[_Part]] = {}
     for node in graph.nodes:
         part = _part(node)
@@ -120,7 +120,7 @@ def _is_tiling(parts: Sequence[_Part]) -> bool:
 
 
 def _join(graph: fx.Graph, parts: Sequence[_Part]) -> None:
-    """Takes parts by one call, where the first of them was taken."""
+    """Replace the slices of a group by one split, placed at the first of them."""
     members = {part.node for part in parts}
     first = next(node for node in graph.nodes if node in members)
     # The operand may be a part itself, which was joined with others before.

@@ -1,4 +1,4 @@
-"""Folding: what depends on weights and constants only is computed once.
+"""Constant folding: values that depend on weights and constants only are computed once.
 
 Invariant: the folded graph computes the same function; arithmetic was carried out in double precision and rounded once
 (casts and opaque operators as the graph has them), data movement is exact, and the bytes of all weights together,
@@ -31,22 +31,21 @@ from taso_py.ops.opaque import Opaque
 _AS_DECLARED = (Opaque, Cast)
 
 UNLIMITED = math.inf
-"""The growth of a graph that was searched: a search keeps to a limit of its own, and priced what it found as folded."""
+"""Growth limit for a searched graph: the search keeps to a limit of its own, and has priced its result as folded."""
 FREE_BYTES = 1 << 20
-"""Growth that no limit forbids, or models with few weights could not even fold their masks and positions."""
+"""Bytes of growth that are always allowed, so that models with few weights can fold their masks and positions."""
 
 
 def fold(program: Program, growth_limit: float = 1.25) -> Program:
-    """The program with the largest static subgraphs of its graph replaced by weights of their own.
+    """Return the program with the largest static subgraphs of its graph replaced by weights of their own.
 
     Args:
-        program: its graph may be a rewritten one; the weights that it has now are the measure of growth.
-        growth_limit: how many times those bytes the result may have; :data:`FREE_BYTES` more are always allowed. Where
-            all foldings together would be more, the largest results are not folded, and their operands are tried
-            instead.
+        program: its graph may be a rewritten one; growth is measured against the weights that it has now.
+        growth_limit: the largest allowed ratio of bytes after and before; :data:`FREE_BYTES` more are always allowed.
+            If all foldings together exceed it, the largest results are not folded, but their operands if possible.
 
     Returns:
-        A program with the weights that its graph names, views of the given ones where folding only moves data.
+        A program with the weights that its graph names; they are views of the given ones if folding only moves data.
     """
     graph, weights = _fold_numbers(program.graph), program.weights
     stored = stored_bytes(weights.values())
@@ -70,7 +69,7 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
 
 
 def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:
-    """The weights of a graph, those under the keys given in place of others where all bits are the same."""
+    """Return the weights of a graph; a folded weight that is bitwise equal to another shares its tensor."""
     nodes = [node.op for node in graph.nodes if isinstance(node.op, Weight) and not node.op.mutable]
     nodes = [op for op in nodes if not tensors[op.key].is_meta and not isinstance(tensors[op.key], FakeTensor)]
     candidates, result = set(keys), dict(tensors)
@@ -92,12 +91,12 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _resolved(tensor: Tensor) -> Tensor:
-    """The tensor with its own numbers: a conjugate, and the imaginary part of one, may be others' with a bit set."""
+    """Return the tensor without conjugate and negative bits, which some views set."""
     return tensor.resolve_conj().resolve_neg()
 
 
 def _likeness(tensor: Tensor) -> object:
-    """The same for equal tensors; comparing each with each would take long where a model has many of one shape."""
+    """Return a key that is equal for equal tensors, so that only tensors with the same key need be compared."""
     total = int(_bytes(tensor).sum(dtype=torch.int64))
     return tensor.device, tensor.dtype, tensor.shape, tensor.stride(), total
 
@@ -110,7 +109,7 @@ _EXACT: Mapping[type[Operator], Callable[[Any, Any], Any]] = {
 
 
 def _fold_numbers(graph: Graph) -> Graph:
-    """Arithmetic between constants as constants."""
+    """Return the graph with arithmetic between constants carried out."""
 
     def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
         numbers = [value.node.op.value for value in inputs if isinstance(value.node.op, Constant)]
@@ -123,7 +122,7 @@ def _fold_numbers(graph: Graph) -> Graph:
 
 
 def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
-    """The static values that something else reads, leaves not counted; behind refused values, their operands."""
+    """Return the static values that non-static nodes or outputs read, except leaves; a refused one's operands instead."""
     stack = [value for node in graph.nodes if not node.is_static for value in node.inputs]
     stack += graph.outputs
     found: dict[Value, None] = {}
@@ -139,7 +138,7 @@ def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
 
 
 def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Computes a static value, in double precision where it takes arithmetic; intermediate results go when read."""
+    """Compute a static value, arithmetic in double precision; intermediate results are freed after their last use."""
     held: dict[Value, Tensor] = {}
     nodes = topological([value.node])
     last = {operand: node for node in nodes for operand in node.inputs}
@@ -157,7 +156,7 @@ def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) 
 
 
 def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The operands in the precision that a node is computed in; None for constants."""
+    """Return the operands in the precision in which a node is computed; None for constants."""
     if isinstance(node.op, _AS_DECLARED):
         dtypes = [TORCH_DTYPES[value.type.dtype] for value in node.inputs]
         return [tensor if tensor is None else tensor.to(dtype) for tensor, dtype in zip(held, dtypes, strict=True)]

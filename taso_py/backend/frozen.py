@@ -1,13 +1,13 @@
-"""Frozen results: no gradients flow through them, and asking for one is an error, never a wrong number.
+"""Frozen modules: they compute no gradients, and asking for one is an error, never a wrong number.
 
-Weights are folded, kernels of libraries have no derivatives, and results are written over operands that are dead; so
-whatever is built runs with gradients off, in every grad mode. If an argument requires gradients, so does what is
-returned, and a backward pass that reaches it raises :class:`GradientError`. Frozen state cannot be pickled either.
+Weights are folded, kernels of libraries have no derivatives, and results overwrite dead operands; so a built module
+runs with gradients off, in every grad mode. If an argument requires gradients, so do the results, and a backward pass
+that reaches them raises :class:`GradientError`. Frozen state cannot be pickled either.
 
-Kernels cannot be compiled a second time, so a module that calls any runs as it is behind ``torch.compile``.
+Kernels cannot be compiled a second time, so a module that calls any runs uncompiled behind ``torch.compile``.
 
-Invariant: values are those of a call under ``torch.no_grad()``; without an argument that requires gradients, what is
-returned requires none.
+Invariant: values are those of a call under ``torch.no_grad()``; without an argument that requires gradients, the
+results require none.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from taso_py.ir.errors import TasoError
 
 
 class FrozenError(TasoError):
-    """Something that a frozen result does not do."""
+    """An operation that a frozen module does not support."""
 
 
 class GradientError(FrozenError):
-    """A gradient that is asked of a frozen result."""
+    """A gradient is asked of a frozen module."""
 
 
 NO_GRADIENTS = (
@@ -58,14 +58,14 @@ def _called(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 uncompiled: Any = torch.compiler.disable(_called, reason=COMPILED_ALREADY)
-"""Calls a function with its arguments as it is, whatever compiles the caller: Inductor asserts that packed weights are
-constants, which they are under freezing only (PyTorch 2.13)."""
+"""Calls a function uncompiled, whatever compiles the caller: Inductor asserts that packed weights are constants, which
+is only true under freezing (PyTorch 2.13)."""
 
 
 def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what a function returns with gradients off, such that a backward pass to the arguments raises.
 
-    An exported program has no form for that error: in it, the result is a constant.
+    An exported program cannot represent that error: in it, the result is a constant.
 
     Raises:
         GradientError: an argument has a tangent of forward-mode differentiation.
@@ -100,7 +100,7 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def _refusing(result: Any, arguments: list[Tensor]) -> Any:
-    """Return a result whose tensors require gradients and raise in a backward pass; an argument in it stays itself."""
+    """Return a result whose tensors require gradients and raise in a backward pass, except arguments among them."""
     given = {id(argument) for argument in arguments}
     leaves, structure = pytree.tree_flatten(result)
     marked = {
@@ -116,11 +116,11 @@ def _refusing(result: Any, arguments: list[Tensor]) -> Any:
 
 
 _UNTRACED: Any = torch.compiler.disable(_refusing)
-"""Compilers would trace the derivative, and stop where it raises."""
+""":func:`_refusing`, hidden from compilers, which would trace its derivative and stop where it raises."""
 
 
 class _Refusal(torch.autograd.Function):
-    """The identity of the first ``count`` tensors, depending on the others, with a derivative that raises."""
+    """Identity of the first ``count`` tensors that depends on the others and has a derivative that raises."""
 
     generate_vmap_rule = True
 
@@ -145,10 +145,10 @@ class _Refusal(torch.autograd.Function):
 
 
 class FrozenModule(fx.GraphModule):
-    """A graph module that can be copied, but not pickled: its code names functions that only this process has."""
+    """A graph module that can be copied but not pickled, since its code names functions of this process."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """What casts and moves go through; those that change nothing are let through."""
+        """Apply casts and moves; refuse them unless they change nothing."""
         for tensor in (*self.parameters(), *self.buffers()):
             empty = tensor.detach().new_empty(0)
             found = fn(empty)
@@ -157,14 +157,14 @@ class FrozenModule(fx.GraphModule):
         return super()._apply(fn, recurse)
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``torch.jit.trace`` calls in place of ``forward``; it has no form for packed weights."""
+        """Refuse ``torch.jit.trace``, which calls this in place of ``forward`` and cannot represent packed weights."""
         if self.has_kernels:
             raise FrozenError(NO_TRACE)
         return super()._slow_forward(*args, **kwargs)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether it calls kernels, which hold weights that are packed for this machine."""
+        """True if it calls kernels, which hold weights that are packed for this machine."""
         codegen = self.graph._codegen  # pyright: ignore[reportPrivateUsage]
         return isinstance(codegen, FrozenCodeGen) and codegen.has_kernels
 
@@ -172,28 +172,28 @@ class FrozenModule(fx.GraphModule):
         raise FrozenError(NO_PICKLE)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> fx.GraphModule:
-        """A module with tensors of its own, but for those that kernels have packed, which nobody writes to."""
+        """Return a copy with its own tensors, except those that kernels have packed, which are never written to."""
         # Trees of arguments do not change, and copying them warns (PyTorch 2.13).
         specs = [vars(self)[name] for name in ("_in_spec", "_out_spec") if name in vars(self)]
         memo.update((id(spec), spec) for spec in specs)
         return super().__deepcopy__(memo)
 
     def __copy__(self) -> FrozenModule:
-        """A module with the tensors of this one."""
+        """Return a module that shares this module's tensors."""
         copied = FrozenModule(self, self.graph, type(self).__name__)
         copied.meta = self.meta
         return copied
 
 
 class FrozenRunner:
-    """What a module was compiled or captured to, called like the module."""
+    """The compiled or captured form of a module, called like the module."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
-        """Wraps a function that computes what the module does."""
+        """Wrap a function that computes the same as the module."""
         self._run = run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it with gradients off."""
+        """Call the function with gradients off."""
         if torch.compiler.is_dynamo_compiling():  # to the compiler that traces it
             return uncompiled(self, *args, **kwargs)
         if torch.is_grad_enabled():
@@ -204,40 +204,40 @@ class FrozenRunner:
         raise FrozenError(NO_PICKLE)
 
     def __copy__(self) -> Self:
-        """The runner itself, since it cannot be changed."""
+        """Return the runner itself, since it cannot be changed."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The runner itself; copies of one that writes to buffers have those in common."""
+        """Return the runner itself; copies of one that writes to buffers share them."""
         return self
 
 
 class FrozenCodeGen(_PyTreeCodeGen):
-    """Code that turns gradients off before it does anything else."""
+    """Code generator whose code turns gradients off before anything else."""
 
     has_kernels = False
-    """Whether it calls kernels, which are not compiled again."""
+    """True if kernels are called, which are not compiled again."""
     is_flat = False
-    """Whether every argument is a leaf, so that there are no trees to take apart, which takes 4 microseconds."""
+    """True if every argument is a leaf, so that no trees need be flattened, which takes 4 microseconds."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The code generator itself, which nothing changes; a copy of its trees of arguments would warn."""
+        """Return the code generator itself, which nothing changes; copying its trees of arguments would warn."""
         return self
 
     def additional_globals(self) -> list[tuple[str, Any]]:
-        """The functions that the first lines of the code call."""
+        """Add the functions that the first lines of the code call to its globals."""
         own = [(without_gradients.__name__, without_gradients), ("uncompiled", uncompiled)]
         return [*super().additional_globals(), *own]
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
-        """The flattening of the arguments into the graph's own names."""
+        """Return the code that flattens the arguments into the graph's own names."""
         if not self.is_flat:
             return super().gen_var_bindings(fn_args, free_vars, expanded_def)
         names = [variable.split(":")[0].split("#")[0] for variable in free_vars]
         return f"{self._format_annotations(free_vars, expanded_def)}\n    {', '.join(names)}, = {', '.join(fn_args)},"
 
     def generate_output(self, output_args: Any, **given: Any) -> str:
-        """The return of the results as a tree: as they are where it is a leaf, or a tuple of leaves."""
+        """Return the code that returns the results as a tree; a leaf or a tuple of leaves is returned directly."""
         spec, written = self.pytree_info.out_spec, given.get("repr_fn") or repr
         if spec is not None and spec.is_leaf():
             return f"return {written(output_args[0])}"
@@ -246,7 +246,7 @@ class FrozenCodeGen(_PyTreeCodeGen):
         return super().generate_output(output_args, **given)
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False) -> str:
-        """The head of the function and the flattening of its arguments, the change of grad mode between them."""
+        """Return the head of the function: its signature, the change of grad mode, the flattening of arguments."""
         names = list(self.pytree_info.orig_args)
         whole = super().gen_fn_def(free_vars, maybe_return_annotation, expanded_def=expanded_def)
         head = CodeGen.gen_fn_def(self, list(names), maybe_return_annotation, expanded_def=expanded_def)

@@ -1,7 +1,7 @@
-"""Checks that a built module makes of its arguments; calls of these functions are in its graph.
+"""Argument checks of built modules; calls of these functions are in their graphs.
 
-Invariant: sizes are written into a graph, so with others broadcasting could make something of it without an error;
-after these checks it cannot.
+Invariant: a graph is built for its sizes, and with other sizes broadcasting might compute something else without an
+error; these checks prevent that.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from taso_py.ir.errors import TasoError
 
 
 class ArgumentError(TasoError):
-    """An argument other than the module was built for."""
+    """An argument does not match the one the module was built for."""
 
 
 def check_tensor(
     value: object, name: str, shape: Sequence[int | None], dtype: torch.dtype, is_constant: bool = False
 ) -> Tensor:
-    """The argument, resolved; raises unless it is a tensor of that shape and type.
+    """Return the argument, resolved; raise unless it is a tensor of that shape and type.
 
     Args:
         value: the argument.
-        name: what messages call it.
-        shape: its sizes; None is one that is open.
-        dtype: its element type.
-        is_constant: whether an exported program gives it no gradients. There is no form there for the error of a
-            backward pass, and kernels would let that pass and give none.
+        name: its name in messages.
+        shape: its required sizes; None for an open one.
+        dtype: its required element type.
+        is_constant: true if an exported program gives it no gradients. An exported program cannot raise the error of a
+            backward pass, and kernels would silently give no gradients.
     """
     if not isinstance(value, Tensor):
         raise ArgumentError(f"this module was built for a tensor as {name}, not {type(value).__name__}")
@@ -52,7 +52,7 @@ def check_tensor(
 
 
 def check_tree(tree: object, spec: TreeSpec) -> None:
-    """Raises unless arguments have the structure that the module was built for; flattening would cut them to it."""
+    """Raise unless arguments have the structure that the module was built for; flattening would drop the excess."""
     if spec.is_leaf():
         return
     if spec.type is dict:
@@ -77,20 +77,20 @@ def _listed(keys: Iterable[object]) -> str:
 
 
 def check_range(size: int, name: str, least: int, most: int | None) -> None:
-    """Raises unless an open size is in the range that the module was exported for."""
+    """Raise unless an open size is in the range that the module was exported for."""
     if size < least or (most is not None and size > most):
         limit = f"{least} or more" if most is None else f"{least} to {most}"
         raise ArgumentError(f"dimension {name} may be {limit} in this module, not {size}")
 
 
 def check_equal(size: int, wanted: int, name: str, formula: str) -> None:
-    """Raises unless a dimension is what other dimensions say that it must be."""
+    """Raise unless a dimension equals the size that other dimensions imply."""
     if size != wanted:
         raise ArgumentError(f"dimension {name} must be {wanted} ({formula}) beside the other arguments, not {size}")
 
 
 def check_fixed(value: object, expected: Literal) -> None:
-    """Raises unless the argument is the value that the module was built for."""
+    """Raise unless the argument is the value that the module was built for."""
     is_same = type(value) is type(expected) and (value == expected or (value != value and expected != expected))
     if not is_same:
         raise ArgumentError(

@@ -1,6 +1,6 @@
-"""The lowering of every operator of the table to plain ATen calls.
+"""Lowering of every operator of the table to plain ATen calls.
 
-One row an operator. A lowering makes its calls through a :data:`Caller`, so that the same table writes fx nodes,
+One row per operator. A lowering makes its calls through a :data:`Caller`, so that the same table writes fx nodes,
 computes tensors (folding) and propagates fake tensors (import).
 
 Invariant: the calls of a lowering are pure, and those of an operator that the frontend imported from a single ATen call
@@ -59,23 +59,22 @@ from taso_py.ops.table import parse_graph
 aten = torch.ops.aten
 
 Caller: TypeAlias = Callable[..., Any]
-"""Called as ``call(overload, *arguments, **keywords)``; returns what stands for the result.
-
-Sizes among the arguments may be open, which the caller turns into what it computes with."""
+"""Called as ``call(overload, *arguments, **keywords)``; returns the result, a node or a tensor. Sizes among the
+arguments may be open; the caller resolves them."""
 
 Lowering: TypeAlias = Callable[[Caller, Any, Node, Sequence[Any]], Any]
-"""From the caller, the operator, its node and its operands to the result, a tuple where the operator has several."""
+"""Maps the caller, the operator, its node and its operands to the result, a tuple if the operator has several."""
 
 
 def lower(call: Caller, node: Node, operands: Sequence[Any], device: torch.device, variant: int = 0) -> tuple[Any, ...]:
-    """What stands for the outputs of a node that is no leaf.
+    """Make the calls that compute a node which is not a leaf; return its outputs.
 
     Args:
         call: makes the calls.
         node: the node.
-        operands: what stands for its inputs; anything where the input is a constant, which is looked up.
-        device: where constants are made.
-        variant: which of the :func:`variants`; they compute the same elements, but the layout of the result may differ.
+        operands: its inputs, as nodes or tensors; ignored for constants, which are looked up.
+        device: the device on which constants are made.
+        variant: one of the :func:`variants`; they compute the same elements, but the result's layout may differ.
 
     Raises:
         InvariantError: the operator has no lowering.
@@ -92,7 +91,7 @@ def lower(call: Caller, node: Node, operands: Sequence[Any], device: torch.devic
 
 
 def variants(node: Node) -> range:
-    """The variants that a node can be lowered in."""
+    """Return the indices of the lowerings that a node has."""
     if isinstance(node.op, Reshape):
         return range(len(_ways_to_drop(node)) + 1)
     # Where operands differ in layout, the first decides that of the result.
@@ -100,12 +99,12 @@ def variants(node: Node) -> range:
 
 
 def materialize(call: Caller, constant: Constant, device: torch.device) -> Any:
-    """A constant as a tensor of rank 0."""
+    """Return a constant as a tensor of rank 0."""
     return call(aten.scalar_tensor.default, constant.value, dtype=TORCH_DTYPES[constant.dtype], device=device)
 
 
 def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: torch.device) -> list[Any]:
-    """The operands with constants as Python numbers where the calls take them, else as tensors of rank 0."""
+    """Return the operands, with constants as Python numbers where the calls take them, else as tensors of rank 0."""
     ops = [value.node.op for value in node.inputs]
     takes_number = isinstance(node.op, _SCALAR_OPERANDS) and not all(isinstance(op, Constant) for op in ops)
     return [
@@ -118,7 +117,7 @@ _SCALAR_OPERANDS = (Add, Mul, Sub, Div)
 
 
 def sizes(type_: TensorType) -> list[Any]:
-    """The shape as a list, which is what fx takes."""
+    """Return the shape as a list, as fx needs it."""
     return list(type_.shape)
 
 
@@ -269,7 +268,7 @@ def _reshape(call: Caller, op: Reshape, node: Node, operands: Sequence[Any], var
 
 
 def _ways_to_drop(node: Node) -> list[tuple[int, ...]]:
-    """The sets of axes of size 1 that a reshape may be said to drop, if that is all it does; the likeliest first."""
+    """Return the sets of axes of size 1 that a reshape may drop, if it does nothing else; the likeliest first."""
     before, after = node.inputs[0].type.shape, node.types[0].shape
     count = len(before) - len(after)
     ones = [axis for axis, size in enumerate(before) if size == 1]
@@ -322,7 +321,7 @@ def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> An
 
 @lru_cache(maxsize=256)
 def nested(text: str) -> fx.GraphModule:
-    """The module of a graph that an operator takes; the first line says in what it returns its results."""
+    """Return the module of a graph that an operator takes; the first line says how it returns its results."""
     kind, _, written = text.partition("\n")
     graph, module = parse_graph(written), fx.Graph()
     root, values = fx.GraphModule({}, module), dict[Value, fx.Node]()
@@ -342,7 +341,7 @@ def nested(text: str) -> fx.GraphModule:
 
 
 def attached(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
-    """Arguments of a call in a graph, modules among them as attributes of its root."""
+    """Return the arguments of a call in a graph, with modules among them registered as attributes of the root."""
 
     def attach(argument: Any) -> Any:
         if not isinstance(argument, nn.Module):

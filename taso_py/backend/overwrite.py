@@ -1,9 +1,9 @@
-"""Results in the place of operands that nobody reads any more.
+"""Reuse of dead operands' storage for results.
 
-Much of what a call on large tensors takes is new memory: getting it, and moving it into the caches. Where the storage
-of an operand of an elementwise call dies with the call, the result is written there, and so is that of a kernel where
-what it adds dies. The opposite is for finding mistakes: :func:`poison` destroys every storage as soon as it is dead, so
-that a read after that shows.
+Much of the time of a call on large tensors goes into new memory: allocating it, and moving it into the caches. If the
+storage of an elementwise call's operand is dead after the call, the result is written there; so is the result of a
+kernel whose summand dies. For finding mistakes, :func:`poison` does the opposite: it destroys every storage as soon as
+it is dead, so that a later read shows.
 
 Invariant: only storage that was allocated within the graph is written to, after its last read.
 """
@@ -25,16 +25,16 @@ from taso_py.ir.types import TensorType
 aten = torch.ops.aten
 
 TYPE = "type"
-"""Where fx nodes say, in ``meta``, of which of the graph's types their result is."""
+"""The fx ``meta`` key of the type of a node's result."""
 OVERWRITING = "overwriting"
-"""Where calls of kernels say which function writes the result to the last operand instead, if one does."""
+"""The fx ``meta`` key of a kernel's function that writes the result to the last operand, if there is one."""
 _SAME_CONTENT = (aten.reshape.default, aten.contiguous.default)
-"""Calls whose result is all of the operand, without gaps or overlaps, whether it is a view or a copy."""
+"""Calls whose result has exactly the elements of the operand, without gaps or overlaps, as a view or a copy."""
 _COMMUTE = (aten.add.Tensor, aten.mul.Tensor)
 
 
 def overwrite_dead(graph: fx.Graph) -> None:
-    """Makes calls write to an operand that dies there: elementwise ones, and those of kernels that can."""
+    """Make calls write to an operand that dies there: elementwise calls, and those of kernels that can."""
     storages = Storages(graph)
     for node in graph.nodes:
         form = _form(node)
@@ -48,7 +48,7 @@ def overwrite_dead(graph: fx.Graph) -> None:
 
 
 def poison(module: fx.GraphModule) -> fx.GraphModule:
-    """Makes a module destroy what it allocated as soon as that is dead, which must not change what it returns."""
+    """Make a module destroy everything it allocated as soon as it is dead, which must not change its results."""
     storages = Storages(module.graph)
     nodes = list(module.graph.nodes)
     for storage in storages.all():
@@ -69,13 +69,13 @@ class _Form(NamedTuple):
 
     function: Callable[..., Any]
     place: int
-    """Where it takes the operand that it writes to."""
+    """The position of the operand that it writes to."""
     sources: Sequence[int]
-    """Where the call itself takes an operand that can be put there."""
+    """The positions of the original call's operands that can take that place."""
 
 
 def _form(node: fx.Node) -> _Form | None:
-    """The form of an elementwise call writes to its first operand, that of a kernel to its last."""
+    """Return the overwriting form of a call: an elementwise call overwrites its first operand, a kernel its last."""
     if KERNEL in node.meta:
         last, function = len(node.args) - 1, node.meta.get(OVERWRITING)
         return None if function is None else _Form(function, last, [last])
@@ -92,7 +92,7 @@ def _form(node: fx.Node) -> _Form | None:
 
 
 def _dying(node: fx.Node, form: _Form, storages: Storages) -> int | None:
-    """Where a call takes an operand that the form may write to, if there is one."""
+    """Return the position of an operand that the form may overwrite, or None."""
     for source in form.sources:
         operand = node.args[source]
         if isinstance(operand, fx.Node) and _may_take(node, operand, storages):

@@ -1,4 +1,4 @@
-"""Plans: which kernel computes what, and in which memory format values lie.
+"""Plans: which kernel computes which nodes, and the memory formats of values.
 
 A kernel covers a connected set of nodes and computes the outputs of the last of them. A plan names a kernel for some
 of a graph's nodes; the others are lowered to plain ATen calls, one by one.
@@ -21,22 +21,22 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.size import Dim, least
 
 IMAGE_RANK = 4
-"""Values of this rank have a choice of memory format."""
+"""The rank of values that have a choice of memory format."""
 
 
 class Format(enum.Enum):
-    """How values of rank 4 lie in memory. All others lie as plain ATen calls leave them."""
+    """The memory format of values of rank 4. All others are laid out as plain ATen calls leave them."""
 
     DENSE = "dense"
-    """As plain ATen calls leave them: in row-major order, unless they are views."""
+    """The layout that plain ATen calls give: row-major order, unless the value is a view."""
     CHANNELS_LAST = "channels_last"
-    """In the order (batch, row, column, channel)."""
+    """The order (batch, row, column, channel)."""
 
     __hash__ = object.__hash__  # an enumeration's own is slow Python, of the name
 
     @property
     def other(self) -> Format:
-        """The other one."""
+        """The other memory format."""
         return Format.DENSE if self is Format.CHANNELS_LAST else Format.CHANNELS_LAST
 
 
@@ -44,22 +44,22 @@ MEMORY_FORMATS = {Format.DENSE: torch.contiguous_format, Format.CHANNELS_LAST: t
 
 
 class Packs:
-    """Weights as kernels want them laid out, each once for all kernels of a module that want it alike.
+    """The packed weights of a module, each stored once for all kernels that need the same packing.
 
-    A recurrent model reads a weight at every step: were it packed for each, it would take as many times the memory, and
-    would have to be read from there every time, where the one is found in a cache.
+    A recurrent model reads a weight at every step: packed separately for each, it would take as many times the memory,
+    and would be read from there every time, whereas one copy stays in a cache.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Tensor, int]] = {}
 
     def packed(self, weight: Hashable, pack: Callable[[], Tensor], nbytes: int | None = None) -> Tensor:
-        """A packed weight.
+        """Return a packed weight.
 
         Args:
-            weight: which it is, and how it is packed.
-            pack: packs it, if it is not.
-            nbytes: what it is counted for, where the packed tensor does not tell.
+            weight: identifies the weight and its packing.
+            pack: packs it, if that has not been done.
+            nbytes: its size, if the packed tensor does not know it.
         """
         if weight not in self._known:
             tensor = pack()
@@ -68,32 +68,32 @@ class Packs:
 
     @property
     def nbytes(self) -> int:
-        """What the packed weights take, but for what a library adds to fill up its blocks."""
+        """Bytes of the packed weights, without the padding that a library adds to fill its blocks."""
         return sum(nbytes for _, nbytes in self._known.values())
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A kernel with its weights packed: what is called on the run-time operands, and then on the rest.
+    """A kernel with its weights packed: ``target`` is called on the run-time operands followed by ``rest``.
 
-    It gives a tensor, or a tuple of them where the last node has several outputs, in storage of its own.
+    It returns a tensor, or a tuple of them if the last node has several outputs, in storage of its own.
     """
 
     name: str
-    """What generated code calls it."""
+    """The function's name in generated code."""
     target: Callable[..., Any]
     rest: tuple[Any, ...] = ()
     overwriting: Callable[..., Any] | None = None
-    """The same, with the result written to the last of the run-time operands, if that lies as the result does."""
+    """Variant of ``target`` that writes the result to the last run-time operand, if that has the result's layout."""
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What computes it from the run-time operands: a plain function, called in less time than an object."""
+        """The plain Python function of the run-time operands, which is quicker to call than an object."""
         return _plain_function(self.name, self.target, self.rest)
 
     @property
     def overwriting_function(self) -> Callable[..., Any] | None:
-        """The same for the form that overwrites an operand."""
+        """The plain Python function of the variant that overwrites an operand, if there is one."""
         return self.overwriting and _plain_function(f"{self.name}_", self.overwriting, self.rest)
 
 
@@ -110,67 +110,67 @@ class Kernel(Protocol):
 
     @property
     def name(self) -> str:
-        """The tile that it is an instance of."""
+        """The name of the tile that it is an instance of."""
         ...
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What it covers, the node whose outputs it computes last."""
+        """The nodes it covers; it computes the outputs of the last."""
         ...
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """What it reads at run time, in the order of the bound function's arguments."""
+        """The values it reads at run time, in the order of the bound function's arguments."""
         ...
 
     @property
     def statics(self) -> tuple[Value, ...]:
-        """What it packs when a module is built."""
+        """The values it packs at build time."""
         ...
 
     def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
-        """The kernel with these static operands packed, as far as others have not packed them."""
+        """Return the kernel with these static operands packed, reusing what ``packs`` holds."""
         ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """How a node, or several at once, are computed."""
+    """How one node, or the nodes that one kernel covers, are computed."""
 
     kernel: Kernel | None
-    """None for plain ATen calls."""
+    """The kernel; None for plain ATen calls."""
     reads: Format = Format.DENSE
-    """How operands of rank 4 that are computed at run time must lie."""
+    """The memory format in which operands of rank 4 that are computed at run time are read."""
     gives: Format = Format.DENSE
-    """How results of rank 4 lie."""
+    """The memory format of results of rank 4."""
 
 
 PLAIN = Step(None)
-"""A plain ATen call on values as plain ATen calls leave them."""
+"""A plain ATen call on values in the layout that plain ATen calls give."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a graph, by the node whose outputs each computes; nodes without one are computed plainly."""
+    """The steps of a graph, by the node whose outputs each computes; nodes without one become plain ATen calls."""
 
     steps: Mapping[Node, Step] = field(default_factory=dict[Node, Step])
     overwrites: bool = False
-    """Whether elementwise calls may write their result to operands that nobody reads any more."""
+    """True if elementwise calls may write their result to operands that are dead."""
     direct: bool = False
-    """Whether calls go through PyTorch's Python functions, quicker than the overloads that compilers trace."""
+    """True if calls go through PyTorch's Python functions, which are faster than the overloads that compilers trace."""
     traced: bool = False
-    """Whether kernels are written as calls of operators, packed weights beside them, which a compiler can trace."""
+    """True if kernels are written as operator calls with packed weights as buffers, which a compiler can trace."""
 
     def eager(self) -> Plan:
-        """The same for modules that run as they are written, traced by no compiler."""
+        """Return the plan for modules that run as they are written, traced by no compiler."""
         return replace(self, overwrites=True, direct=True, traced=False)
 
     def compiled(self) -> Plan:
-        """The same for modules that a compiler traces."""
+        """Return the plan for modules that a compiler traces."""
         return replace(self, overwrites=False, direct=False, traced=True)
 
     def step(self, node: Node) -> Step:
-        """How a node that some step ends with is computed."""
+        """Return the step that ends with a node."""
         return self.steps.get(node, PLAIN)
 
 
@@ -179,26 +179,26 @@ NO_PLAN = Plan()
 
 
 def is_formatted(value: Value) -> bool:
-    """Whether a value has a choice of memory format."""
+    """Return whether a value has a choice of memory format."""
     node, output = value  # Asked so often that a search takes 3% longer by way of properties.
     return not node.is_static and len(node.types[output].shape) == IMAGE_RANK
 
 
 def laid_out(call: Caller, value: Value, tensor: Any, format_: Format) -> Any:
-    """A value laid out in a memory format.
+    """Convert a value to a memory format.
 
-    Where channels, or rows and columns, are one, a channels-last result counts as in row-major order and is not copied,
-    but its strides are not those that plain calls leave; PyTorch 2.13 crashes on some of them (``conv2d`` with dilation
-    on the CPU). So they are said explicitly.
+    Where channels, or rows and columns, are one, PyTorch takes a channels-last result for row-major and does not copy
+    it, but its strides are not those that plain calls leave; PyTorch 2.13 crashes on some of them (``conv2d`` with
+    dilation on the CPU). So the strides are set explicitly.
 
     Args:
         call: makes the calls.
-        value: of rank 4.
-        tensor: what stands for it, in the other format.
-        format_: the format wanted.
+        value: a value of rank 4.
+        tensor: the node or tensor that holds it, in the other format.
+        format_: the target format.
 
     Returns:
-        What stands for it in that format.
+        The node or tensor that holds it in the target format.
     """
     result = call(torch.ops.aten.contiguous.default, tensor, memory_format=MEMORY_FORMATS[format_])
     _, channels, rows, columns = value.type.dims

@@ -22,7 +22,7 @@ Literal: TypeAlias = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Fixed:
-    """A place in the inputs or outputs that holds no tensor: a value that the import fixed."""
+    """A leaf of the inputs or outputs that is not a tensor: a value that was fixed at import."""
 
     value: Literal
 
@@ -38,36 +38,36 @@ class Signature:
     argument_names: tuple[str, ...]
     """Names for the arguments at the top of the tree: positional ones in order, then keywords."""
     inputs: tuple[str | Fixed, ...]
-    """For each leaf of the arguments, the key of the graph input or the value it was imported with."""
+    """For each leaf of the arguments, the key of the graph input, or the value it was imported with."""
     outputs: tuple[int | Fixed, ...]
-    """For each leaf of the result, the number of the graph output or a value."""
+    """For each leaf of the result, the index of the graph output, or a value."""
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What callers can observe of the outputs beside their values, as the original had it on the example inputs."""
+    """Observable properties of the outputs besides their values, as the original had them on the example inputs."""
 
     strides: tuple[tuple[Dim, ...], ...]
-    """Per graph output."""
+    """Strides of each graph output."""
     shared: frozenset[tuple[str, str]]
-    """Which share storage: pairs of an output's label (``output 0``) and another output's, an input's or a weight's."""
+    """Storage sharing: pairs of an output's label (``output 0``) and that of another output, an input or a weight."""
     bits: tuple[tuple[bool, bool], ...]
-    """Per graph output, whether it is a conjugate view, and whether a negative one."""
+    """For each graph output, whether it is a conjugate view, and whether it is a negative view."""
 
 
 @dataclass(frozen=True, order=True)
 class Origin:
-    """Where in the user's model a node comes from."""
+    """The place in the user's model that a node comes from."""
 
     line: str
-    """``file.py:12: y = self.conv(x)``, or what else is known of the place."""
+    """``file.py:12: y = self.conv(x)``, or whatever else is known of the place."""
     module: str = ""
     """The path of the module whose ``forward`` it is in, e.g. ``encoder.layer.0``; empty for the model itself."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A model, imported."""
+    """An imported model."""
 
     graph: Graph
     weights: Mapping[str, Tensor]
@@ -75,24 +75,24 @@ class Program:
     except for the buffers that the model writes to, which are copies."""
     parameters: Mapping[str, bool]
     """The keys of the weights that are parameters, and whether they require gradients: ``matmul`` and ``linear`` choose
-    their algorithm by that even where none are computed. The other weights are buffers and constants."""
+    their algorithm by that even if none are computed. The other weights are buffers and constants."""
     signature: Signature
     contract: Contract
     example_inputs: tuple[Tensor, ...]
     """One tensor per graph input. Open sizes in the types of the inputs are those of these tensors."""
     device: torch.device
-    """Where constants are made."""
+    """The device on which constants are made."""
     variants: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Node digest -> the variant of its lowering that has the original's layout, where it is not the first."""
+    """Node digest -> the variant of its lowering with the original's layout, if it is not the first."""
     provenance: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
-    """Node digest -> what it was imported from."""
+    """Node digest -> the place in the model that it was imported from."""
 
     conditions: nn.Module | None = None
-    """Called with the leaves of the arguments, raises where open sizes are not as the export assumed: a model may go
-    other ways at other sizes, and the graph is of one."""
+    """Called with the leaves of the arguments, raises if open sizes violate the assumptions of the export: a model may
+    take other branches at other sizes, and the graph holds only one."""
 
     @property
     def open(self) -> tuple[Open, ...]:
-        """The sizes that callers choose, in the order in which the inputs show them."""
+        """The open sizes, in the order in which the inputs show them."""
         dims = [dim for node in self.graph.inputs for dim in node.types[0].shape if isinstance(dim, Poly)]
         return tuple(dict.fromkeys(size for dim in dims for size in sorted(dim.open, key=str)))

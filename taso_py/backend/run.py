@@ -1,4 +1,4 @@
-"""Running a graph at once, without building a module of it.
+"""Immediate execution of graphs, without building a module.
 
 Invariant: the calls are those of the lowering, so that a graph computes here what it computes in a module.
 """
@@ -23,7 +23,7 @@ _NO_WEIGHTS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tensor] = _NO_WEIGHTS) -> list[Tensor]:
-    """The outputs of a graph.
+    """Return the outputs of a graph.
 
     Args:
         graph: any graph.
@@ -45,9 +45,9 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tens
 
 
 def run_call(overload: Any, *arguments: Any, **keywords: Any) -> Any:
-    """The caller that runs what a lowering calls."""
+    """Run an operator call of a lowering; a :data:`~taso_py.backend.lowering.Caller`."""
     return overload(*arguments, **keywords)
 
 
 call_now = resolving(run_call, at_example)
-"""The caller that runs what a lowering calls with open sizes as in the example inputs."""
+"""Caller that runs operator calls at once, with open sizes set to their values in the example inputs."""

@@ -1,4 +1,4 @@
-"""What PyTorch's registered operators say of themselves, typed; the one place that touches torch's protected names.
+"""Typed access to the schemas and tags of PyTorch's operators; the one place that uses torch's protected names.
 
 Invariant: nothing here calls an operator.
 """
@@ -15,66 +15,66 @@ from torch._ops import HigherOrderOperator, OpOverload
 _TRUSTED_NAMESPACES = ("aten", "prims")
 
 OVERLOAD = "overload"
-"""Where fx nodes that call a Python function say, in ``meta``, which overload it calls."""
+"""The fx ``meta`` key of the overload that a called Python function stands for."""
 
 
 def target_of(node: fx.Node) -> Any:
-    """What an fx node calls: the overload, also where it is called through a Python function."""
+    """Return the overload that an fx node calls, even if it calls it through a Python function."""
     return node.meta.get(OVERLOAD, node.target)
 
 
 Operation: TypeAlias = OpOverload | HigherOrderOperator
-"""What an opaque node calls; a higher-order operator has no schema, so that nothing is known of it."""
+"""The target of an opaque node; a higher-order operator has no schema, so nothing is known of it."""
 
 
 def overload_named(name: str) -> Operation:
-    """The overload of a full name, as ``aten.add.Tensor``, or a higher-order operator, as ``higher_order.cond``."""
+    """Return the overload of a name like ``aten.add.Tensor``, or the operator of one like ``higher_order.cond``."""
     namespace, operator, *overload = name.split(".")
     found = getattr(getattr(torch.ops, namespace), operator)
     return getattr(found, overload[0]) if overload else found
 
 
 def defaults(overload: Operation) -> dict[str, Any]:
-    """The arguments' names, in order, with their default values; None where there is none."""
+    """Return the argument names, in order, with their default values; None where there is none."""
     if not isinstance(overload, OpOverload):
         return {}
     return {argument.name: argument.default_value for argument in _schema(overload).arguments}
 
 
 def bind(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, defaults included."""
+    """Return the arguments of a call by name, defaults included."""
     known = defaults(overload)
     return {**known, **dict(zip(known, args, strict=False)), **kwargs}
 
 
 def is_mutable(overload: OpOverload) -> bool:
-    """Whether a call writes to its arguments."""
+    """Return whether a call writes to its arguments."""
     return bool(_schema(overload).is_mutable)
 
 
 def written_arguments(overload: OpOverload) -> list[str]:
-    """The names of the arguments that a call writes to."""
+    """Return the names of the arguments that a call writes to."""
     arguments = _schema(overload).arguments
     return [argument.name for argument in arguments if argument.alias_info is not None and argument.alias_info.is_write]
 
 
 def is_trusted(overload: Operation) -> TypeGuard[OpOverload]:
-    """Whether the operator is one of PyTorch's own, whose schema and tags say truly what it does."""
+    """Return whether the operator is one of PyTorch's own, whose schema and tags are reliable."""
     return isinstance(overload, OpOverload) and overload.namespace in _TRUSTED_NAMESPACES
 
 
 def may_draw(overload: Operation) -> bool:
-    """Whether a call may draw random numbers; unknown operators may."""
+    """Return whether a call may draw random numbers; unknown operators may."""
     return not is_trusted(overload) or torch.Tag.nondeterministic_seeded in overload.tags
 
 
 def result_count(overload: OpOverload) -> int:
-    """How many results the schema has; a list counts as one."""
+    """Return the number of results in the schema; a list counts as one."""
     return len(_schema(overload).returns)
 
 
 def returns_one_tensor(overload: Operation) -> bool:
-    """Whether a call returns a tensor, not a tuple or list of them."""
+    """Return whether a call returns a tensor, not a tuple or list of them."""
     if not isinstance(overload, OpOverload):
         return False
     returns = _schema(overload).returns
@@ -82,24 +82,24 @@ def returns_one_tensor(overload: Operation) -> bool:
 
 
 def returns_nothing(overload: Operation) -> bool:
-    """Whether a call returns None."""
+    """Return whether a call returns None."""
     return isinstance(overload, OpOverload) and not result_count(overload)
 
 
 def may_alias(overload: Operation) -> bool:
-    """Whether a result may share storage with an argument; unknown operators may."""
+    """Return whether a result may share storage with an argument; unknown operators may."""
     return not is_trusted(overload) or any(result.alias_info is not None for result in _schema(overload).returns)
 
 
 def in_place_form(overload: OpOverload) -> OpOverload | None:
-    """The overload that writes the result of another one to its first argument, if there is one."""
+    """Return the overload that writes the result of another one to its first argument, or None."""
     packet = getattr(torch.ops.aten, f"{overload.overloadpacket.__name__}_", None)
     form = getattr(packet, overload._overloadname, None)  # pyright: ignore[reportPrivateUsage]
     return form if isinstance(form, OpOverload) and list(defaults(form)) == list(defaults(overload)) else None
 
 
 def storage_of(tensor: Tensor) -> int:
-    """What tells storages apart while they are alive; works on fake and meta tensors too."""
+    """Return an identifier of a tensor's storage, unique while it is alive; works on fake and meta tensors too."""
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
@@ -108,5 +108,5 @@ def _schema(overload: OpOverload) -> Any:
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """The bytes of all storages behind some tensors, each counted once."""
+    """Return the bytes of all storages behind some tensors, each counted once."""
     return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())

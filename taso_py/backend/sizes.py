@@ -1,4 +1,4 @@
-"""Open sizes at run time: where a call's arguments show them, and what is computed from them.
+"""Open sizes at run time: the arguments' dimensions that determine them, and computations with them.
 
 Invariant: a built module computes every open size from its arguments once, before anything else, and refuses arguments
 whose sizes do not agree with each other or are out of range.
@@ -26,18 +26,18 @@ _sym_size = torch.ops.aten.sym_size.int
 
 @dataclass(frozen=True)
 class Place:
-    """Where an open size shows: the dimension of an input is ``factor * size + rest``."""
+    """A dimension of an input that determines an open size: it is ``factor * size + rest``."""
 
     size: Open
     input: Node
     axis: int
     factor: int
     rest: Dim
-    """Of open sizes that show earlier."""
+    """Depends only on open sizes that are determined earlier."""
 
 
 def places(graph: Graph) -> tuple[Place, ...]:
-    """The place of each open size of a graph's inputs, in an order in which they can be computed."""
+    """Return the dimension that determines each open size of a graph's inputs, in an order of computation."""
     found: dict[Open, Place] = {}
     for node in graph.inputs:
         for axis, dim in enumerate(node.types[0].shape):
@@ -51,7 +51,7 @@ def places(graph: Graph) -> tuple[Place, ...]:
 
 
 def _with_sizes(argument: Any, number: Callable[[Poly], Any]) -> Any:
-    """An argument of a call with what stands for them in the place of sizes that are no numbers."""
+    """Return an argument of a call with symbolic sizes replaced by ``number``."""
     if isinstance(argument, Poly):
         return number(argument)
     if isinstance(argument, list | tuple):
@@ -60,7 +60,7 @@ def _with_sizes(argument: Any, number: Callable[[Poly], Any]) -> Any:
 
 
 def resolving(call: Caller, number: Callable[[Poly], Any]) -> Caller:
-    """A caller like ``call`` that takes sizes which are no numbers as ``number`` says."""
+    """Return a caller like ``call`` that replaces symbolic sizes in arguments by ``number``."""
 
     def resolved(overload: Any, *arguments: Any, **keywords: Any) -> Any:
         given = [_with_sizes(argument, number) for argument in arguments]
@@ -70,14 +70,14 @@ def resolving(call: Caller, number: Callable[[Poly], Any]) -> Caller:
 
 
 class SizeWriter:
-    """Writes the calls that compute sizes into an fx graph, each once."""
+    """Writer of calls that compute sizes into an fx graph, each once."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self._written: dict[Dim, Any] = {}
 
     def declare(self, graph: Graph, placeholders: Mapping[Node, fx.Node]) -> None:
-        """Writes the open sizes of a graph's inputs, and the checks that the inputs agree on them."""
+        """Write the open sizes of a graph's inputs, and the checks that the inputs agree on them."""
         for place in places(graph):
             shown = self._graph.call_function(_sym_size, (placeholders[place.input], place.axis))
             value = self._call(operator.sub, shown, self(place.rest)) if place.rest != 0 else shown
@@ -93,7 +93,7 @@ class SizeWriter:
                     self._graph.call_function(check_equal, (shown, self(dim), f"{node.op.key}.{axis}", str(dim)))
 
     def __call__(self, size: Dim) -> Any:
-        """What stands for a size: a number, or the node that computes it."""
+        """Return a number, or the fx node that computes the size."""
         if isinstance(size, int):
             return size
         if size not in self._written:

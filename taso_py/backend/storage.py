@@ -1,7 +1,7 @@
-"""Which results of an fx graph share storage, and until when each storage is read.
+"""Storage analysis of an fx graph: which results share storage, and the last read of each storage.
 
 Schemas of PyTorch's operators say which results are views of which operands; only results of operators known to
-allocate are certainly in storage of their own. A class of nodes that may share storage is *private* if all of it was
+allocate certainly have storage of their own. A class of nodes that may share storage is *private* if all of it was
 allocated within the graph.
 
 Invariant: two nodes that share storage at run time are in one class; what is unknown may be a view of any operand.
@@ -27,16 +27,16 @@ _ALLOCATING = frozenset(
         *("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "scaled_dot_product_attention"),
     }
 )
-"""ATen operators beside the elementwise ones whose result is always new, whatever the operands."""
+"""Non-elementwise ATen operators whose result is always new, whatever the operands."""
 
 _MAY_RETURN_OPERAND = frozenset({"conj_physical"})
 """Elementwise operators that may return their operand itself, although their schemas do not say so."""
 
 KERNEL = "kernel"
-"""Where fx nodes say, in ``meta``, that they call a kernel of a plan."""
+"""The fx ``meta`` key of the name of the kernel that a node calls."""
 
 OVERWRITES = "overwrites"
-"""Where fx nodes say which of their arguments their result is written to, if one is."""
+"""The fx ``meta`` key of the position of the argument that a node's result is written to."""
 
 
 @dataclass(eq=False)
@@ -44,14 +44,14 @@ class Storage:
     """A class of nodes that may share storage."""
 
     is_private: bool
-    """Whether all of it was allocated within the graph."""
+    """True if all of it was allocated within the graph."""
     nodes: list[fx.Node]
     last_read: float
-    """The place in the graph of the last node that reads a node of the class."""
+    """The position in the graph of the last node that reads a node of the class."""
 
 
 class Storages:
-    """The classes of a graph."""
+    """The storage classes of a graph."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.place = {node: place for place, node in enumerate(graph.nodes)}
@@ -66,15 +66,15 @@ class Storages:
                 self.join(node, operand)
 
     def of(self, node: fx.Node) -> Storage:
-        """The class of a node."""
+        """Return the class of a node."""
         return self._of[node]
 
     def all(self) -> list[Storage]:
-        """All classes."""
+        """Return all classes."""
         return list(dict.fromkeys(self._of.values()))
 
     def join(self, one: fx.Node, other: fx.Node) -> None:
-        """Makes one class of two nodes' classes."""
+        """Merge the classes of two nodes."""
         first, second = self._of[one], self._of[other]
         if first is not second:
             first.nodes += second.nodes
@@ -84,7 +84,7 @@ class Storages:
 
 
 def allocates(node: fx.Node) -> bool:
-    """Whether a call's result is certainly in storage of its own."""
+    """Return whether a call's result certainly has storage of its own."""
     if node.op != "call_function" or OVERWRITES in node.meta:
         return False
     if KERNEL in node.meta:
@@ -97,12 +97,12 @@ def allocates(node: fx.Node) -> bool:
 
 
 def _may_share(node: fx.Node) -> Sequence[fx.Node]:
-    """The operands whose storage the result of a call may be in."""
+    """Return the operands whose storage the result of a call may share."""
     overwritten = node.args[node.meta[OVERWRITES]] if OVERWRITES in node.meta else None
     return [overwritten] if isinstance(overwritten, fx.Node) else node.all_input_nodes
 
 
 def _is_known(node: fx.Node) -> bool:
-    """Whether a call returns nothing but its operands' storage or new storage."""
+    """Return whether a call returns only its operands' storage or new storage."""
     target = target_of(node)
     return target is operator.getitem or (isinstance(target, OpOverload) and is_trusted(target))

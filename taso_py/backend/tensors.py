@@ -1,4 +1,4 @@
-"""Between PyTorch's values and the graph's: element types, tensor types, and the arguments of opaque operators.
+"""Conversions between PyTorch's values and the graph's: element types, tensor types, arguments of opaque operators.
 
 Invariant: ``decode(encode(argument))`` is the argument as PyTorch takes it (tuples come back as lists), and an encoded
 argument is plain data that the grammar can write.
@@ -38,27 +38,27 @@ TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     DType.F8E4M3: torch.float8_e4m3fn,
     DType.F8E5M2: torch.float8_e5m2,
 }
-"""The element type of PyTorch for each of ours."""
+"""PyTorch's element type for each of ours."""
 
 _IR_DTYPES = {dtype: ours for ours, dtype in TORCH_DTYPES.items()}
 
 _QUANTIZED = (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 NO_TENSOR = TensorType(DType.BOOL, (0,))
-"""Stands in an opaque operator's types for a result that is no tensor; nothing reads it."""
+"""Placeholder type of an opaque operator's result that is not a tensor; nothing reads it."""
 
 
 class TensorError(TasoError):
-    """A tensor or argument that the graph has no form for; the message names it."""
+    """A tensor or argument that a graph cannot represent; the message names it."""
 
 
 def tensors_in(*trees: Any) -> list[Tensor]:
-    """The tensors among the leaves of nested arguments or results, in order."""
+    """Return the tensors among the leaves of nested arguments or results, in order."""
     return [leaf for leaf in pytree.tree_leaves(trees) if isinstance(leaf, Tensor)]
 
 
 def ir_dtype(dtype: torch.dtype) -> DType:
-    """Our element type for PyTorch's.
+    """Return our element type for PyTorch's.
 
     Raises:
         TensorError: the graph has no such type.
@@ -72,7 +72,7 @@ def ir_dtype(dtype: torch.dtype) -> DType:
 
 
 def unsupported(value: Any) -> str | None:
-    """What a tensor is that the graph has no form for, and what to do about it; None for all other values."""
+    """Return a description of a tensor that graphs cannot represent, with advice; None for all other values."""
     if not isinstance(value, Tensor):
         return None
     if value.is_nested:
@@ -88,14 +88,14 @@ def unsupported(value: Any) -> str | None:
 
 
 def tensor_type(tensor: Tensor, dims: Callable[[Sequence[Any]], tuple[Dim, ...]] = tuple) -> TensorType:
-    """Element type and shape of a tensor, real or fake.
+    """Return element type and shape of a tensor, real or fake.
 
     Args:
         tensor: the tensor.
-        dims: the graph's form of its sizes, where they are open.
+        dims: converts its sizes to the graph's, if some are open.
 
     Raises:
-        TensorError: the graph has no form for it, as its layout is not strided.
+        TensorError: the graph cannot represent it, e.g. because its layout is not strided.
     """
     if (problem := unsupported(tensor)) is not None:
         raise TensorError(f"this is {problem}")
@@ -113,7 +113,7 @@ _NAMED: Mapping[str, Callable[[str], Any]] = {
 
 
 def encode(argument: Any) -> AttributeValue:
-    """A literal argument of a call as data; :class:`Ref` stays.
+    """Return a literal argument of a call as data; a :class:`Ref` is kept.
 
     Raises:
         TensorError: there is no form for it.
@@ -140,12 +140,12 @@ def encode(argument: Any) -> AttributeValue:
 
 
 def decode(value: AttributeValue, inputs: Sequence[Any], graph: Callable[[str], Any] = str) -> Any:
-    """The argument for PyTorch.
+    """Return the argument as PyTorch takes it.
 
     Args:
         value: as :func:`encode` gives it.
-        inputs: go in the places of references.
-        graph: makes of the text of a graph what is called; by default it stays text.
+        inputs: replace the references.
+        graph: converts the text of a graph to a callable; by default it stays text.
     """
     match value:
         case Ref():

@@ -3,8 +3,8 @@
 PyTorch keeps the state of a trace in variables of the process (torch 2.13: ``torch.compiler``, ``torch.fx``,
 ``torch.export``), and guards it by the lock of ``torch.compile`` alone; ``torch.export`` takes none.
 
-Invariant: what is changed for the process is changed by the thread that holds this lock, concerns that thread only (its
-logs, its warnings, what it prints), and is undone however the body ends.
+Invariant: a process-wide change is made by the thread that holds this lock, affects that thread only (its logs, its
+warnings, its prints), and is undone however the body ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OWN = __name__.partition(".")[0]
 
 @contextmanager
 def alone() -> Generator[None]:
-    """Keeps all other threads from tracing and compiling; they go on running what is compiled."""
+    """Keep all other threads from tracing and compiling; they go on running compiled code."""
     from torch._dynamo.convert_frame import compile_lock  # imported here: it takes as long as PyTorch itself
 
     with compile_lock:
@@ -34,10 +34,10 @@ def alone() -> Generator[None]:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """For calls that trace: alone, without what PyTorch warns, logs and prints, which no user can act on; no gradients.
+    """Give exclusive access for tracing, gradients off, without PyTorch's warnings, logs and prints.
 
-    Functions that were compiled before refuse to run in other threads while something is traced, unless what traces
-    says that it is a compiler.
+    No user can act on those messages. Functions that were compiled before refuse to run in other threads while
+    something is traced, unless the tracer declares itself a compiler.
     """
     with alone(), _compiling(), _unnoticed(), silent(), torch.no_grad():
         yield
@@ -55,10 +55,10 @@ def _compiling() -> Generator[None]:
 
 @contextmanager
 def _unnoticed() -> Generator[None]:
-    """Lets other threads act as if nothing were exported.
+    """Hide an export in progress from other threads.
 
-    They would not compile what is handed to ``torch.compile`` meanwhile, and what runs as an interpreted graph there
-    would write to the metadata of the nodes that are traced here (torch 2.13).
+    Otherwise ``torch.compile`` would not compile there meanwhile, and interpreted graphs running there would write to
+    the metadata of the nodes that are traced here (torch 2.13).
     """
     thread = threading.get_ident()
     exporting: Any = torch.compiler.is_exporting
@@ -85,13 +85,13 @@ def _unnoticed() -> Generator[None]:
 
 @contextmanager
 def silent() -> Generator[None]:
-    """Drops what this thread warns, logs (but for this project's own lines) and prints to standard error."""
+    """Drop this thread's warnings, logs (except this project's own) and prints to standard error."""
     with alone(), without_warnings(), _without_logs(), _without_prints():
         yield
 
 
 class _OfThread(type(Warning)):
-    """The type of a category that all warnings of one thread belong to."""
+    """Metaclass of a warning category that all warnings of one thread belong to."""
 
     thread: int | None
 
@@ -101,7 +101,7 @@ class _OfThread(type(Warning)):
 
 @contextmanager
 def without_warnings() -> Generator[None]:
-    """Drops the warnings of this thread; call it :func:`alone`.
+    """Drop the warnings of this thread; call it within :func:`alone`.
 
     ``warnings.catch_warnings`` would put the filters of the process back to what they were, and undo what other threads
     have set since.
@@ -138,7 +138,7 @@ def _without_logs() -> Generator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Whatever writes log records."""
+    """Yield all log handlers."""
     named = [each for each in list(logging.root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
     for logger in (logging.root, *named):
         yield from logger.handlers

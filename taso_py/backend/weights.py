@@ -21,7 +21,7 @@ from taso_py.ir.operator import Weight
 def assemble(
     graph: Graph, weights: Mapping[str, Tensor], parameters: Mapping[str, bool]
 ) -> tuple[nn.Module, dict[str, str]]:
-    """A module that holds the weights a graph names, and where in it each key is.
+    """Return a module that holds the weights a graph names, and the attribute path of each key in it.
 
     A key is its own place, as in the original's state dict, unless that is no valid one.
 
@@ -51,19 +51,19 @@ def assemble(
 
 
 def owned(program: Program) -> Program:
-    """The program with copies of its weights, which later writes to the model do not reach; tied ones stay tied."""
+    """Return the program with copies of its weights, unaffected by later writes to the model; tied ones stay tied."""
     return replace(program, weights=deepcopy({key: tensor.detach() for key, tensor in program.weights.items()}))
 
 
 def attach(root: nn.Module, tensor: Tensor) -> str:
-    """The place of a buffer that is added to a module."""
+    """Add a buffer to a module; return its name."""
     place = _made_up(root)
     root.register_buffer(place, tensor)
     return place
 
 
 def _place(root: nn.Module, key: str) -> str:
-    """A free place for a weight: its key, or one made up."""
+    """Return a free attribute path for a weight: its key if it is valid, else a generated name."""
     module = root
     *path, name = key.split(".")
     for step in path:
@@ -74,7 +74,7 @@ def _place(root: nn.Module, key: str) -> str:
 
 
 _RESERVED = frozenset({"graph", "code", "meta", "shape_env"})
-"""Attributes that ``fx.GraphModule`` has beside those of every module."""
+"""Attributes that ``fx.GraphModule`` has in addition to those of every module."""
 
 
 def _made_up(root: nn.Module) -> str:
@@ -82,7 +82,7 @@ def _made_up(root: nn.Module) -> str:
 
 
 def _submodule(root: nn.Module, place: str) -> nn.Module:
-    """The module that holds a place; made where it is not there yet."""
+    """Return the parent module of an attribute path, creating it if needed."""
     module = root
     for step in place.split(".")[:-1]:
         if step not in dict(module.named_children()):

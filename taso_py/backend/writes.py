@@ -1,7 +1,7 @@
-"""Writes to buffers, and which values would show them.
+"""Writes to buffers, and the values that might show them.
 
-Invariant: ``may_show_writes`` errs on the side of yes: it is False only where the value is certainly in storage of its
-own, or in that of something nobody writes to.
+Invariant: ``may_show_writes`` is conservative: it is False only if the value certainly has storage of its own, or
+shares that of something that is never written to.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from taso_py.ops.opaque import Opaque
 
 WRITE = "aten.copy_.default"
 _MAY_RETURN_OPERAND = (Contiguous, Cast)
-"""Operators that give their operand itself where it is as they want it."""
+"""Operators that return their operand itself if it already has the wanted form."""
 
 
 def write(buffer: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
-    """The effect that writes to a buffer: operator and inputs; it takes a token like every effect."""
+    """Return operator and inputs of the effect that writes to a buffer; like every effect it takes a token."""
     return Opaque(WRITE, (Ref(0), Ref(1)), (buffer.type,), is_pure=False), (buffer, content)
 
 
 def is_write(node: Node) -> bool:
-    """Whether a node writes to a buffer."""
+    """Return whether a node writes to a buffer."""
     return isinstance(node.op, Opaque) and node.op.target == WRITE
 
 
 def may_show_writes(value: Value) -> bool:
-    """Whether the value may be a view of a buffer that the model writes to."""
+    """Return whether the value may be a view of a buffer that the model writes to."""
     stack, seen = [value.node], {value.node}
     while stack:
         node = stack.pop()

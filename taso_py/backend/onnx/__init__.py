@@ -1,4 +1,4 @@
-"""Graphs as ONNX models: one row an operator, for the engines that read ONNX.
+"""Conversion of graphs to ONNX models: one row per operator, for the engines that read ONNX.
 
 Invariant: a model computes what the graph says, or the graph is refused with :class:`NotInOnnx`; nothing is
 approximated. The package imports without the extra ``onnx``; making a model needs it.

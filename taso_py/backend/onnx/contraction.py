@@ -23,7 +23,7 @@ def _linear(w: Writer, op: Linear, node: Node, operands: Sequence[OnnxValue]) ->
 
 
 def _transposed(w: Writer, value: Value, operand: OnnxValue) -> OnnxValue:
-    """A matrix of weights, transposed: as an initializer, unless it is stored the other way for other readers."""
+    """Write a matrix of weights, transposed: as an initializer, unless other readers need it as it is."""
     op = value.node.op
     if isinstance(op, Weight) and w.is_read_only_as(value, lambda reader: _transposes(reader, value)):
         return w.weight(op, transposed=True)
@@ -31,7 +31,7 @@ def _transposed(w: Writer, value: Value, operand: OnnxValue) -> OnnxValue:
 
 
 def _transposes(reader: Node, weight: Value) -> bool:
-    """Whether a node reads a weight transposed only."""
+    """Return whether a node reads a weight only transposed."""
     others = [value for place, value in enumerate(reader.inputs) if place != 1]
     return isinstance(reader.op, Linear) and reader.inputs[0].type.rank != 2 and weight not in others
 
@@ -49,4 +49,4 @@ def _conv2d(w: Writer, op: Conv2d, node: Node, operands: Sequence[OnnxValue]) ->
 
 
 ROWS: Mapping[type[Operator], Row] = {Matmul: _matmul, Linear: _linear, Conv2d: _conv2d}
-"""By the class of the operator."""
+"""The rows, by the class of the operator."""

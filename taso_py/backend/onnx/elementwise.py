@@ -35,7 +35,7 @@ from taso_py.ops.elementwise import (
 
 
 def _binary(name: str, of_booleans: str | None = None) -> Row:
-    """An operator of two operands; ``of_booleans`` does to booleans what PyTorch means by it."""
+    """Return the row of an operator of two operands; ``of_booleans`` is the operator for booleans, if it differs."""
 
     def row(w: Writer, op: Operator, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
         dtype = node.types[0].dtype
@@ -123,4 +123,4 @@ ROWS: Mapping[type[Operator], Row] = {
     Mish: _unary("Mish"),
     Cast: _cast,
 }
-"""By the class of the operator."""
+"""The rows, by the class of the operator."""

@@ -6,4 +6,4 @@ from taso_py.ir.errors import TasoError
 
 
 class NotInOnnx(TasoError):
-    """A graph has no form in ONNX: an operator without a row, an element type, an effect; the message names it."""
+    """A graph cannot be written as ONNX; the message names the operator, element type or effect that is the reason."""

@@ -1,4 +1,4 @@
-"""Whole graphs as ONNX models, and models as bytes.
+"""Conversion of whole graphs to ONNX models, and serialization of models.
 
 Invariant: a model has the graph's inputs in order, its outputs as ``output_0``, ``output_1``, ..., and an initializer
 per weight, which shares memory with the tensor until the model is serialized.
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 OPSET, IR_VERSION = 20, 10
-"""The versions of the operators and of the format: the least that has all that the rows write."""
+"""The versions of the operator set and of the format: the lowest with everything that the rows write."""
 
 MOST_BYTES = (1 << 31) - (1 << 20)
-"""How large a serialized model may be; protobuf's limit is 2 GiB."""
+"""Largest size of a serialized model in bytes; protobuf's limit is 2 GiB."""
 
 
 def onnx_model(
@@ -44,14 +44,14 @@ def onnx_model(
     name: str = "taso_py",
     rows: Mapping[type[Operator], Row] = ROWS,
 ) -> ir.Model:
-    """A graph as an ONNX model.
+    """Return a graph as an ONNX model.
 
     Args:
         graph: any graph of a model, without effects; open sizes become named dimensions.
-        weights: by key, those that the graph names; on the CPU.
-        input_names: names for the inputs, in order; made from their keys if there are none.
-        name: of the model's graph.
-        rows: what writes each operator.
+        weights: the weights that the graph names, by key; on the CPU.
+        input_names: names for the inputs, in order; by default made from their keys.
+        name: the name of the model's graph.
+        rows: the row of each operator.
 
     Raises:
         NotInOnnx: an operator, an element type or an effect has no form in ONNX, or ``onnx-ir`` is not installed.
@@ -73,7 +73,7 @@ def onnx_model(
 
 
 def input_names(graph: Graph) -> tuple[str, ...]:
-    """The names that a model has for the inputs of a graph, in order, where no others are asked for."""
+    """Return the default names of a model's inputs, in order."""
     names: dict[str, None] = {}
     for node in graph.inputs:
         key = node.op.key if isinstance(node.op, Input) else ""
@@ -83,15 +83,15 @@ def input_names(graph: Graph) -> tuple[str, ...]:
 
 
 def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
-    """A model, serialized.
+    """Return a model in serialized form.
 
     Args:
         model: the model.
-        external: a file to write the model to, its weights in another beside it with ``.data`` added to the name; the
-            bytes returned are those of the model's file then, and are read with that folder at hand.
+        external: a file to write the model to, with its weights in another file of that name with ``.data`` appended;
+            the bytes returned are those of the model's file, which refers to the weights by a relative path.
 
     Raises:
-        NotInOnnx: the model is too large for one file, and there is no other for the weights.
+        NotInOnnx: the model is too large for one file, and ``external`` is not given.
     """
     import onnx_ir as ir
 
@@ -107,7 +107,7 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
 
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:
-    """The inputs, and the sizes that they show."""
+    """Create the inputs, and declare the open sizes that their shapes show."""
     wanted = input_names(graph) if names is None else names
     values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
     of_node = dict(zip(graph.inputs, values, strict=True))
@@ -123,7 +123,7 @@ def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxVa
 
 
 def typed(w: Writer, name: str, type_: TensorType) -> OnnxValue:
-    """A named value of a type; open sizes are dimensions named by their text."""
+    """Return a named value of a type; open sizes become dimensions named by their text."""
     import onnx_ir as ir
 
     shape = [re.sub(r"\W", "_", _short(dim)) if isinstance(dim, Poly) else dim for dim in type_.dims]
@@ -131,14 +131,14 @@ def typed(w: Writer, name: str, type_: TensorType) -> OnnxValue:
 
 
 def _short(dim: Poly) -> str:
-    """The text of a size without examples and ranges."""
+    """Return the text of a size without example values and ranges."""
     return re.sub(r"\{[^}]*\}", "", str(dim))
 
 
 def _nodes(
     w: Writer, graph: Graph, held: dict[Value, OnnxValue], rows: Mapping[type[Operator], Row]
 ) -> Mapping[Value, OnnxValue]:
-    """Writes the nodes; returns what stands for each value."""
+    """Write the nodes; return the ONNX value of each value."""
     for node in graph.nodes:
         w.begin(node)
         if isinstance(node.op, Weight):
@@ -181,7 +181,7 @@ def _found(held: Mapping[Value, OnnxValue], value: Value) -> OnnxValue:
 
 
 def _outputs(w: Writer, graph: Graph, held: Mapping[Value, OnnxValue], inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """The outputs, each under its name; what has another name, as inputs and weights have, is passed on."""
+    """Create the outputs under their names; inputs, weights and repeated outputs are passed through ``Identity``."""
     outputs: list[OnnxValue] = []
     for index, value in enumerate(graph.outputs):
         w.begin(value.node)

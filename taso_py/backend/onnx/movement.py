@@ -34,7 +34,7 @@ def _reshape(w: Writer, op: Reshape, node: Node, operands: Sequence[OnnxValue]) 
 
 
 def reshaped(w: Writer, value: OnnxValue, type_: TensorType, shape: Sequence[Dim]) -> OnnxValue:
-    """A value under another shape; engines know the result's type best where they copy a size or have one to find."""
+    """Reshape a value; copied sizes (0) and one inferred size (-1) let engines infer the result's type best."""
     if TensorType(type_.dtype, tuple(shape)).may_be_empty or type_.may_be_empty:
         return w.op("Reshape", value, w.dims(shape), allowzero=1)
     kept = [
@@ -66,10 +66,10 @@ def padded(
     *,
     may_fuse: bool = False,
 ) -> OnnxValue:
-    """A value with a number before and after the elements of the last axes.
+    """Pad the last axes of a value with a number.
 
-    ONNX Runtime 1.31 makes zeros around an image the padding of the pooling that follows, which is wrong for a maximum
-    and fails where they are wider than the window. It does not where axes are listed; only convolutions may fuse.
+    ONNX Runtime 1.31 fuses zero padding of an image into the pooling that follows, which is wrong for a maximum and
+    fails if the padding is wider than the window. It does not if axes are listed, so that only convolutions may fuse.
     """
     number, count = w.number(filler, type_.dtype), len(before)
     if may_fuse:
@@ -99,4 +99,4 @@ ROWS: Mapping[type[Operator], Row] = {
     Enlarge: _enlarge,
     Contiguous: _contiguous,
 }
-"""By the class of the operator."""
+"""The rows, by the class of the operator."""

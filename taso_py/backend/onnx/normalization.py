@@ -32,7 +32,7 @@ def _layer_norm(w: Writer, op: LayerNorm, node: Node, operands: Sequence[OnnxVal
 
 
 def _constant(w: Writer, name: str, content: torch.Tensor, dtype: DType) -> OnnxValue:
-    """A tensor that is the same wherever its name, shape and type are."""
+    """Return a constant tensor that is shared by name, shape and type."""
     sizes = "x".join(map(str, content.shape))
     return w.tensor((name, sizes, dtype), f"{name}_{sizes}_{dtype}", lambda: content.to(TORCH_DTYPES[dtype]))
 
@@ -73,7 +73,7 @@ def _attention(w: Writer, op: Attention, node: Node, operands: Sequence[OnnxValu
 
 
 def _causal_mask(w: Writer, node: Node, dtype: DType) -> OnnxValue:
-    """What is added to the scores so that no row sees a key after it."""
+    """Return the additive mask that hides the keys after each row."""
     rows, keys = (value.type.dims[-2] for value in node.inputs[:2])
     if isinstance(rows, int) and isinstance(keys, int):
         mask = torch.full((rows, keys), -math.inf, device="cpu").triu(1)
@@ -85,9 +85,9 @@ def _causal_mask(w: Writer, node: Node, dtype: DType) -> OnnxValue:
 
 
 def _mask(w: Writer, mask: Value, operand: OnnxValue, dtype: DType) -> tuple[OnnxValue, OnnxValue | None]:
-    """What is added to the scores; and a factor for the rows, where one might see no key.
+    """Return the additive mask, and a factor per row if a row may see no key.
 
-    PyTorch gives zeros for such a row, the formula 0/0. So that nothing is infinite, its keys all get the least number.
+    PyTorch gives zeros for such a row, the formula 0/0. To avoid infinities, all its keys get a very negative number.
     """
     is_boolean = mask.type.dtype is DType.BOOL
     zero = w.number(0.0, dtype)
@@ -100,7 +100,7 @@ def _mask(w: Writer, mask: Value, operand: OnnxValue, dtype: DType) -> tuple[Onn
 
 
 def _may_hide_all(w: Writer, mask: Value) -> bool:
-    """Whether a row might see no key."""
+    """Return whether a row may see no key."""
     held = w.held(mask)
     if held is None or held.numel() == 0:
         return True
@@ -115,4 +115,4 @@ ROWS: Mapping[type[Operator], Row] = {
     Softmax: _softmax,
     Attention: _attention,
 }
-"""By the class of the operator."""
+"""The rows, by the class of the operator."""

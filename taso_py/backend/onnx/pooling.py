@@ -44,7 +44,7 @@ def _adaptive_avg_pool2d(w: Writer, op: AdaptiveAvgPool2d, node: Node, operands:
 
 
 def adaptive_average(w: Writer, x: OnnxValue, extents: Sequence[Dim], windows: Sequence[Dim]) -> OnnxValue:
-    """Means over windows that divide the last axes, of these sizes, into as many as ``windows`` says."""
+    """Write the means over ``windows`` windows per axis that divide the last axes, which have the sizes ``extents``."""
     axes = range(-len(extents), 0)
     if all(count == 1 for count in windows):
         return w.op("ReduceMean", x, w.integers(axes)) if len(axes) != 2 else w.op("GlobalAveragePool", x)
@@ -78,4 +78,4 @@ ROWS: Mapping[type[Operator], Row] = {
     Mean: _reduction("ReduceMean"),
     Max: _reduction("ReduceMax"),
 }
-"""By the class of the operator."""
+"""The rows, by the class of the operator."""

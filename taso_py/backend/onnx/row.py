@@ -1,4 +1,4 @@
-"""What a row of the lowering to ONNX is, for operators of the table and for opaque calls."""
+"""Types of the rows of the lowering to ONNX, for operators of the table and for opaque calls."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from taso_py.ir.types import TensorType
 from taso_py.ops.opaque import Opaque
 
 Result: TypeAlias = "OnnxValue | Sequence[OnnxValue | None]"
-"""One value, or one per result of an operator that has several; None for those that ONNX does not give."""
+"""One value, or one per result if the operator has several; None for results that ONNX does not give."""
 
 Row: TypeAlias = Callable[[Writer, Any, Node, Sequence[OnnxValue]], Result]
-"""From the writer, the operator, its node and its operands to the result."""
+"""Maps the writer, the operator, its node and its operands to the result."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of an opaque call that is a tensor."""
+    """A tensor argument of an opaque call."""
 
     onnx: OnnxValue
     value: Value
 
     @property
     def type(self) -> TensorType:
-        """Its element type and shape."""
+        """The element type and shape."""
         return self.value.type
 
 
@@ -42,7 +42,7 @@ class OpaqueCall:
 
     target: str
     arguments: Mapping[str, Any]
-    """Defaults included; an :class:`Operand` for a tensor, our own element types, sizes that may be open."""
+    """All arguments, defaults included; tensors are :class:`OnnxOperand`, element types ours, and sizes may be open."""
     node: Node
 
     @property
@@ -51,27 +51,27 @@ class OpaqueCall:
         return self.node.types
 
     def operand(self, name: str = "self") -> Operand:
-        """An argument that is a tensor."""
+        """Return an argument that must be a tensor."""
         found = self.arguments[name]
         if not isinstance(found, Operand):
             raise NotInOnnx(f"{self.target} with {found} as {name} has no form in ONNX")
         return found
 
     def optional(self, name: str) -> Operand | None:
-        """An argument that is a tensor or absent."""
+        """Return an argument that is a tensor or absent."""
         return None if self.arguments[name] is None else self.operand(name)
 
     def refuse(self, why: str) -> NotInOnnx:
-        """The error that says why this call has no form."""
+        """Return the error that says why this call cannot be written."""
         return NotInOnnx(f"{self.target} {why}, which has no form in ONNX")
 
 
 OpaqueRow: TypeAlias = Callable[[Writer, OpaqueCall], Result]
-"""From the writer and the call to the result."""
+"""Maps the writer and the call to the result."""
 
 
 def opaque_row(rows: Mapping[str, OpaqueRow]) -> Row:
-    """The row of opaque operators, from rows by target."""
+    """Return the row of opaque operators, given rows by target."""
 
     def row(w: Writer, op: Opaque, node: Node, operands: Sequence[OnnxValue]) -> Result:
         found = rows.get(op.target)

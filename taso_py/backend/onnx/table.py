@@ -1,4 +1,4 @@
-"""The rows of the lowering to ONNX, joined."""
+"""The table of rows of the lowering to ONNX."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ROWS: Mapping[type[Operator], Row] = {
     **movement.ROWS,
     Opaque: opaque_row(ATEN),
 }
-"""What writes an operator, by its class."""
+"""All rows, by the class of the operator."""
 
 LOWERED_TO_ONNX: frozenset[type[Operator]] = frozenset(ROWS)
-"""The operators that have a row; opaque ones have it by their target, see :data:`OPAQUE_IN_ONNX`."""
+"""The operators that have a row; for opaque ones see :data:`OPAQUE_IN_ONNX`."""
 
 OPAQUE_IN_ONNX: frozenset[str] = frozenset(ATEN)
 """The targets of opaque operators that have a row."""

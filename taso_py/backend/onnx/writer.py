@@ -1,4 +1,4 @@
-"""Writes the nodes of one ONNX graph; the rows of the tables call it.
+"""Writer of the nodes of one ONNX graph; the rows of the tables call it.
 
 Invariant: equal constants, and equal computations of sizes, are written once.
 """
@@ -36,7 +36,7 @@ class Writer:
     """The nodes and initializers written so far."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
-        """Starts an empty ONNX graph for a graph; ``weights`` are those that it names, by key."""
+        """Start an empty ONNX graph; ``weights`` holds the weights that ``graph`` names, by key."""
         import onnx_ir as ir
         from onnx_ir import tensor_adapters
 
@@ -53,19 +53,19 @@ class Writer:
 
     @property
     def initializers(self) -> Sequence[OnnxValue]:
-        """Those that something reads."""
+        """The initializers that are used."""
         return [value for value in self._initializers if value.uses()]
 
     def begin(self, node: Node) -> None:
-        """From now on, what is written is for this node of our graph, whose digest begins the names."""
+        """Begin the nodes written for a node of our graph, whose digest starts their names."""
         self._origin, self._count = f"{node.op.name}.{node.digest[:16]}", 0
 
     def op(self, name: str, *inputs: OnnxValue | None, **attributes: Any) -> OnnxValue:
-        """The result of an ONNX operator that has one; inputs and attributes that are None are left out."""
+        """Write an ONNX operator with one result and return it; inputs and attributes that are None are left out."""
         return self.ops(name, 1, *inputs, **attributes)[0]
 
     def ops(self, name: str, count: int, *inputs: OnnxValue | None, **attributes: Any) -> Sequence[OnnxValue]:
-        """The results of an ONNX operator that has ``count`` of them."""
+        """Write an ONNX operator with ``count`` results and return them."""
         given = {key: value for key, value in attributes.items() if value is not None}
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
@@ -76,12 +76,12 @@ class Writer:
         return node.outputs
 
     def _fresh(self) -> str:
-        """A name for the next node."""
+        """Return a name for the next node."""
         self._count += 1
         return self.unique(f"{self._origin}.{self._count}")
 
     def unique(self, wanted: str) -> str:
-        """A name that nothing has, ``wanted`` if that is free."""
+        """Return an unused name, ``wanted`` if it is free."""
         name, count = wanted, 1
         while name in self._names:
             count += 1
@@ -90,7 +90,7 @@ class Writer:
         return name
 
     def tensor(self, key: object, name: str, make: Callable[[], Tensor]) -> OnnxValue:
-        """An initializer with the content of a tensor, made when ``key`` is first asked for."""
+        """Return an initializer with the content of a tensor, made when ``key`` is first asked for."""
         known = self._constants.get(key)
         if known is None:
             content = make().detach()
@@ -107,34 +107,34 @@ class Writer:
         return known
 
     def is_read_only_as(self, value: Value, allowed: Callable[[Node], bool]) -> bool:
-        """Whether a value is no output of our graph, and all nodes that read it are allowed to."""
+        """Return whether a value is not an output of our graph, and all its readers are allowed."""
         return value not in self._graph.outputs and all(map(allowed, self._graph.users[value.node]))
 
     def weight(self, op: Weight, *, transposed: bool = False) -> OnnxValue:
-        """A weight as an initializer, which shares the tensor's memory; a matrix may be transposed."""
+        """Return a weight as an initializer, which shares the tensor's memory; a matrix may be transposed."""
         tensor = self._weights[op.key]
         make = (lambda: tensor.t()) if transposed else (lambda: tensor)
         return self.tensor(("weight", op.key, transposed), f"{op.key}.T" if transposed else op.key, make)
 
     def once(self, key: object, write: Callable[[], _T]) -> _T:
-        """What ``write`` gave when this key was first asked for; several nodes of our graph may need it."""
+        """Return the result of ``write``, which is called once per key; several nodes of our graph may share it."""
         if key not in self._shared:
             self._shared[key] = write()
         return self._shared[key]
 
     def computed(self, value: Value) -> OnnxValue:
-        """A value that depends on weights only, as an initializer that is computed now."""
+        """Return a value that depends on weights only as an initializer, computed now."""
         key = ("computed", *value.key)
         name = f"computed_{value.node.digest[:16]}_{value.output}"
         return self.tensor(key, name, lambda: evaluate(value, self._weights, torch.device("cpu")))
 
     def held(self, value: Value) -> Tensor | None:
-        """The content of a value that is a weight which nothing writes to."""
+        """Return the content of a value that is a weight the model does not write to, else None."""
         op = value.node.op
         return self._weights[op.key] if isinstance(op, Weight) and not op.mutable else None
 
     def number(self, value: float | Poly, dtype: DType) -> OnnxValue:
-        """A number as a tensor of rank 0; an open size is computed."""
+        """Return a number as a tensor of rank 0; an open size is computed."""
         if isinstance(value, Poly):
             return self.cast(self.scalar(value), dtype)
         text = f"{value!r}"
@@ -145,21 +145,21 @@ class Writer:
         return self.tensor(("number", text, dtype), f"{dtype}_{text}", make)
 
     def integers(self, values: Sequence[int]) -> OnnxValue:
-        """Integers as a vector of type i64."""
+        """Return integers as a vector of type i64."""
         key = ("integers", *values)
         name = "_".join(("integers", *map(str, values)))
         return self.tensor(key, name, lambda: torch.tensor(list(values), dtype=torch.int64, device="cpu"))
 
     def constant(self, constant: Constant) -> OnnxValue:
-        """A constant of our graph."""
+        """Return a constant of our graph as a tensor of rank 0."""
         return self.number(constant.value, constant.dtype)
 
     def cast(self, value: OnnxValue, dtype: DType) -> OnnxValue:
-        """A value in another element type."""
+        """Return a value cast to another element type."""
         return self.op("Cast", value, to=self.dtype(dtype))
 
     def dtype(self, dtype: DType) -> ir.DataType:
-        """The element type of ONNX for ours.
+        """Return ONNX's element type for ours.
 
         Raises:
             NotInOnnx: the engines know none.
@@ -169,11 +169,11 @@ class Writer:
         return self._adapters.from_torch_dtype(TORCH_DTYPES[dtype])
 
     def declare(self, size: Open, value: OnnxValue) -> None:
-        """Says which vector of one integer holds an open size."""
+        """Declare the vector of one integer that holds an open size."""
         self._sizes[open_size(size)] = value
 
     def dims(self, dims: Sequence[Dim]) -> OnnxValue:
-        """Sizes as a vector of type i64, computed where they are open."""
+        """Return sizes as a vector of type i64, computed where they are open."""
         numbers = [dim for dim in dims if isinstance(dim, int)]
         if len(numbers) == len(dims):
             return self.integers(numbers)
@@ -182,13 +182,13 @@ class Writer:
         return self.op("Concat", *map(self._size, dims), axis=0)
 
     def scalar(self, dim: Dim) -> OnnxValue:
-        """A size as a tensor of rank 0."""
+        """Return a size as a tensor of rank 0."""
         if isinstance(dim, int):
             return self.number(dim, DType.I64)
         return self.op("Squeeze", self._size(dim), self.integers([0]))
 
     def _size(self, dim: Dim) -> OnnxValue:
-        """A size as a vector of one integer."""
+        """Return a size as a vector of one integer."""
         if isinstance(dim, int):
             return self.integers([dim])
         if dim not in self._sizes:
@@ -222,7 +222,7 @@ class Writer:
 
 
 def as_number(dim: Dim | float) -> int:
-    """A size among the attributes that ONNX takes as a number only.
+    """Return a size that ONNX accepts as a number only.
 
     Raises:
         NotInOnnx: it is open.
@@ -233,13 +233,13 @@ def as_number(dim: Dim | float) -> int:
 
 
 def as_float(value: float | Poly) -> float:
-    """A number among the attributes; only rules have others."""
+    """Return a number attribute; only rules have symbols there."""
     assert isinstance(value, int | float), value
     return float(value)
 
 
 def overflows(value: float, dtype: DType) -> bool:
-    """Whether a finite number is infinite in an element type."""
+    """Return whether a finite number becomes infinite in an element type."""
     return (
         dtype.is_floating
         and math.isfinite(value)

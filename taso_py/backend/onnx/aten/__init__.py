@@ -1,4 +1,4 @@
-"""Rows of opaque operators: calls of PyTorch that the table of operators does not know, by their target."""
+"""Rows of opaque operators: PyTorch calls outside the table of operators, by target."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ ATEN: Mapping[str, OpaqueRow] = {
     **image.ROWS,
     **recurrent.ROWS,
 }
-"""By the name of the overload."""
+"""All rows, by the name of the overload."""

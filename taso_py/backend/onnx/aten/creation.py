@@ -33,4 +33,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     **{f"aten.{name}.default": _full(0) for name in ("zeros", "zeros_like", "new_zeros")},
     **{f"aten.{name}.default": _full(1) for name in ("ones", "ones_like", "new_ones")},
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

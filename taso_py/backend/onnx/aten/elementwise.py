@@ -20,14 +20,14 @@ from taso_py.ir.types import DType
 
 
 def operand_as(w: Writer, argument: Any, dtype: DType) -> OnnxValue:
-    """A tensor or a number in an element type."""
+    """Return a tensor or a number in an element type."""
     if not isinstance(argument, Operand):
         return w.number(argument, dtype)
     return argument.onnx if argument.type.dtype is dtype else w.cast(argument.onnx, dtype)
 
 
 def promoted(*arguments: Any) -> DType:
-    """The element type that PyTorch computes with, given tensors and numbers."""
+    """Return the element type to which PyTorch promotes tensors and numbers."""
 
     def stand_in(argument: Any) -> Any:
         if not isinstance(argument, Operand):
@@ -45,7 +45,7 @@ def promoted(*arguments: Any) -> DType:
 
 
 def _function(name: str) -> OpaqueRow:
-    """A function of one operand, computed in the element type of the result."""
+    """Return the row of a function of one operand, computed in the element type of the result."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         return w.op(name, operand_as(w, call.operand(), call.types[0].dtype))
@@ -58,7 +58,7 @@ def _celu(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _rounded(name: str) -> OpaqueRow:
-    """A function to whole numbers, which leaves integers alone."""
+    """Return the row of a rounding function, which leaves integers unchanged."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x = call.operand()
@@ -106,7 +106,7 @@ def _logarithm(base: float) -> OpaqueRow:
 
 
 def _log1p(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """``log(1 + x)``, exact where 1 + x is rounded (Goldberg 1991, theorem 4)."""
+    """Write ``log(1 + x)``, accurate even where 1 + x is rounded (Goldberg 1991, theorem 4)."""
     dtype = call.types[0].dtype
     x, one = operand_as(w, call.operand(), dtype), w.number(1.0, dtype)
     total = w.op("Add", x, one)
@@ -118,7 +118,7 @@ def _log1p(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
-    """Limits, by the names of the arguments that hold them."""
+    """Return the row of a clamp, given the names of the arguments that hold its limits."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
@@ -134,7 +134,7 @@ def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
 
 
 def _binary(name: str) -> OpaqueRow:
-    """An operator of two operands, computed in the element type of the result."""
+    """Return the row of an operator of two operands, computed in the element type of the result."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
@@ -207,7 +207,7 @@ def _logical_not(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _divided(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """A quotient that may be rounded."""
+    """Write a quotient that may be rounded."""
     dtype, mode = call.types[0].dtype, call.arguments.get("rounding_mode", "floor")
     left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
     if mode is None:
@@ -277,7 +277,7 @@ def _glu(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _each(*names: str, row: OpaqueRow) -> Mapping[str, OpaqueRow]:
-    """A row for several overloads."""
+    """Return one row for several overloads."""
     return {f"aten.{name}": row for name in names}
 
 
@@ -362,4 +362,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.addcmul.default": _addc("Mul"),
     "aten.addcdiv.default": _addc("Div"),
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

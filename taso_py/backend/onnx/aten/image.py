@@ -1,4 +1,4 @@
-"""Rows of calls on images and signals: pooling, convolution, resizing, normalisation by groups, padding of windows."""
+"""Rows of image and signal operators: pooling, convolution, resizing, group normalisation, window padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taso_py.ir.types import DType
 
 
 def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
-    """A number an axis: PyTorch takes one for all."""
+    """Return one number per axis; PyTorch accepts a single one for all."""
     if isinstance(given, int):
         return [given] * rank
     numbers = [as_number(number) for number in given]
@@ -25,7 +25,7 @@ def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
 
 
 class _Windows:
-    """The windows of a pooling call, one number an axis each."""
+    """The windows of a pooling call, with one number per axis for each property."""
 
     def __init__(self, call: OpaqueCall, rank: int) -> None:
         arguments = call.arguments
@@ -38,7 +38,7 @@ class _Windows:
         self.counts = call.types[0].dims[-rank:]
 
     def end_padding(self) -> list[int]:
-        """How much padding the windows need behind the image: in the ceiling mode, more than was asked for."""
+        """Return the padding needed after the image, which in ceiling mode may exceed the requested one."""
         if self.extents_and_counts_are_known():
             reach = [
                 (as_number(n) - 1) * s + d * (k - 1) + 1 - as_number(extent) - p
@@ -50,12 +50,12 @@ class _Windows:
         return self.padding
 
     def extents_and_counts_are_known(self) -> bool:
-        """Whether none of the sizes is open."""
+        """Return whether none of the sizes is open."""
         return all(isinstance(dim, int) for dim in (*self.extents, *self.counts))
 
 
 def _pooled(w: Writer, call: OpaqueCall, windows: _Windows, name: str, **attributes: Any) -> OnnxValue:
-    """A pooling operator, around which a batch of one is put where there is no batch."""
+    """Write a pooling operator; an operand without a batch axis gets one of size one for it."""
     if call.arguments["ceil_mode"] and not windows.extents_and_counts_are_known():
         raise call.refuse("rounds up how many windows fit into open sizes")
     x = call.operand().onnx
@@ -100,7 +100,7 @@ def _avg_pool(rank: int) -> OpaqueRow:
 
 
 def _counted_share(windows: _Windows) -> torch.Tensor:
-    """For each window, its size over how much of it is image or padding that was asked for."""
+    """Return, for each window, its size divided by the number of its elements in the image or the requested padding."""
     share = torch.ones((), dtype=torch.float64, device="cpu")
     parts = zip(windows.extents, windows.counts, windows.kernel, windows.stride, windows.padding, strict=True)
     for extent, count, k, s, p in parts:
@@ -198,7 +198,7 @@ def _instance_norm(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _resized(mode: str) -> OpaqueRow:
-    """Interpolation between elements; ``mode`` is ONNX's name."""
+    """Return the row of an interpolation; ``mode`` is ONNX's name."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x, corners = call.operand("input" if "input" in call.arguments else "self"), call.arguments["align_corners"]
@@ -219,7 +219,7 @@ def _resized(mode: str) -> OpaqueRow:
 
 
 def _factors(call: OpaqueCall, rank: int) -> list[Any]:
-    """The factors that a call was given, None where it was given sizes."""
+    """Return the scale factors of a call, None where sizes were given."""
     if "scale_factors" in call.arguments:
         return list(call.arguments["scale_factors"] or [None] * rank)
     names = ["scales_d", "scales_h", "scales_w"][-rank:] if rank > 1 else ["scales"]
@@ -233,7 +233,7 @@ def _scales(w: Writer, factors: Sequence[float]) -> OnnxValue:
 
 
 def _nearest(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """The nearest elements, found as PyTorch finds them."""
+    """Write nearest-neighbour resizing with the indices that PyTorch uses."""
     x = call.operand("input" if "input" in call.arguments else "self")
     rank = x.type.rank - 2
     before = [as_number(dim) for dim in x.type.dims[-rank:]]
@@ -286,7 +286,7 @@ def _grid_sample(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _forms(name: str, row: OpaqueRow, *ranks: str) -> Mapping[str, OpaqueRow]:
-    """A row for the ranks that an operator has, with sizes given and with factors."""
+    """Return a row for several ranks of an operator, with sizes given and with factors."""
     return {f"aten.{name}{rank}.{form}": row for rank in ranks for form in ("default", "vec")}
 
 
@@ -316,4 +316,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.grid_sampler.default": _grid_sample,
     "aten.grid_sampler_2d.default": _grid_sample,
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

@@ -13,7 +13,7 @@ _INDICES = (DType.I64, DType.I32)
 
 
 def _places(w: Writer, operand: Operand) -> OnnxValue:
-    """A tensor of indices in an element type that ONNX takes."""
+    """Return a tensor of indices in an element type that ONNX accepts."""
     return operand.onnx if operand.type.dtype in _INDICES else w.cast(operand.onnx, DType.I64)
 
 
@@ -54,7 +54,7 @@ def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _stacked(w: Writer, indices: Sequence[Operand]) -> OnnxValue:
-    """Tensors of indices that broadcast against each other, side by side along a new last axis."""
+    """Stack broadcastable index tensors along a new last axis."""
     places = [w.cast(index.onnx, DType.I64) if index.type.dtype is not DType.I64 else index.onnx for index in indices]
     total = places[0]
     for place in places[1:]:
@@ -93,4 +93,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.scatter.value": _scatter(source="value"),
     "aten.scatter_add.default": _scatter("add"),
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

@@ -81,7 +81,7 @@ def _repeat_interleave(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _longer(call: OpaqueCall, axis: int, times: Dim) -> TensorType:
-    """The type of the operand with each element repeated along a new axis behind one of its own."""
+    """Return the operand's type with each element repeated along a new axis after ``axis``."""
     dims = list(call.operand().type.dims)
     return TensorType(call.types[0].dtype, (*dims[: axis + 1], times, *dims[axis + 1 :]))
 
@@ -113,7 +113,7 @@ def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
 
 
 def _wrapped(w: Writer, x: OnnxValue, widths: Sequence[int]) -> OnnxValue:
-    """A value between copies of its ends, on each axis from the last; not all engines know this mode of padding."""
+    """Write circular padding as concatenations, on each axis from the last; not all engines know that padding mode."""
     for place in range(len(widths) // 2):
         axis, (before, after) = -1 - place, widths[2 * place :][:2]
         along, parts = w.integers([axis]), [x]
@@ -136,7 +136,7 @@ def _scattered_slice(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _place(bound: Dim, size: int) -> int:
-    """A bound of a slice as a place from 0 to the size."""
+    """Return a slice bound as a number from 0 to the size."""
     place = as_number(bound)
     return min(max(place + size if place < 0 else place, 0), size)
 
@@ -200,4 +200,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.addmm.default": _added_product,
     "aten.baddbmm.default": _added_product,
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

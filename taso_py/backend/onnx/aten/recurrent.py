@@ -1,7 +1,7 @@
-"""Rows of recurrent layers, which engines compute as one operator.
+"""Rows of recurrent layers, which ONNX represents as one operator.
 
-Invariant: the gates of weights are put in ONNX's order when the model is written, not when it runs, where the weights
-are the model's own.
+Invariant: if the weights are the model's own, their gates are put in ONNX's order when the model is written, not when
+it runs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from taso_py.backend.onnx.writer import OnnxValue, Writer
 
 @dataclass(frozen=True)
 class _Kind:
-    """What tells the recurrent layers apart."""
+    """The parameters of a kind of recurrent layer."""
 
     name: str
     gates: tuple[int, ...]
-    """For each gate of ONNX, its place among PyTorch's."""
+    """For each gate in ONNX's order, its position in PyTorch's order."""
     states: int
     attributes: Mapping[str, object]
 
@@ -54,7 +54,7 @@ def _layer(kind: _Kind) -> OpaqueRow:
 
 
 def _of_layer(w: Writer, state: OnnxValue, layer: int, layers: int, directions: int) -> OnnxValue:
-    """The part of an initial state that is a layer's."""
+    """Write the part of an initial state that belongs to a layer."""
     if layers == 1:
         return state
     bounds = [layer * directions], [(layer + 1) * directions], [0]
@@ -64,7 +64,7 @@ def _of_layer(w: Writer, state: OnnxValue, layer: int, layers: int, directions: 
 def _run(
     w: Writer, kind: _Kind, x: OnnxValue, cells: Sequence[Sequence[Operand]], states: Sequence[OnnxValue]
 ) -> tuple[OnnxValue, Sequence[OnnxValue]]:
-    """One layer, in one direction or both: what it gives at all steps, directions side by side, and its last states."""
+    """Write one layer, in one or both directions; return its outputs at all steps, concatenated, and last states."""
     hidden = cells[0][1].type.sizes[-1]
     weights = [_stacked(w, kind, [cell[place] for cell in cells]) for place in (0, 1)]
     biases = _joined_biases(w, kind, cells) if len(cells[0]) == 4 else None
@@ -93,7 +93,7 @@ def _run(
 
 
 def _stacked(w: Writer, kind: _Kind, parts: Sequence[Operand]) -> OnnxValue:
-    """A parameter of each direction, gates in ONNX's order, one after the other along a new first axis."""
+    """Stack a parameter of all directions along a new first axis, gates in ONNX's order."""
     held = [w.held(part.value) for part in parts]
     known = [tensor for tensor in held if tensor is not None]
     if len(known) == len(parts):
@@ -109,7 +109,7 @@ def _reordered(kind: _Kind, tensor: Tensor) -> Tensor:
 
 
 def _reorder(w: Writer, kind: _Kind, part: Operand) -> OnnxValue:
-    """The gates of a parameter that is computed."""
+    """Write the reordering of gates of a parameter that is computed at run time."""
     count = len(kind.gates)
     if count == 1:
         return part.onnx
@@ -136,4 +136,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.rnn_tanh.input": _layer(_Kind("RNN", (0,), 1, {"activations": "Tanh"})),
     "aten.rnn_relu.input": _layer(_Kind("RNN", (0,), 1, {"activations": "Relu"})),
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

@@ -1,4 +1,4 @@
-"""Rows of reductions, places of extremes, running sums, normalisation along an axis."""
+"""Rows of reductions, indices of extremes, cumulative sums, normalisation along an axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taso_py.ir.types import DType
 
 
 def axes_of(call: OpaqueCall, name: str = "dim") -> list[int]:
-    """The axes that a call names, one or several; all of them where it names none."""
+    """Return the axes that a call names, one or several; all axes if it names none."""
     given = call.arguments.get(name)
     if given is None or given == []:
         return list(range(call.operand().type.rank))
@@ -21,7 +21,7 @@ def axes_of(call: OpaqueCall, name: str = "dim") -> list[int]:
 
 
 def _reduction(name: str) -> OpaqueRow:
-    """A reduction in the element type of the result."""
+    """Return the row of a reduction in the element type of the result."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x = operand_as(w, call.operand(), call.types[0].dtype)
@@ -34,7 +34,7 @@ def _reduction(name: str) -> OpaqueRow:
 
 
 def _quantifier(name: str) -> OpaqueRow:
-    """Whether any or all are true."""
+    """Return the row of ``any`` or ``all``."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x = w.cast(operand_as(w, call.operand(), DType.BOOL), DType.I32)
@@ -45,7 +45,7 @@ def _quantifier(name: str) -> OpaqueRow:
 
 
 def _place(name: str) -> OpaqueRow:
-    """The place of an extreme, the first where there are several."""
+    """Return the row of the index of an extreme, the first one if there are several."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x, axis, keep = call.operand().onnx, call.arguments["dim"], int(call.arguments["keepdim"])
@@ -58,7 +58,7 @@ def _place(name: str) -> OpaqueRow:
 
 
 def _extreme(name: str) -> OpaqueRow:
-    """The extreme along an axis, and its place."""
+    """Return the row of the extreme along an axis, and its index."""
 
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
         x, axis, keep = call.operand().onnx, call.arguments["dim"], int(call.arguments["keepdim"])
@@ -148,4 +148,4 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.linalg_vector_norm.default": _norm("ord"),
     "aten.norm.ScalarOpt_dim": _norm("p"),
 }
-"""By the name of the overload."""
+"""The rows, by the name of the overload."""

@@ -59,7 +59,7 @@ sys.exit(main())
 """The command line where no file may grow beyond a size, which fails as a full disk does."""
 _KERNEL = """
 import sys, torch
-from taso_py.backend.plan import Bound
+from taso_py.backend.plan import BoundKernel
 from taso_py.kernels.tile import Cover, DENSE, Tile
 from taso_py.ops.contraction import Linear
 
@@ -69,7 +69,7 @@ def covers(node, device):
         def bind(statics, packs):
             def kernel(x):
                 {body}
-            return Bound("faulty", kernel)
+            return BoundKernel("faulty", kernel)
         yield Cover("faulty", (node,), node.inputs[:1], (DENSE,), node.inputs[1:], binder=bind, text="faulty")
 
 from taso_py.engines.eager import Eager

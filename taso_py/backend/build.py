@@ -19,9 +19,9 @@ from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
 from taso_py.backend.guard import check_fixed, check_tensor, check_tree
-from taso_py.backend.lowering import Caller, attached, lower, materialize
+from taso_py.backend.lowering import Caller, lower, materialize, register_modules
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
-from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, Step, is_formatted, laid_out
+from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, PlanStep, is_formatted, laid_out
 from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
@@ -202,7 +202,7 @@ class _Writer:
                 result.meta[TYPE] = value.type
             self._gives.update((value, step.gives) for value in node.outputs if is_formatted(value))
 
-    def _kernel(self, kernel: Kernel, node: Node, step: Step) -> list[fx.Node]:
+    def _kernel(self, kernel: Kernel, node: Node, step: PlanStep) -> list[fx.Node]:
         """Write the call of a kernel that computes the outputs of a node."""
         program = self._program
         bound = kernel.bind([evaluate(value, program.weights, program.device) for value in kernel.statics], self.packs)
@@ -241,7 +241,7 @@ class _Writer:
         return resolving(lambda target, *args, **keywords: self._call(node, target, *args, **keywords), self.size)
 
     def _call(self, node: Node | None, target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
-        written = self.graph.call_function(target, *attached(self._root, (arguments, keywords), self.graph))
+        written = self.graph.call_function(target, *register_modules(self._root, (arguments, keywords), self.graph))
         if node is not None:
             written.meta["digest"] = node.digest
         return written

@@ -17,7 +17,7 @@ WARM_UP = 3
 """The number of calls on a side stream before one is captured, as PyTorch asks for (notes/cuda.html, "CUDA Graphs")."""
 
 
-def captured(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
+def capture_cuda_graph(call: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
     """Capture a call; return the CUDA graph and the call's result, which every replay computes anew in the same memory.
 
     Args:

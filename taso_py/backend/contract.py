@@ -95,14 +95,14 @@ def may_be_random(effect: Node) -> bool:
     return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
 
 
-def draws(program: Program) -> bool:
+def may_draw_random(program: Program) -> bool:
     """Return whether a program may draw random numbers."""
     return any(map(may_be_random, program.graph.effects))
 
 
-def draws_undone(program: Program) -> AbstractContextManager[None]:
+def undo_random_draws(program: Program) -> AbstractContextManager[None]:
     """Return :func:`random_state_kept`, or a null context for a program that draws nothing."""
-    return random_state_kept() if draws(program) else nullcontext()
+    return random_state_kept() if may_draw_random(program) else nullcontext()
 
 
 def keep_contract(
@@ -141,7 +141,7 @@ def keep_contract(
             elif not lies_alike or index in apart or index in wasteful or seen.bits[index] != bits:
                 # In memory is the conjugate, or the negative, of what is read as such.
                 stored = _called(module.graph, leaf, bits, (aten.conj_physical, aten.neg))
-                copy = copied(module.graph, stored, tensor, shape, strides, written)
+                copy = strided_copy(module.graph, stored, tensor, shape, strides, written)
                 leaves[place] = copies[leaf] = _called(module.graph, copy, bits, (aten._conj, aten._neg_view))
             elif list(tensor.stride()) != example:
                 arguments = (leaf, [written(step) for step in strides])
@@ -194,7 +194,7 @@ def _places(shape: Sequence[int], strides: Sequence[Dim]) -> list[tuple[int, Dim
     return [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
 
 
-def copied(
+def strided_copy(
     graph: fx.Graph,
     node: fx.Node,
     tensor: Tensor,
@@ -241,7 +241,7 @@ def _run(module: fx.GraphModule, program: Program) -> list[Tensor]:
     tensors = dict(zip(input_keys(program), program.example_inputs, strict=True))
     leaves = [leaf.value if isinstance(leaf, Fixed) else tensors[leaf] for leaf in program.signature.inputs]
     saved = {name: buffer.clone() for name, buffer in module.named_buffers() if _is_written(module, name)}
-    with torch.no_grad(), draws_undone(program):
+    with torch.no_grad(), undo_random_draws(program):
         results = module(*leaves)
         for name, content in saved.items():
             module.get_buffer(name).copy_(content)

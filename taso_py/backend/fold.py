@@ -122,7 +122,7 @@ def _fold_numbers(graph: Graph) -> Graph:
 
 
 def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
-    """Return the static values that non-static nodes or outputs read, except leaves; a refused one's operands instead."""
+    """Return the static values read by non-static nodes or outputs, except leaves; a refused one's operands instead."""
     stack = [value for node in graph.nodes if not node.is_static for value in node.inputs]
     stack += graph.outputs
     found: dict[Value, None] = {}

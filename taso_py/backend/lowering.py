@@ -309,8 +309,9 @@ def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> An
         given[place] = call(aten.clone.default, given[place])
     for base, shape, strides, offset in op.views:
         given.append(call(aten.as_strided.default, given[base], list(shape), list(strides), offset))
-    arguments = [decode(argument, given, nested) for argument in op.arguments]
-    keywords = {str(name): decode(value, given, nested) for name, value in cast(Sequence[tuple[str, Any]], op.keywords)}
+    arguments = [decode(argument, given, nested_module) for argument in op.arguments]
+    named = cast(Sequence[tuple[str, Any]], op.keywords)
+    keywords = {str(name): decode(value, given, nested_module) for name, value in named}
     result = call(overload, *arguments, **keywords)
     became = tuple(given[place] for place in op.written)
     count = len(op.types) - len(became)
@@ -320,14 +321,14 @@ def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> An
 
 
 @lru_cache(maxsize=256)
-def nested(text: str) -> fx.GraphModule:
+def nested_module(text: str) -> fx.GraphModule:
     """Return the module of a graph that an operator takes; the first line says how it returns its results."""
     kind, _, written = text.partition("\n")
     graph, module = parse_graph(written), fx.Graph()
     root, values = fx.GraphModule({}, module), dict[Value, fx.Node]()
 
     def call(target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
-        return module.call_function(target, *attached(root, (arguments, keywords), module))
+        return module.call_function(target, *register_modules(root, (arguments, keywords), module))
 
     for node in graph.nodes:
         if isinstance(node.op, Input):
@@ -340,7 +341,7 @@ def nested(text: str) -> fx.GraphModule:
     return fx.GraphModule(root, module)
 
 
-def attached(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
+def register_modules(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
     """Return the arguments of a call in a graph, with modules among them registered as attributes of the root."""
 
     def attach(argument: Any) -> Any:

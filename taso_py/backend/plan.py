@@ -73,7 +73,7 @@ class Packs:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundKernel:
     """A kernel with its weights packed: ``target`` is called on the run-time operands followed by ``rest``.
 
     It returns a tensor, or a tuple of them if the last node has several outputs, in storage of its own.
@@ -128,13 +128,13 @@ class Kernel(Protocol):
         """The values it packs at build time."""
         ...
 
-    def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    def bind(self, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
         """Return the kernel with these static operands packed, reusing what ``packs`` holds."""
         ...
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """How one node, or the nodes that one kernel covers, are computed."""
 
     kernel: Kernel | None
@@ -145,7 +145,7 @@ class Step:
     """The memory format of results of rank 4."""
 
 
-PLAIN = Step(None)
+PLAIN = PlanStep(None)
 """A plain ATen call on values in the layout that plain ATen calls give."""
 
 
@@ -153,7 +153,7 @@ PLAIN = Step(None)
 class Plan:
     """The steps of a graph, by the node whose outputs each computes; nodes without one become plain ATen calls."""
 
-    steps: Mapping[Node, Step] = field(default_factory=dict[Node, Step])
+    steps: Mapping[Node, PlanStep] = field(default_factory=dict[Node, PlanStep])
     overwrites: bool = False
     """True if elementwise calls may write their result to operands that are dead."""
     direct: bool = False
@@ -169,7 +169,7 @@ class Plan:
         """Return the plan for modules that a compiler traces."""
         return replace(self, overwrites=False, direct=False, traced=True)
 
-    def step(self, node: Node) -> Step:
+    def step(self, node: Node) -> PlanStep:
         """Return the step that ends with a node."""
         return self.steps.get(node, PLAIN)
 

@@ -25,7 +25,7 @@ _sym_size = torch.ops.aten.sym_size.int
 
 
 @dataclass(frozen=True)
-class Place:
+class SizePlace:
     """A dimension of an input that determines an open size: it is ``factor * size + rest``."""
 
     size: Open
@@ -36,9 +36,9 @@ class Place:
     """Depends only on open sizes that are determined earlier."""
 
 
-def places(graph: Graph) -> tuple[Place, ...]:
+def size_places(graph: Graph) -> tuple[SizePlace, ...]:
     """Return the dimension that determines each open size of a graph's inputs, in an order of computation."""
-    found: dict[Open, Place] = {}
+    found: dict[Open, SizePlace] = {}
     for node in graph.inputs:
         for axis, dim in enumerate(node.types[0].shape):
             unknown = open_sizes(dim) - found.keys() if isinstance(dim, Poly) else frozenset[Open]()
@@ -46,7 +46,7 @@ def places(graph: Graph) -> tuple[Place, ...]:
                 (size,) = unknown
                 factor = next((c for monomial, c in terms(dim) if monomial == (size,)), 0)
                 rest = substitute_open(dim, {size: 0})
-                found[size] = Place(size, node, axis, factor, rest)
+                found[size] = SizePlace(size, node, axis, factor, rest)
     return tuple(found.values())
 
 
@@ -78,7 +78,7 @@ class SizeWriter:
 
     def declare(self, graph: Graph, placeholders: Mapping[Node, fx.Node]) -> None:
         """Write the open sizes of a graph's inputs, and the checks that the inputs agree on them."""
-        for place in places(graph):
+        for place in size_places(graph):
             shown = self._graph.call_function(_sym_size, (placeholders[place.input], place.axis))
             value = self._call(operator.sub, shown, self(place.rest)) if place.rest != 0 else shown
             value = self._call(operator.floordiv, value, place.factor) if place.factor != 1 else value

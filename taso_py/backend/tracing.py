@@ -24,7 +24,7 @@ _OWN = __name__.partition(".")[0]
 
 
 @contextmanager
-def alone() -> Generator[None]:
+def tracing_lock() -> Generator[None]:
     """Keep all other threads from tracing and compiling; they go on running compiled code."""
     from torch._dynamo.convert_frame import compile_lock  # imported here: it takes as long as PyTorch itself
 
@@ -39,7 +39,7 @@ def quiet() -> Generator[None]:
     No user can act on those messages. Functions that were compiled before refuse to run in other threads while
     something is traced, unless the tracer declares itself a compiler.
     """
-    with alone(), _compiling(), _unnoticed(), silent(), torch.no_grad():
+    with tracing_lock(), _compiling(), _unnoticed(), silent(), torch.no_grad():
         yield
 
 
@@ -86,7 +86,7 @@ def _unnoticed() -> Generator[None]:
 @contextmanager
 def silent() -> Generator[None]:
     """Drop this thread's warnings, logs (except this project's own) and prints to standard error."""
-    with alone(), without_warnings(), _without_logs(), _without_prints():
+    with tracing_lock(), without_warnings(), _without_logs(), _without_prints():
         yield
 
 
@@ -101,7 +101,7 @@ class _OfThread(type(Warning)):
 
 @contextmanager
 def without_warnings() -> Generator[None]:
-    """Drop the warnings of this thread; call it within :func:`alone`.
+    """Drop the warnings of this thread; call it within :func:`tracing_lock`.
 
     ``warnings.catch_warnings`` would put the filters of the process back to what they were, and undo what other threads
     have set since.

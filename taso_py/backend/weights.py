@@ -50,7 +50,7 @@ def assemble(
     return root, places
 
 
-def owned(program: Program) -> Program:
+def with_own_weights(program: Program) -> Program:
     """Return the program with copies of its weights, unaffected by later writes to the model; tied ones stay tied."""
     return replace(program, weights=deepcopy({key: tensor.detach() for key, tensor in program.weights.items()}))
 

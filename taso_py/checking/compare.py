@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import bits_of
-from taso_py.backend.chance import normal, order, uniform
 from taso_py.backend.contract import random_state_seeded
+from taso_py.backend.random_tensors import normal, permutation, uniform
 from taso_py.ir.errors import first_line
 
 SLACK = 64
@@ -363,5 +363,5 @@ def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
         scale = float(exact[varies].std(correction=0)) if bool(varies.any()) else 0.0
         values = normal(leaf.shape, generator).to(leaf.device) * ((scale or 1.0) * magnitude)
         return varied.copy_(torch.where(varies, values, exact))
-    places = order(leaf.numel(), generator).to(leaf.device)
+    places = permutation(leaf.numel(), generator).to(leaf.device)
     return varied.copy_(leaf.reshape(-1)[places].reshape(leaf.shape))

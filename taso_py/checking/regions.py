@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from taso_py.backend.chance import uniform
+from taso_py.backend.random_tensors import uniform
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
-from taso_py.backend.chance import integers
-from taso_py.backend.contract import draws
+from taso_py.backend.contract import may_draw_random
 from taso_py.backend.program import Signature
+from taso_py.backend.random_tensors import integers
 from taso_py.backend.writes import is_write
 from taso_py.checking.compare import Arguments, outputs_of
 from taso_py.ir.errors import first_line
@@ -52,7 +52,7 @@ def resized_cases(
     for sizes in other_sizes(program.open):
         name = ", ".join(f"{size.name}={value}" for size, value in sizes.items())
         case = resized(program, sizes, seed)
-        refused = _refused(modules, case, may_draw=draws(program))
+        refused = _refused(modules, case, may_draw=may_draw_random(program))
         if refused:
             notes.append(f"not compared at {name}, which is in the export's range but refused by {refused}")
         else:

@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 
 import networkx as nx
 
-from taso_py.backend.plan import Format, Plan, Step, is_formatted
+from taso_py.backend.plan import Format, Plan, PlanStep, is_formatted
 from taso_py.cost.packing import cheapest
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
@@ -239,7 +239,7 @@ class Labelling:
             cover.root: cover.step(pairs[label])
             for cover, pairs, label in zip(self.covers, self.pairs, labels, strict=True)
         }
-        return Plan({node: step for node, step in steps.items() if step != Step(None)})
+        return Plan({node: step for node, step in steps.items() if step != PlanStep(None)})
 
     def labels(self) -> list[int]:
         """The best labels.

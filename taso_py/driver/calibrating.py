@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from taso_py.backend import Program, build, fold
-from taso_py.backend.chance import uniform
 from taso_py.backend.plan import Format
+from taso_py.backend.random_tensors import uniform
 from taso_py.backend.schema import stored_bytes
-from taso_py.backend.tracing import alone
+from taso_py.backend.tracing import tracing_lock
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import Engine
 from taso_py.engines.session import SessionEngine
@@ -106,7 +106,7 @@ def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Modul
     By itself it would draw them from the generator of the process, which belongs to the user; on the meta device there
     is nothing to draw.
     """
-    with alone(), torch.device("meta"):
+    with tracing_lock(), torch.device("meta"):
         module = make()
     module = module.to(torch.float32).to_empty(device="cpu").eval()
     with torch.no_grad():

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from taso_py.backend import Program
-from taso_py.backend.contract import draws, draws_undone
-from taso_py.backend.weights import owned
+from taso_py.backend.contract import may_draw_random, undo_random_draws
+from taso_py.backend.weights import with_own_weights
 from taso_py.backend.writes import is_write
 from taso_py.checking.kept import state_kept
 from taso_py.driver.result import OptimizeError, Options
@@ -110,10 +110,10 @@ def prepared(
         facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
         source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
         with phases.phase("import", "the model, as a graph of operators"):
-            program = program or owned(import_source(source))
+            program = program or with_own_weights(import_source(source))
         facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}
         _check_circumstances(program.device)
-        with draws_undone(program), state_kept(program, [source.callable()]):
+        with undo_random_draws(program), state_kept(program, [source.callable()]):
             with phases.phase("check", "that the graph computes what the model does"):
                 checked = check_import(source, program, options.seed)
             notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
@@ -142,7 +142,7 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
     """What to tell of a model that nobody put into evaluation mode, where that may make a difference."""
     if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
         return ()
-    acts = draws(program) or any(map(is_write, program.graph.effects))
+    acts = may_draw_random(program) or any(map(is_write, program.graph.effects))
     return (IN_TRAINING,) if acts else ()
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, fx
 
 from taso_py.backend import Program
-from taso_py.backend.contract import draws_undone
+from taso_py.backend.contract import undo_random_draws
 from taso_py.backend.writes import is_write
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.driver.optimize import optimize_source
@@ -286,5 +286,5 @@ def _is_known(node: Node) -> bool:
 
 def _carried_out(decision: Decision, program: Program, args: Sequence[Any]) -> Runner:
     """The module that a decision leads to; its first call draws no random numbers of the caller's."""
-    with draws_undone(program):
+    with undo_random_draws(program):
         return decision.carry_out(program, args)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from taso_py.backend.chance import uniform
+from taso_py.backend.random_tensors import uniform
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.engines.session import OnnxModel, SessionEngine, bytes_of
 from taso_py.engines.tiles import reads

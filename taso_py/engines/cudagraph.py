@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.capture import captured
+from taso_py.backend.capture import capture_cuda_graph
 from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
 from taso_py.engines.engine import Engine, Runner
 from taso_py.ir.errors import first_line
@@ -50,7 +50,7 @@ class _Captured:
         self._structure = pytree.tree_structure((static_args, static_kwargs))
         tensors = (leaf for _, leaf in self._leaves if isinstance(leaf, Tensor))
         self._device = next((tensor.device for tensor in tensors), torch.device("cuda"))
-        self._graph, self._outputs = captured(lambda: module(*static_args, **static_kwargs), self._device)
+        self._graph, self._outputs = capture_cuda_graph(lambda: module(*static_args, **static_kwargs), self._device)
         self._turn = Lock()
         self._stream = torch.cuda.current_stream(self._device)
 

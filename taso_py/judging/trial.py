@@ -22,7 +22,7 @@ import torch
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
-from taso_py.backend.contract import draws
+from taso_py.backend.contract import may_draw_random
 from taso_py.backend.writes import is_write
 from taso_py.checking.compare import (
     EXAMPLE,
@@ -310,7 +310,7 @@ class Trial:
         """Whether what was timed can be compared: not the model itself, nor where compilers draw other numbers."""
         if finalist.module is self.source.module:
             return False
-        return finalist.engine is ENGINES["eager"] or not draws(self.program)
+        return finalist.engine is ENGINES["eager"] or not may_draw_random(self.program)
 
     def _reloaded(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
         """The finalist as it is saved, program and plan, and the module loaded from that; or as it is.
@@ -340,7 +340,7 @@ class Trial:
         original, reference = self.source.callable(), self._reference()
         same = input_cases(self.source.args, self.source.kwargs, self.seed)
         keeping = partial(self._keeping, *(module for module in (original, reference) if module is not None))
-        may_draw, every = draws(self.program), (same, self._resized())
+        may_draw, every = may_draw_random(self.program), (same, self._resized())
         return [Oracle(original, reference, cases, keeping, draws=may_draw) for cases in every if cases]
 
     def _reference(self) -> nn.Module | None:
@@ -431,7 +431,7 @@ def _compared_with_export(source: Source, program: Program, seed: int) -> Compar
     original = source.callable()
     with state_kept(program, [original]):
         cases = input_cases(source.args, source.kwargs, seed)
-        return Oracle(original, None, cases, draws=draws(program)).compare(build(program))
+        return Oracle(original, None, cases, draws=may_draw_random(program)).compare(build(program))
 
 
 def _contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound, Packs, is_formatted
+from taso_py.backend.plan import BoundKernel, Packs, is_formatted
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.kernels.chain import is_inference_norm, scale_and_shift
@@ -26,16 +26,16 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
     is_single = all(value.type.dtype is DType.F32 for value in node.inputs)
     if is_known and is_inference_norm(node) and is_formatted(node.inputs[0]) and is_single:
 
-        def binder(statics: Sequence[Tensor], _: Packs) -> Bound:
+        def binder(statics: Sequence[Tensor], _: Packs) -> BoundKernel:
             return _bound(*scale_and_shift(node, statics))
 
         statics = node.inputs[1:]
         yield Cover("aten.addcmul", (node,), node.inputs[:1], (CHANNELS_LAST,), statics, statics[0].type, binder)
 
 
-def _bound(scale: Tensor, shift: Tensor) -> Bound:
+def _bound(scale: Tensor, shift: Tensor) -> BoundKernel:
     scale, shift = (tensor.float().reshape(-1, 1, 1) for tensor in (scale, shift))
-    return Bound("scaled_and_shifted", _scaled_and_shifted, (scale, shift))
+    return BoundKernel("scaled_and_shifted", _scaled_and_shifted, (scale, shift))
 
 
 def _scaled_and_shifted(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

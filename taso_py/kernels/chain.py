@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound, Packs
+from taso_py.backend.plan import BoundKernel, Packs
 from taso_py.ir.node import Node, Value, make_as
 from taso_py.ir.operator import Constant
 from taso_py.ir.types import TensorType
@@ -83,7 +83,7 @@ class Chain:
         self,
         name: str,
         formats: tuple[Formats, ...],
-        bind: Callable[[Chain, Sequence[Tensor], Packs], Bound],
+        bind: Callable[[Chain, Sequence[Tensor], Packs], BoundKernel],
         text: str | None = None,
         *,
         binds_bare: bool = True,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound, Packs
+from taso_py.backend.plan import BoundKernel, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.kernels.aten import convolves_channels_last
@@ -77,23 +77,23 @@ def _channels_last(weight: Tensor) -> Tensor:
     return weight.contiguous(memory_format=torch.channels_last)
 
 
-def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     weight, bias, windows = _packed(chain, statics, packs)
-    return Bound("cudnn_conv", aten.conv2d.default, (weight, bias, *windows))
+    return BoundKernel("cudnn_conv", aten.conv2d.default, (weight, bias, *windows))
 
 
-def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     weight, bias, windows = _packed(chain, statics, packs)
     if chain.other is None:
-        return Bound("cudnn_conv_relu", aten.cudnn_convolution_relu.default, (weight, bias, *windows))
+        return BoundKernel("cudnn_conv_relu", aten.cudnn_convolution_relu.default, (weight, bias, *windows))
 
     def conv_add_relu(x: Tensor, other: Tensor) -> Tensor:
         return aten.cudnn_convolution_add_relu.default(x, weight, other, 1.0, bias, *windows)
 
-    return Bound("cudnn_conv_add_relu", conv_add_relu)
+    return BoundKernel("cudnn_conv_add_relu", conv_add_relu)
 
 
-def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     columns, bias = chain.packed(statics, packs, _columns)
     uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
 
@@ -101,7 +101,7 @@ def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound
         rows = x.reshape(-1, x.shape[-1])
         return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).unflatten(0, x.shape[:-1])
 
-    return Bound("cublaslt_linear", linear)
+    return BoundKernel("cublaslt_linear", linear)
 
 
 def _columns(weight: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from taso_py.backend.chance import uniform
 from taso_py.backend.lowering import lower
 from taso_py.backend.plan import IMAGE_RANK, MEMORY_FORMATS, Format
+from taso_py.backend.random_tensors import uniform
 from taso_py.backend.run import call_now
 from taso_py.backend.schema import storage_of
 from taso_py.backend.tensors import TORCH_DTYPES

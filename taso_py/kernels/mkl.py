@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound, Packs
+from taso_py.backend.plan import BoundKernel, Packs
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.kernels.chain import Chain, chains
@@ -39,7 +39,7 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
             yield chain.cover("mkl.linear", (DENSE,), _bind)
 
 
-def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     # What MKL packs has several MiB of addresses however small the weight is, most of which nobody ever touches.
     packed, bias = chain.packed(statics, packs, _packed, chain.rows, tells_size=False)
     return _bound(packed, bias, chain.rows, chain.weight.sizes)
@@ -49,12 +49,12 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
     return torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
 
 
-def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int]) -> Bound:
+def _bound(packed: Tensor, bias: Tensor | None, rows: int, sizes: Sequence[int]) -> BoundKernel:
     """Return a linear layer for a fixed number of rows."""
     call: Any = torch.ops.mkl._mkl_linear.default
     # The weight as it was is asked for its shape, and read for other numbers of rows only. It is not kept: if ever it
     # were read after all, every result would be NaN.
-    return Bound("mkl_linear", call, (packed, _unread(*sizes), bias, rows))
+    return BoundKernel("mkl_linear", call, (packed, _unread(*sizes), bias, rows))
 
 
 @cache
@@ -68,7 +68,7 @@ def linear_works() -> bool:
     """Return whether the layer computes a small example correctly, with and without bias, from the packed weight."""
     x, weight, bias = (example(shape, torch.float32, _CPU) for shape in ((3, 5), (4, 5), (4,)))
 
-    def bound(bias: Tensor | None) -> Bound:
+    def bound(bias: Tensor | None) -> BoundKernel:
         return _bound(_packed(weight, 3), bias, 3, weight.shape)
 
     return agrees(

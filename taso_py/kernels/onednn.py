@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound, Format, Packs
+from taso_py.backend.plan import BoundKernel, Format, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.ir.types import Dim, DType
@@ -108,7 +108,7 @@ def _activation(node: Node | None) -> tuple[str, list[float], str]:
     return node.op.epilogue, numbers, node.op.approximate if isinstance(node.op, Gelu) else ""
 
 
-def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     op = chain.product.op
     assert isinstance(op, Conv2d)
     windows: list[Any] = [list(op.padding), list(op.stride), list(op.dilation), op.groups]
@@ -118,11 +118,11 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     name, numbers, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._convolution_pointwise.default
-        return Bound("onednn_conv", call, (packed, bias, *windows, name, numbers, algorithm))
+        return BoundKernel("onednn_conv", call, (packed, bias, *windows, name, numbers, algorithm))
     call = torch.ops.mkldnn._convolution_pointwise.binary
     unary = None if name == "none" else name
     rest = (packed, bias, *windows, "add", 1.0, unary, numbers, algorithm)
-    return Bound("onednn_conv_add", call, rest, _add_into if overwriting_works(packed.dtype) else None)
+    return BoundKernel("onednn_conv_add", call, rest, _add_into if overwriting_works(packed.dtype) else None)
 
 
 def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
@@ -130,13 +130,13 @@ def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:
     return torch.ops.mkldnn._convolution_pointwise_.binary(other, x, *rest)
 
 
-def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     packed, bias = chain.packed(statics, packs, _reordered, chain.rows)
     name, numbers, algorithm = _activation(chain.activation)
     if chain.other is None:
         call: Any = torch.ops.mkldnn._linear_pointwise.default
-        return Bound("onednn_linear", call, (packed, bias, name, numbers, algorithm))
-    return Bound("onednn_linear_add", torch.ops.mkldnn._linear_pointwise.binary, (packed, bias, "add"))
+        return BoundKernel("onednn_linear", call, (packed, bias, name, numbers, algorithm))
+    return BoundKernel("onednn_linear_add", torch.ops.mkldnn._linear_pointwise.binary, (packed, bias, "add"))
 
 
 def _reordered(weight: Tensor, rows: int) -> Tensor:

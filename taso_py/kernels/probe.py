@@ -12,8 +12,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from taso_py.backend.chance import uniform
-from taso_py.backend.tracing import alone, without_warnings
+from taso_py.backend.random_tensors import uniform
+from taso_py.backend.tracing import tracing_lock, without_warnings
 
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Absolute and relative tolerance, for results of magnitude about one; float32 leaves room for TF32."""
@@ -23,7 +23,7 @@ def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) ->
     """Return whether calls of operators, which may be missing or refuse these operands, give the expected results."""
     try:
         # Libraries warn of algorithms that they try and that fail, which says nothing about the result.
-        with torch.no_grad(), alone(), without_warnings():
+        with torch.no_grad(), tracing_lock(), without_warnings():
             results = fused()
     except (RuntimeError, AttributeError, TypeError, NotImplementedError):
         return False

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from taso_py.backend.plan import Format, Plan, Step
+from taso_py.backend.plan import Format, Plan, PlanStep
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.kernels.check import KernelChecks
@@ -39,7 +39,7 @@ def dump(plan: Plan) -> dict[str, Any]:
 def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan:
     """Return the plan that :func:`dump` gave, for a graph that was imported from the same file."""
     nodes = {node.digest: node for node in graph.nodes}
-    restored: dict[Node, Step] = {}
+    restored: dict[Node, PlanStep] = {}
     trials, lost = KernelChecks(device), 0
     for saved in plan["steps"]:
         node = nodes.get(saved["nodes"][-1])

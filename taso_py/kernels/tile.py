@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound, Format, Packs, Step, is_formatted
+from taso_py.backend.plan import BoundKernel, Format, Packs, PlanStep, is_formatted
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.types import TensorType
@@ -45,7 +45,7 @@ class Cover:
     """The values that are packed at build time, in the order in which the kernel takes them."""
     packed: TensorType | None = None
     """The type of the packed weight: all of it that a latency depends on, whatever its layout before packing."""
-    binder: Callable[[Sequence[Tensor], Packs], Bound] | None = None
+    binder: Callable[[Sequence[Tensor], Packs], BoundKernel] | None = None
     """Packs static operands; None for plain ATen calls."""
     text: str = ""
     """The part of the latency key that depends on the operators."""
@@ -67,7 +67,7 @@ class Cover:
         """The outputs that have a choice of memory format."""
         return tuple([value for value in self.root.outputs if is_formatted(value)])
 
-    def bind(self, statics: Sequence[Tensor], packs: Packs) -> Bound:
+    def bind(self, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
         """Return the kernel with these static operands packed, reusing what ``packs`` holds.
 
         Raises:
@@ -77,9 +77,9 @@ class Cover:
             raise InvariantError(f"{self.name} has no kernel of its own; lower {self.root.op.name} instead")
         return self.binder(statics, packs)
 
-    def step(self, formats: Formats) -> Step:
+    def step(self, formats: Formats) -> PlanStep:
         """Return this cover as a step of a plan."""
-        return Step(self if self.binder is not None else None, *formats)
+        return PlanStep(self if self.binder is not None else None, *formats)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from taso_py.backend.plan import Bound, Packs
+from taso_py.backend.plan import BoundKernel, Packs
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.kernels.chain import Chain, chains
@@ -119,7 +119,7 @@ def _steps(length: int) -> int:
     return math.ceil(length / STEP)
 
 
-def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
+def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     op = chain.product.op
     assert isinstance(op, Conv2d)
     down, blocks = _grid(chain)
@@ -128,8 +128,8 @@ def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bound:
     packed, bias = chain.packed(statics, packs, _packed, rows * blocks)
     rest = (chain.activation is not None, packed, _transformed(bias), chain.weight.sizes[0], op.padding, rows)
     if chain.other is None:
-        return Bound("winograd", _winograd, rest)
-    return Bound("winograd_add", _added, rest, _added_into)
+        return BoundKernel("winograd", _winograd, rest)
+    return BoundKernel("winograd_add", _added, rest, _added_into)
 
 
 def _packed(weight: Tensor, blocks: int) -> Tensor:

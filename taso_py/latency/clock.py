@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from taso_py.backend.capture import captured
+from taso_py.backend.capture import capture_cuda_graph
 from taso_py.collector import collector_paused
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.kernels.prepared_call import PreparedCall
@@ -303,7 +303,7 @@ def _cuda_event() -> Event:
 def _capture(fn: Callable[[], object], repeats: int) -> Callable[[], object]:
     """A CUDA graph of that many calls on the current device, replayed once."""
     try:
-        graph, _ = captured(functools.partial(_call, fn, repeats), torch.device("cuda"))
+        graph, _ = capture_cuda_graph(functools.partial(_call, fn, repeats), torch.device("cuda"))
     except RuntimeError as error:
         reason = first_line(error)
         raise TimingError(f"this cannot be captured in a CUDA graph ({reason}); time it without one") from error

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from taso_py.backend.chance import uniform
+from taso_py.backend.random_tensors import uniform
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.errors import first_line
 from taso_py.ir.types import DType

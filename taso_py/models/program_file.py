@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.passes import move_to_device_pass
 
-from taso_py.backend.tracing import alone
+from taso_py.backend.tracing import tracing_lock
 from taso_py.models.spec import InputSpec, SourceError
 
 _Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -67,7 +67,7 @@ def _read(path: str) -> ExportedProgram:
     reasons: list[str] = []
     try:
         # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
-        with alone(), _quiet(reasons), torch.device("cpu"):
+        with tracing_lock(), _quiet(reasons), torch.device("cpu"):
             return torch.export.load(path)
     except Exception as error:  # what torch raises depends on where in the file it fails
         reasons.append(str(error))

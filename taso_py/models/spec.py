@@ -12,7 +12,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
-from taso_py.backend.chance import integers, normal
+from taso_py.backend.random_tensors import integers, normal
 from taso_py.ir.errors import TasoError
 
 _SPEC = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>\w+))?")

@@ -21,7 +21,7 @@ from torch import fx
 from torch._C._autograd import DeviceType, _profiler_enabled  # pyright: ignore[reportPrivateUsage]
 from torch.profiler import ProfilerActivity, profile
 
-from taso_py.backend.tracing import alone
+from taso_py.backend.tracing import tracing_lock
 from taso_py.profiling.run import copy_of
 
 MEMORY = "[memory]"
@@ -61,7 +61,7 @@ def _unannounced() -> Generator[None]:
     if LOG_LEVEL in os.environ:
         yield
         return
-    with alone():
+    with tracing_lock():
         os.environ[LOG_LEVEL] = "99"
         try:
             yield

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
-from taso_py.backend.tracing import alone, quiet
+from taso_py.backend.tracing import quiet, tracing_lock
 from taso_py.checking.kept import kept
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.engine import EngineUnavailableError, Runner
@@ -312,7 +312,7 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> 
 
 def _loaded(saved: Saved) -> ExportedProgram:
     try:
-        with alone(), torch.device("cpu"):  # as where it was read back for the first time
+        with tracing_lock(), torch.device("cpu"):  # as where it was read back for the first time
             exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error

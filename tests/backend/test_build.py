@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taso_py.backend import build, fold
 from taso_py.backend.guard import ArgumentError, check_fixed
-from taso_py.backend.weights import assemble, owned
+from taso_py.backend.weights import assemble, with_own_weights
 from taso_py.checking.roundtrip import sharing
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
@@ -106,7 +106,7 @@ def test_weights_of_its_own_are_as_tied_as_the_models() -> None:
     linear, other = nn.Linear(3, 3), nn.Linear(3, 3)
     other.bias = linear.bias
     program = import_module(nn.Sequential(linear, other).eval(), (X,))
-    copies = owned(program).weights
+    copies = with_own_weights(program).weights
     assert copies.keys() == program.weights.keys()
     assert all(torch.equal(copies[key], tensor) for key, tensor in program.weights.items())
     assert {t.data_ptr() for t in copies.values()}.isdisjoint(t.data_ptr() for t in program.weights.values())

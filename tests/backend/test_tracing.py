@@ -15,7 +15,7 @@ import torch
 from torch._export.utils import _compiling_state_context
 from torch.fx import traceback
 
-from taso_py.backend.tracing import alone, quiet
+from taso_py.backend.tracing import quiet, tracing_lock
 from tests.process_state import changes, process_state
 
 
@@ -109,14 +109,14 @@ def test_one_thread_traces_at_a_time() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def first() -> None:
-        with alone():
+        with tracing_lock():
             inside.set()
             leave.wait(10)
             order.append("first")
 
     def second() -> None:
         inside.wait(10)
-        with alone():
+        with tracing_lock():
             order.append("second")
 
     threads = [threading.Thread(target=run) for run in (first, second)]
@@ -129,7 +129,7 @@ def test_one_thread_traces_at_a_time() -> None:
     assert order == ["first", "second"]
 
 
-@pytest.mark.parametrize("within", [quiet, alone])
+@pytest.mark.parametrize("within", [quiet, tracing_lock])
 def test_compiled_functions_run_while_something_is_traced(within: Any) -> None:
     compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
     x = torch.zeros(3)

@@ -9,7 +9,7 @@ from itertools import takewhile
 import pytest
 import torch
 
-from taso_py.backend.plan import Bound
+from taso_py.backend.plan import BoundKernel
 from taso_py.cost import model
 from taso_py.cost.model import CostModel
 from taso_py.ir.node import Node
@@ -304,7 +304,7 @@ def test_a_rescaled_model_prices_everything_alike(monkeypatch: pytest.MonkeyPatc
 def _failing(error: Exception) -> Callable[..., list[Cover]]:
     """What finds the covers of a node, whose kernels raise an error where they are bound."""
 
-    def fail(*_: object) -> Bound:
+    def fail(*_: object) -> BoundKernel:
         raise error
 
     def found(node: Node, device: torch.device, _tiles: object) -> list[Cover]:

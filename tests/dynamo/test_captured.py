@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from taso_py.backend.capture import captured
+from taso_py.backend.capture import capture_cuda_graph
 from taso_py.backend.frozen import GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.engines import inductor
@@ -115,7 +115,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_graph_is_recorded_on_a_stream_of_its_own_gpu(captures: list[str]) -> None:
     """PyTorch's own stream for captures is of whichever GPU came first: on another it would record nothing."""
     for device in ("cuda:0", "cuda:1"):
-        captured(lambda: torch.ones(1) + 1, torch.device(device))
+        capture_cuda_graph(lambda: torch.ones(1) + 1, torch.device(device))
     assert captures == ["succeeded", "on cuda:1", "succeeded"]
 
 

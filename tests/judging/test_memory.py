@@ -11,7 +11,7 @@ from torch import nn
 
 from fuzz.prices import InventedPrices
 from taso_py.backend import NO_PLAN, build, fold
-from taso_py.backend.plan import Plan, Step
+from taso_py.backend.plan import Plan, PlanStep
 from taso_py.cost.choice import choose
 from taso_py.driver import reporting
 from taso_py.engines.table import ENGINES
@@ -41,7 +41,7 @@ def test_a_weight_that_is_packed_is_counted_for_its_size(tile: str) -> None:
     known = [cover for cover in covers(node, torch.device("cpu")) if cover.name == tile]
     if not known:
         pytest.skip(f"there is no {tile} here")
-    module = build(program, Plan({node: Step(known[0])}).eager())
+    module = build(program, Plan({node: PlanStep(known[0])}).eager())
     finalist: Any = SimpleNamespace(name="packed", engine=ENGINES["eager"], module=module)
     assert reporting._memory_bytes(finalist) == 4 * 64
 

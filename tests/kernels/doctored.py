@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from taso_py.backend.plan import Bound, Packs
+from taso_py.backend.plan import BoundKernel, Packs
 from taso_py.ir.node import Node
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import Cover
@@ -24,11 +24,11 @@ def doctored(cover: Cover, change: Callable[..., object], overwriting: Callable[
         overwriting: the same for the form that overwrites an operand, which there is none of otherwise.
     """
 
-    def bind(statics: Sequence[Tensor], packs: Packs) -> Bound:
+    def bind(statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
         right, wrong = cover.bind(statics, packs), None
         if overwriting is not None:
             wrong = partial(overwriting, right.overwriting_function)
-        return Bound("doctored", partial(change, right.function), (), wrong)
+        return BoundKernel("doctored", partial(change, right.function), (), wrong)
 
     return replace(cover, binder=bind)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from experiments import correctness
 from experiments.harness import Settings
 from fuzz import prices
-from taso_py.backend.plan import Bound, Format, Packs
+from taso_py.backend.plan import BoundKernel, Format, Packs
 from taso_py.cost import model
 from taso_py.driver import calibrating
 from taso_py.ir.node import Node
@@ -126,10 +126,10 @@ def broken(packed: list[str], fails: set[str]) -> Callable[..., list[Cover]]:
     def called(*_: object) -> Tensor:
         raise RuntimeError("no plan for these sizes\nand more")
 
-    def bound(cover: Cover) -> Callable[[Sequence[Tensor], Packs], Bound]:
-        def bind(statics: Sequence[Tensor], packs: Packs) -> Bound:
+    def bound(cover: Cover) -> Callable[[Sequence[Tensor], Packs], BoundKernel]:
+        def bind(statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
             packed.append(cover.name)
-            return Bound(cover.name, called) if cover.name in fails else cover.bind(statics, packs)
+            return BoundKernel(cover.name, called) if cover.name in fails else cover.bind(statics, packs)
 
         return bind
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.plan import Bound, Format, Packs
+from taso_py.backend.plan import BoundKernel, Format, Packs
 from taso_py.kernels import eviction
 from taso_py.kernels.eviction import evict_caches, operand_writer
 from taso_py.kernels.prepared_call import PreparedCall
@@ -74,8 +74,8 @@ def test_results_are_held_so_that_the_next_is_written_elsewhere() -> None:
 def test_a_kernel_reads_other_weights_at_each_call() -> None:
     seen: list[int] = []
 
-    def bind(statics: Sequence[Tensor], _: Packs) -> Bound:
-        return Bound("told", lambda x, weight: seen.append(weight.data_ptr()), tuple(statics))
+    def bind(statics: Sequence[Tensor], _: Packs) -> BoundKernel:
+        return BoundKernel("told", lambda x, weight: seen.append(weight.data_ptr()), tuple(statics))
 
     (cover,) = [one for one in covers(GRAPH.outputs[1].node, CPU) if one.name == "onednn.conv"]
     call = timed_call(replace(cover, binder=bind), Format.DENSE, CPU, 2 * 8 * 8 * 9 * 4)

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from fuzz.prices import CPU, InventedPrices
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold, poison, retype
 from taso_py.backend.build import PACKED_BYTES
-from taso_py.backend.plan import Format, Step
+from taso_py.backend.plan import Format, PlanStep
 from taso_py.backend.storage import KERNEL, OVERWRITES
 from taso_py.cost.choice import choose
 from taso_py.frontend import import_module
@@ -141,7 +141,7 @@ def test_a_convolution_is_added_in_place_where_nothing_else_reads(
     found = [cover for node in program.graph.nodes for cover in covers(node, CPU) if len(cover.operands) == 2]
     fused = {cover.root: cover for cover in found if cover.name == "onednn.conv"}
     assert fused
-    plan = Plan({root: Step(cover, format_, Format.CHANNELS_LAST) for root, cover in fused.items()}).eager()
+    plan = Plan({root: PlanStep(cover, format_, Format.CHANNELS_LAST) for root, cover in fused.items()}).eager()
     written = [node for node in build(program, plan).graph.nodes if KERNEL in node.meta and OVERWRITES in node.meta]
     assert len(written) == (overwritten if format_ is Format.CHANNELS_LAST else 0)
     _check(program, plan, (x,))
@@ -155,7 +155,7 @@ def test_plain_calls_get_the_strides_that_plain_calls_leave(channels: int, rows:
     program = fold(import_module(module, (torch.randn(8, 2, rows, columns),)))
     chosen = next(node for node in program.graph.nodes if isinstance(node.op, Conv2d))
     (cover,) = (cover for cover in covers(chosen, CPU) if cover.name == "onednn.conv")
-    plan = Plan({chosen: Step(cover, Format.DENSE, Format.CHANNELS_LAST)})
+    plan = Plan({chosen: PlanStep(cover, Format.DENSE, Format.CHANNELS_LAST)})
     seen: list[tuple[int, ...]] = []
 
     class Watching(torch.fx.Interpreter):

@@ -18,7 +18,7 @@ from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.table import ROWS
 from taso_py.backend.onnx.writer import OnnxValue, Writer
-from taso_py.backend.sizes import places
+from taso_py.backend.sizes import size_places
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -111,7 +111,7 @@ def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxVa
     wanted = input_names(graph) if names is None else names
     values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
     of_node = dict(zip(graph.inputs, values, strict=True))
-    for place in places(graph):
+    for place in size_places(graph):
         w.begin(place.input)
         shown = w.op("Shape", of_node[place.input], start=place.axis, end=place.axis + 1)
         if place.rest != 0:

@@ -24,7 +24,7 @@ Row: TypeAlias = Callable[[Writer, Any, Node, Sequence[OnnxValue]], Result]
 
 
 @dataclass(frozen=True)
-class Operand:
+class OnnxOperand:
     """A tensor argument of an opaque call."""
 
     onnx: OnnxValue
@@ -50,14 +50,14 @@ class OpaqueCall:
         """The types of the results."""
         return self.node.types
 
-    def operand(self, name: str = "self") -> Operand:
+    def operand(self, name: str = "self") -> OnnxOperand:
         """Return an argument that must be a tensor."""
         found = self.arguments[name]
-        if not isinstance(found, Operand):
+        if not isinstance(found, OnnxOperand):
             raise NotInOnnx(f"{self.target} with {found} as {name} has no form in ONNX")
         return found
 
-    def optional(self, name: str) -> Operand | None:
+    def optional(self, name: str) -> OnnxOperand | None:
         """Return an argument that is a tensor or absent."""
         return None if self.arguments[name] is None else self.operand(name)
 
@@ -77,7 +77,7 @@ def opaque_row(rows: Mapping[str, OpaqueRow]) -> Row:
         found = rows.get(op.target)
         if found is None or not op.is_pure:
             raise NotInOnnx(f"{op.target} has no row in the lowering to ONNX")
-        inputs = [Operand(onnx, value) for onnx, value in zip(operands, node.inputs, strict=True)]
+        inputs = [OnnxOperand(onnx, value) for onnx, value in zip(operands, node.inputs, strict=True)]
 
         def decoded(argument: Any) -> Any:
             if isinstance(argument, Ref):

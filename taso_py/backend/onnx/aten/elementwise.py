@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
+from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype
 from taso_py.ir.size import Poly, at_example
@@ -21,7 +21,7 @@ from taso_py.ir.types import DType
 
 def operand_as(w: Writer, argument: Any, dtype: DType) -> OnnxValue:
     """Return a tensor or a number in an element type."""
-    if not isinstance(argument, Operand):
+    if not isinstance(argument, OnnxOperand):
         return w.number(argument, dtype)
     return argument.onnx if argument.type.dtype is dtype else w.cast(argument.onnx, dtype)
 
@@ -30,7 +30,7 @@ def promoted(*arguments: Any) -> DType:
     """Return the element type to which PyTorch promotes tensors and numbers."""
 
     def stand_in(argument: Any) -> Any:
-        if not isinstance(argument, Operand):
+        if not isinstance(argument, OnnxOperand):
             return at_example(argument) if isinstance(argument, Poly) else argument
         shape = (1,) * argument.type.rank
         return torch.empty(shape, dtype=TORCH_DTYPES[argument.type.dtype], device="meta")
@@ -124,7 +124,7 @@ def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
         dtype = call.types[0].dtype
         x = operand_as(w, call.operand(), dtype)
         low, high = (call.arguments[name] if name is not None else None for name in (least, most))
-        if not isinstance(low, Operand) and not isinstance(high, Operand):
+        if not isinstance(low, OnnxOperand) and not isinstance(high, OnnxOperand):
             limits = (None if limit is None else w.number(limit, dtype) for limit in (low, high))
             return w.op("Clip", x, *limits)
         x = x if low is None else w.op("Max", x, operand_as(w, low, dtype))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
-from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
+from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.ir.types import DType
 
 _INDICES = (DType.I64, DType.I32)
 
 
-def _places(w: Writer, operand: Operand) -> OnnxValue:
+def _places(w: Writer, operand: OnnxOperand) -> OnnxValue:
     """Return a tensor of indices in an element type that ONNX accepts."""
     return operand.onnx if operand.type.dtype in _INDICES else w.cast(operand.onnx, DType.I64)
 
@@ -34,7 +34,7 @@ def _index_select(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
     x = call.operand()
-    given: Sequence[Operand | None] = call.arguments["indices"]
+    given: Sequence[OnnxOperand | None] = call.arguments["indices"]
     indices = {axis: index for axis, index in enumerate(given) if index is not None}
     if any(index.type.dtype in (DType.BOOL, DType.U8) for index in indices.values()):
         raise call.refuse("indexes with a mask")
@@ -53,7 +53,7 @@ def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Transpose", result, perm=[*before, *range(rank), *range(rank + axes[0], rank + len(others))])
 
 
-def _stacked(w: Writer, indices: Sequence[Operand]) -> OnnxValue:
+def _stacked(w: Writer, indices: Sequence[OnnxOperand]) -> OnnxValue:
     """Stack broadcastable index tensors along a new last axis."""
     places = [w.cast(index.onnx, DType.I64) if index.type.dtype is not DType.I64 else index.onnx for index in indices]
     total = places[0]
@@ -70,7 +70,7 @@ def _scatter(reduction: str | None = None, source: str = "src") -> OpaqueRow:
         x, index = call.operand(), call.operand("index")
         places = _places(w, index)
         content = call.arguments[source]
-        if isinstance(content, Operand):
+        if isinstance(content, OnnxOperand):
             shown = operand_as(w, content, x.type.dtype)
             if content.type.dims != index.type.dims:
                 ends = w.dims(index.type.dims)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow, Operand
+from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 
 
@@ -31,7 +31,7 @@ def _layer(kind: _Kind) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
         arguments = call.arguments
         layers, directions = arguments["num_layers"], 2 if arguments["bidirectional"] else 1
-        parameters: Sequence[Operand] = arguments["params"]
+        parameters: Sequence[OnnxOperand] = arguments["params"]
         each = 4 if arguments["has_biases"] else 2
         if len(parameters) != each * layers * directions:
             raise call.refuse("projects its state")
@@ -62,7 +62,7 @@ def _of_layer(w: Writer, state: OnnxValue, layer: int, layers: int, directions: 
 
 
 def _run(
-    w: Writer, kind: _Kind, x: OnnxValue, cells: Sequence[Sequence[Operand]], states: Sequence[OnnxValue]
+    w: Writer, kind: _Kind, x: OnnxValue, cells: Sequence[Sequence[OnnxOperand]], states: Sequence[OnnxValue]
 ) -> tuple[OnnxValue, Sequence[OnnxValue]]:
     """Write one layer, in one or both directions; return its outputs at all steps, concatenated, and last states."""
     hidden = cells[0][1].type.sizes[-1]
@@ -92,7 +92,7 @@ def _run(
     return w.op("Reshape", side_by_side, w.integers([0, 0, 2 * hidden])), ends
 
 
-def _stacked(w: Writer, kind: _Kind, parts: Sequence[Operand]) -> OnnxValue:
+def _stacked(w: Writer, kind: _Kind, parts: Sequence[OnnxOperand]) -> OnnxValue:
     """Stack a parameter of all directions along a new first axis, gates in ONNX's order."""
     held = [w.held(part.value) for part in parts]
     known = [tensor for tensor in held if tensor is not None]
@@ -108,7 +108,7 @@ def _reordered(kind: _Kind, tensor: Tensor) -> Tensor:
     return torch.cat([gates[place] for place in kind.gates])
 
 
-def _reorder(w: Writer, kind: _Kind, part: Operand) -> OnnxValue:
+def _reorder(w: Writer, kind: _Kind, part: OnnxOperand) -> OnnxValue:
     """Write the reordering of gates of a parameter that is computed at run time."""
     count = len(kind.gates)
     if count == 1:
@@ -117,7 +117,7 @@ def _reorder(w: Writer, kind: _Kind, part: Operand) -> OnnxValue:
     return w.op("Concat", *(gates[place] for place in kind.gates), axis=0)
 
 
-def _joined_biases(w: Writer, kind: _Kind, cells: Sequence[Sequence[Operand]]) -> OnnxValue:
+def _joined_biases(w: Writer, kind: _Kind, cells: Sequence[Sequence[OnnxOperand]]) -> OnnxValue:
     held = [[w.held(part.value) for part in cell[2:]] for cell in cells]
     known = [[tensor for tensor in cell if tensor is not None] for cell in held]
     if all(len(cell) == 2 for cell in known):

@@ -27,6 +27,6 @@ def integers(below: int, shape: Sequence[int], generator: Generator) -> Tensor:
     return torch.randint(below, tuple(shape), generator=generator, device=generator.device)
 
 
-def order(count: int, generator: Generator) -> Tensor:
+def permutation(count: int, generator: Generator) -> Tensor:
     """Return a random permutation of the integers below a number."""
     return torch.randperm(count, generator=generator, device=generator.device)

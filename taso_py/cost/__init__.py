@@ -1,1 +1,1 @@
-"""Latencies of tiles: measuring them on the user's device, remembering them, and bounding them from below."""
+"""Cost estimates of graphs: the joint choice of kernels and memory formats, from measured latencies."""

@@ -1,11 +1,11 @@
-"""The cost of a graph that was made from another: only what changed, and what may be fused with it, is chosen anew.
+"""Incremental cost estimates: after a rewrite, only the changed nodes and their surroundings are covered anew.
 
-An appraisal remembers which covers compute a graph, in which formats, and what each costs. A substitution makes
-everything downstream of it anew, but node for node: there the covers, the formats and the prices stay.
+An estimate records which covers compute a graph, in which formats, and the cost of each. A substitution rebuilds
+everything downstream of it, but node for node: there the covers, the formats and the prices stay.
 
-Invariant: an appraisal is the cost of a plan that is possible. So it is never below that of the best plan. A fresh one
-is that of :func:`taso_py.cost.choice.choose`; a revised one may be above it by what covers and formats far from the
-changes would gain by them.
+Invariant: an estimate is the cost of a feasible plan, hence never below that of the best plan. A fresh one is that of
+:func:`taso_py.cost.choice.choose`; a revised one may be higher if other covers and formats far from the changes would
+now be better.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.tile import Cover, Formats
 
 REACH = 3
-"""How many nodes before its last a cover has at most: product, normalisation, sum, activation."""
+"""The most nodes that a cover has before its last: product, normalisation, sum, activation."""
 
 AMID = tuple(Format)
-"""The formats that all around a zone is taken to have, one after the other, while covers are taken for it."""
+"""The formats assumed everywhere around the affected nodes, one after the other, when covers are chosen for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A cover that was taken, as far as later changes around it need to know."""
+    """A chosen cover, reduced to the facts that later changes around it need."""
 
     nodes: tuple[Node, ...]
-    """What it computes, the node last whose outputs others read."""
+    """The nodes that it computes; the last is the one whose outputs others read."""
     pairs: Sequence[Formats]
     """The formats to choose from: one or two."""
     own: Sequence[float]
-    """What it costs in each."""
+    """The cost in each of them."""
     label: int
-    """Which is chosen."""
+    """The index of the chosen formats."""
     matters: bool
-    """Whether the memory format may matter here at all."""
+    """True if the memory format may matter here."""
 
 
 @dataclass(frozen=True)
 class Appraisal:
-    """What computes a graph, and what that costs."""
+    """The cost estimate of a graph, with the covers, formats and conversions it is based on."""
 
     slots: Mapping[Node, Slot]
-    """By the last node of each."""
+    """The placements, by the last node of each."""
     homes: Mapping[Node, Node]
-    """Of nodes that are computed inside, the last node of their slot."""
+    """For nodes inside a placement, its last node."""
     conversions: Mapping[Value, float]
-    """The values that are converted, and what that costs."""
+    """The converted values, and the cost of each conversion."""
     seconds: float
 
     def gives(self, value: Value) -> Format:
-        """In which format a value is given."""
+        """Return the format in which a value is given."""
         slot = self.slots.get(value.node)
         return Format.DENSE if slot is None else slot.pairs[slot.label][1]
 
 
 def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format, rim: Rim = DENSE_RIM) -> Appraisal:
-    """The appraisal of a graph of which nothing is known."""
+    """Return the estimate of a graph, computed from scratch."""
     problem = Problem(graph, prices, frozenset(formats))
     seconds, labelling, labels = labelled(problem, rim)
     slots = {
@@ -95,16 +95,16 @@ def revise(
     formats: Iterable[Format] = Format,
     rim: Rim = DENSE_RIM,
 ) -> Appraisal:
-    """The appraisal of a graph that was made from another.
+    """Return the estimate of a graph that was made from another by a rewrite.
 
     Args:
-        before: the appraisal of the other.
-        graph: the graph now.
-        images: what nodes became that are the same but for what their operands became.
-        touched: the nodes that are new, that read something else than before, or that lost or won readers.
+        before: the estimate of the other graph.
+        graph: the new graph.
+        images: maps nodes to the new nodes that differ from them in their operands only.
+        touched: the nodes that are new, read something else than before, or lost or gained readers.
         prices: the latencies.
         formats: the memory formats to choose from.
-        rim: the formats of what the graph reads and gives.
+        rim: the formats of the graph's inputs and outputs.
     """
     revision = _Revision(before, graph, images, prices, frozenset(formats), rim)
     zone = revision.dissolve(revision.zone(touched))
@@ -119,7 +119,7 @@ def revise(
 
 
 class _Revision:
-    """One revision under way."""
+    """A revision of an estimate in progress."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Revision:
             self._keep(slot)
 
     def _keep(self, slot: Slot) -> None:
-        """Takes a slot over, unless nodes of it are gone or have become nodes that another slot computes."""
+        """Take over a placement, unless nodes of it are gone or have become nodes that another placement computes."""
         images, slots, homes = self._images, self._slots, self._homes
         if len(slot.nodes) == 1:
             node = images.get(slot.nodes[0], slot.nodes[0])
@@ -161,7 +161,7 @@ class _Revision:
             homes[node] = root
 
     def zone(self, touched: Set[Node]) -> dict[Node, None]:
-        """The nodes to choose covers for: those touched or not covered, and what a cover computes together with one."""
+        """Return the nodes to cover anew: touched or uncovered ones, and those that a cover computes with them."""
         start = dict.fromkeys(
             node
             for node in self._graph.nodes
@@ -170,7 +170,7 @@ class _Revision:
         waiting = list(start)
         while waiting:
             node = waiting.pop()
-            # What is read through views may lie otherwise than before.
+            # A value that is read through views may have another layout than before.
             if node.op.is_view:
                 more = [user for user in self._users[node] if user not in start]
                 start.update(dict.fromkeys(more))
@@ -187,7 +187,7 @@ class _Revision:
         return zone
 
     def dissolve(self, zone: dict[Node, None]) -> list[Node]:
-        """Gives up the slots that a zone meets; returns all nodes that have none then."""
+        """Remove the placements that meet the affected nodes; return all nodes that have no placement then."""
         waiting = list(zone)
         while waiting:
             node = waiting.pop()
@@ -200,7 +200,7 @@ class _Revision:
         return [node for node in self._graph.nodes if node in zone]
 
     def filled(self, zone: Sequence[Node]) -> list[_Revision]:
-        """The revisions in which the nodes of a zone have covers: one for each way to take them, at least one."""
+        """Return one revision for each way to cover the nodes without placement; there is at least one."""
         inside = set(zone)
         matter = self._mattering(zone)
         alone: dict[Node, list[Cover]] = {}
@@ -222,7 +222,7 @@ class _Revision:
         return [self._with(map(slot, covers)) for covers in taken]
 
     def _with(self, slots: Iterable[Slot]) -> _Revision:
-        """This revision with more slots."""
+        """Return this revision with more placements."""
         way = copy(self)
         way._slots, way._homes, way._filled = dict(self._slots), dict(self._homes), []
         way._known_around, way._known_readers = {}, {}
@@ -242,7 +242,7 @@ class _Revision:
         return allowed(cover, self._formats)
 
     def _mattering(self, zone: Sequence[Node]) -> set[Node]:
-        """The nodes of a zone whose memory format may matter: images, and what is connected to them."""
+        """Return the affected nodes whose memory format may matter: image operators, and nodes connected to them."""
         if Format.CHANNELS_LAST not in self._formats:
             return set()
         inside, found = set(zone), set[Node]()
@@ -255,7 +255,7 @@ class _Revision:
         return found
 
     def _connected(self, node: Node) -> list[Node]:
-        """The nodes that values of rank 4 connect with one."""
+        """Return the nodes connected with a node by values of rank 4."""
         below = [value.node for value in node.inputs if is_formatted(value)]
         return below + [
             user for user in self._users[node] if any(v.node is node and is_formatted(v) for v in user.inputs)
@@ -266,14 +266,14 @@ class _Revision:
         return any(slot is not None and slot.matters for slot in slots)
 
     def least(self) -> float:
-        """What the slots cost at least, whatever their formats."""
+        """Return a lower bound of the cost of the placements, whatever their formats."""
         return fsum([min(slot.own) for slot in self._slots.values()])
 
     def settled(self, values: Set[Value]) -> Appraisal:
-        """The appraisal once formats are chosen: of new slots, and of others as far as that pays.
+        """Choose formats, of new placements and of others as far as that pays, and return the estimate.
 
         Args:
-            values: those whose conversion may cost something else than before, whatever is chosen.
+            values: the values whose conversion cost may have changed, whatever is chosen.
         """
         free = [root for root in self._filled if len(self._slots[root].pairs) > 1]
         labellings = self._labellings(free)
@@ -285,7 +285,7 @@ class _Revision:
         return self._result(values | around)
 
     def _labellings(self, free: Sequence[Node]) -> list[dict[Node, int]]:
-        """Labels of slots, once from each start; from one if nothing is converted then and all are at their fastest."""
+        """Return local optima of the labels, one per start; only one if it is fastest everywhere without conversion."""
         found: list[dict[Node, int]] = []
         for label in (1, 0) if free else ():
             found.append(labels := self._descended(free, label))
@@ -296,7 +296,7 @@ class _Revision:
         return found
 
     def _descended(self, free: Sequence[Node], start: int) -> dict[Node, int]:
-        """Labels of free slots, all the same to begin with, and of those around, that no single change improves."""
+        """Return labels that no single change improves, for free placements, equal at first, and their neighbours."""
         labels = dict.fromkeys(free, start)
         waiting = dict.fromkeys(free)
         while waiting:
@@ -314,7 +314,7 @@ class _Revision:
         return [root for root in roots if root in self._slots and len(self._slots[root].pairs) > 1]
 
     def _around(self, root: Node) -> list[Value]:
-        """The values of rank 4 that a slot reads and gives, remembered."""
+        """Return the values of rank 4 that a placement reads and gives, remembered."""
         known = self._known_around.get(root)
         if known is None:
             nodes = self._slots[root].nodes
@@ -324,7 +324,7 @@ class _Revision:
         return known
 
     def _readers(self, value: Value) -> list[Node]:
-        """The slots that read a value from another, remembered."""
+        """Return the placements that read a value from another, remembered."""
         known = self._known_readers.get(value)
         if known is None:
             known = self._known_readers[value] = []
@@ -335,13 +335,13 @@ class _Revision:
         return known
 
     def _seconds(self, roots: Set[Node], values: Set[Value], labels: Mapping[Node, int]) -> float:
-        """What slots and conversions cost under labels; the sum does not depend on the order of the sets."""
+        """Return the cost of placements and conversions under labels; the sum does not depend on set order."""
         slots = [(root, self._slots[root]) for root in roots]
         own = fsum([slot.own[labels.get(root, slot.label)] for root, slot in slots])
         return own + fsum([self._converting(value, labels) for value in values])
 
     def _seconds_at(self, root: Node, labels: Mapping[Node, int]) -> float:
-        """What a slot costs under labels, with the conversions of what it reads and gives."""
+        """Return the cost of a placement under labels, with the conversions of the values it reads and gives."""
         slot = self._slots[root]
         seconds = slot.own[labels.get(root, slot.label)]
         for value in self._around(root):
@@ -349,7 +349,7 @@ class _Revision:
         return seconds
 
     def _converting(self, value: Value, labels: Mapping[Node, int]) -> float:
-        """What converting a value costs: once, if anyone wants it otherwise than it is given."""
+        """Return the cost of converting a value: once, if any reader needs another format than it is given in."""
         slots, node = self._slots, value.node
         maker = slots.get(node)
         given = self._rim.gives(value) if maker is None else maker.pairs[labels.get(node, maker.label)][1]
@@ -362,7 +362,7 @@ class _Revision:
         return self._prices.conversion_seconds(value, given.other) if is_wanted else 0.0
 
     def _result(self, changed: Set[Value]) -> Appraisal:
-        """The appraisal, what the conversion of some values costs asked anew."""
+        """Return the estimate, with the conversion cost of the changed values recomputed."""
         conversions: dict[Value, float] = {}
         for (node, output), seconds in self._before.conversions.items():
             value = Value(self._images.get(node, node), output)

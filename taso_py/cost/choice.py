@@ -1,14 +1,14 @@
-"""The joint choice of kernels and memory formats for a graph.
+"""Joint choice of kernels and memory formats for a graph.
 
-Which covers to take is a packing problem (:mod:`taso_py.cost.packing`). Given the covers, each has two ways to lie in
-memory at most, and a value that some readers want otherwise than it is given is converted once, whatever their number.
-That is a submodular function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What energy
-functions can be minimized via graph cuts?, PAMI 2004).
+Selecting covers is a packing problem (:mod:`taso_py.cost.packing`). Each selected cover has at most two choices of
+formats, and a value that some readers need in another format than it is given in is converted once, whatever their
+number. That is a submodular function of binary variables, whose minimum is a minimum cut (Kolmogorov and Zabih, What
+energy functions can be minimized via graph cuts?, PAMI 2004).
 
-Invariant: the formats are exact for the covers taken; and covers are taken three times: as if nothing had to be
-converted, and as if all around them were dense, or channels last, what they read or give otherwise being converted. The
-cheapest choice wins, so it is never worse than the best plan that is dense throughout, or channels last throughout, but
-where so many covers overlap that not all combinations of them are tried.
+Invariant: the formats are optimal for the covers selected; and covers are selected three times: as if nothing had to be
+converted, and as if everything around them were dense, or channels last, with conversions where they differ. The
+cheapest choice wins, so it is never worse than the best plan that is dense throughout, or channels last throughout,
+unless so many covers overlap that not all combinations of them are tried.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from taso_py.kernels.tile import Cover, Formats
 
 
 class Prices(Protocol):
-    """What covers and conversions cost, in seconds."""
+    """Prices of covers and conversions, in seconds."""
 
     def covers(self, node: Node) -> Sequence[Cover]:
-        """The covers that end with a node; those of the node alone among them."""
+        """Return the covers that end with a node, including those of the node alone."""
         ...
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        """The latency of a cover that reads and gives values in these formats."""
+        """Return the latency of a cover that reads and gives values in these formats."""
         ...
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
-        """The latency of laying a value out in a format."""
+        """Return the latency of converting a value to a format."""
         ...
 
 
 @dataclass(frozen=True)
 class Rim:
-    """The formats of what a graph reads and gives where it is a part of another; otherwise all is dense."""
+    """The memory formats at the boundary of a graph that is part of another; by default all are dense."""
 
     given: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
-    """In which formats operands come, as far as they are not dense."""
+    """The formats of operands that are not dense."""
     wanted: tuple[Format, ...] = ()
-    """In which formats results are wanted, in the order of the outputs; dense, if it is empty."""
+    """The formats required of the results, in the order of the outputs; empty if all are dense."""
 
     def returned(self, graph: Graph) -> Mapping[Value, Set[Format]]:
-        """The outputs of a graph whose format matters, with the formats in which they are wanted."""
+        """Return the outputs of a graph whose format matters, with the formats in which they are required."""
         found: dict[Value, set[Format]] = {}
         for value, format_ in zip(graph.outputs, self.wanted or repeat(Format.DENSE), strict=False):
             if is_formatted(value):
@@ -62,7 +62,7 @@ class Rim:
         return found
 
     def gives(self, value: Value) -> Format:
-        """In which format a value comes that no cover computes."""
+        """Return the format of a value that no cover computes."""
         return self.given.get(value, Format.DENSE)
 
 
@@ -78,22 +78,22 @@ class Choice:
 
 
 Costs: TypeAlias = tuple[Sequence[Formats], Sequence[float]]
-"""The formats that a cover can choose from, and what it costs in each."""
+"""The formats that a cover can choose from, and its cost in each."""
 SURELY = 1 - 1e-9
-"""What is less by a smaller share is less by rounding only, and changes made for it might go round in circles."""
+"""Relative margin: a smaller improvement may be a rounding error, and accepting it might cycle."""
 EVERY_START: Sequence[Format | None] = (None, *Format)
 
 
 def choose(
     graph: Graph, prices: Prices, *, formats: Iterable[Format] = Format, starts: Sequence[Format | None] = EVERY_START
 ) -> Choice:
-    """The best covers and memory formats of a graph.
+    """Return the best covers and memory formats of a graph.
 
     Args:
-        graph: what to compute.
+        graph: the graph to compute.
         prices: the latencies.
         formats: the memory formats to choose from.
-        starts: the formats around by which covers are taken, see :func:`ways`.
+        starts: the surrounding formats for which covers are selected, see :func:`ways`.
     """
     seconds, labelling, labels = labelled(Problem(graph, prices, frozenset(formats)), starts=starts)
     return Choice(labelling.plan(labels), seconds)
@@ -102,7 +102,7 @@ def choose(
 def labelled(
     problem: Problem, rim: Rim = DENSE_RIM, starts: Sequence[Format | None] = EVERY_START
 ) -> tuple[float, Labelling, list[int]]:
-    """What the best covers of a problem cost, and their best labels; the arguments are those of `choose`."""
+    """Return the cost of the best covers of a problem, and their best labels; the arguments are those of `choose`."""
     tried = [Labelling(covers, problem, rim) for covers in problem.ways(starts)]
     labels = [labelling.labels() for labelling in tried]
     found = [(one.seconds(own), one, own) for one, own in zip(tried, labels, strict=True)]
@@ -110,7 +110,7 @@ def labelled(
 
 
 class Problem:
-    """A graph's covers, and which formats matter where."""
+    """A graph's covers, and the nodes whose memory format matters."""
 
     images: frozenset[Node]
     """The nodes whose memory format may matter."""
@@ -131,13 +131,13 @@ class Problem:
             self._fused += [cover for cover in fused if is_usable(cover, graph.users, returned)]
 
     def formats(self, cover: Cover) -> Sequence[Formats]:
-        """The formats that a cover can choose from here; one, or two, the one that is dense first."""
+        """Return the formats that a cover can choose from here: one, or two of which the dense one comes first."""
         if len(cover.formats) > 1 and cover.root not in self.images:
             return cover.formats[:1]
         return allowed(cover, self._formats)
 
     def ways(self, starts: Sequence[Format | None]) -> Sequence[list[Cover]]:
-        """Covers that compute every node once, taken in each way that makes a difference."""
+        """Return covers that compute every node once, one list for each start that makes a difference."""
 
         def costs(cover: Cover) -> Costs:
             pairs = self.formats(cover)
@@ -153,14 +153,14 @@ def ways(
     prices: Prices,
     starts: Sequence[Format | None],
 ) -> Sequence[list[Cover]]:
-    """Covers that compute every node once: the cheapest where all around them has one format, or another.
+    """Return covers that compute every node once: for each surrounding format, the cheapest.
 
     Args:
         alone: the nodes, and the covers of each by itself.
         fused: the covers of several of the nodes.
-        costs: what a cover costs.
-        prices: what conversions cost.
-        starts: the formats around; what a cover reads or gives otherwise is converted. For None nothing is.
+        costs: returns a cover's formats and costs.
+        prices: gives the costs of conversions.
+        starts: the surrounding formats, to and from which a cover's values are converted; None for no conversions.
     """
     known = {cover: costs(cover) for cover in chain(chain.from_iterable(alone.values()), fused)}
 
@@ -174,7 +174,7 @@ def ways(
 def _least(
     cover: Cover, pairs: Sequence[Formats], own: Sequence[float], around: Format | None, prices: Prices
 ) -> float:
-    """What a cover costs at its best, with the conversions where all around it has one format; without, for None."""
+    """Return the lowest cost of a cover, with conversions from and to a surrounding format, if there is one."""
     if around is None:
         return min(own)
     least = math.inf
@@ -188,7 +188,7 @@ def _least(
 
 
 def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[Value]) -> bool:
-    """Whether nothing else in a graph reads what a cover computes inside."""
+    """Return whether nothing else in a graph reads the inner values of a cover."""
     return all(
         returned.isdisjoint(node.outputs) and all(user in cover.nodes for user in users[node])
         for node in cover.nodes[:-1]
@@ -196,12 +196,12 @@ def is_usable(cover: Cover, users: Mapping[Node, Iterable[Node]], returned: Set[
 
 
 def allowed(cover: Cover, formats: frozenset[Format]) -> Sequence[Formats]:
-    """Those of a cover's formats that are among the given ones; its first where none are."""
+    """Return the cover's formats that are among the given ones; its first if none are."""
     return [pair for pair in cover.formats if formats.issuperset(pair)] or cover.formats[:1]
 
 
 def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
-    """The nodes whose memory format may matter: connected to convolutions and pooling by values of rank 4."""
+    """Return the nodes whose memory format may matter: connected to convolutions and pooling by values of rank 4."""
     graph: nx.Graph[Node] = nx.Graph()
     for node in running:
         graph.add_node(node)
@@ -214,7 +214,7 @@ def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
 
 
 class Labelling:
-    """Memory formats for covers that were taken: one of the pairs of each."""
+    """The assignment of memory formats to chosen covers: a label per cover selects one of its pairs."""
 
     def __init__(self, covers: Sequence[Cover], problem: Problem, rim: Rim = DENSE_RIM) -> None:
         self.covers = covers
@@ -231,10 +231,10 @@ class Labelling:
                 self._readers.setdefault(value, []).append(i)
         self._rim, self._returned = rim, rim.returned(problem.graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
-        """What may have to be converted."""
+        """The values that may have to be converted."""
 
     def plan(self, labels: Sequence[int]) -> Plan:
-        """The plan under labels."""
+        """Return the plan under labels."""
         steps = {
             cover.root: cover.step(pairs[label])
             for cover, pairs, label in zip(self.covers, self.pairs, labels, strict=True)
@@ -242,10 +242,10 @@ class Labelling:
         return Plan({node: step for node, step in steps.items() if step != PlanStep(None)})
 
     def labels(self) -> list[int]:
-        """The best labels.
+        """Return the optimal labels.
 
-        Latencies are submodular in the labels. So what single changes improve, beginning with 0 everywhere, is 1 in all
-        best labels, and what they leave, beginning with 1, is 0 in none of them: only where the two differ is there
+        Latencies are submodular in the labels. So a label that local search from all 0 sets to 1 is 1 in every optimum,
+        and a label that local search from all 1 sets to 0 is 0 in every optimum: only where the two differ is there
         anything to solve for (persistency: Boros and Hammer, Pseudo-Boolean optimization, 2002).
         """
         free = [i for i, pairs in enumerate(self.pairs) if len(pairs) > 1]
@@ -255,16 +255,16 @@ class Labelling:
         return self._cut(least, open_) if open_ else least
 
     def seconds(self, labels: Sequence[int]) -> float:
-        """The latency under labels."""
+        """Return the latency under labels."""
         own = sum(costs[label] for costs, label in zip(self.own, labels, strict=True))
         return own + sum(self.conversions(labels).values())
 
     def conversions(self, labels: Sequence[int]) -> dict[Value, float]:
-        """What converting each value costs under labels; values that are not converted are left out."""
+        """Return the cost of converting each value under labels; values that are not converted are left out."""
         return {value: seconds for value in self._values if (seconds := self._converting(value, labels))}
 
     def _converting(self, value: Value, labels: Sequence[int]) -> float:
-        """What converting a value costs: once, if anyone wants it otherwise than it is given."""
+        """Return the cost of converting a value: once, if any reader needs another format than it is given in."""
         other = self._gives(value, labels).other
         wanted = other in self._returned.get(value, ())
         wanted = wanted or any(self.pairs[i][labels[i]][0] is other for i in self._readers.get(value, ()))
@@ -275,7 +275,7 @@ class Labelling:
         return self._rim.gives(value) if maker is None else self.pairs[maker][labels[maker]][1]
 
     def _descended(self, labels: list[int], free: Sequence[int]) -> list[int]:
-        """Labels that no single change improves."""
+        """Return labels that no single change improves, by local search."""
         labels, waiting = list(labels), dict.fromkeys(free)
         while waiting:
             i = next(iter(waiting))
@@ -289,21 +289,21 @@ class Labelling:
         return labels
 
     def _seconds_at(self, i: int, labels: Sequence[int]) -> float:
-        """What a cover costs under labels, with the conversions of what it reads and gives."""
+        """Return the cost of a cover under labels, with the conversions of the values it reads and gives."""
         return self.own[i][labels[i]] + sum([self._converting(value, labels) for value in self._around(i)])
 
     def _neighbours(self, i: int) -> list[int]:
-        """The covers with a choice that give or read what a cover reads or gives."""
+        """Return the covers with a choice that give or read a value that a cover reads or gives."""
         makers = [self._maker[value] for value in self._around(i) if value in self._maker]
         readers = [reader for value in self._around(i) for reader in self._readers.get(value, ())]
         return [other for other in (*makers, *readers) if other != i and len(self.pairs[other]) > 1]
 
     def _around(self, i: int) -> Sequence[Value]:
-        """The values of rank 4 that a cover reads and gives."""
+        """Return the values of rank 4 that a cover reads and gives."""
         return self.covers[i].formatted_operands + self.covers[i].formatted_outputs
 
     def _cut(self, labels: Sequence[int], free: Sequence[int]) -> list[int]:
-        """The best labels, given those that are not free: a minimum cut between dense (source) and channels last."""
+        """Return the optimal labels, given the fixed ones: a minimum cut between dense (source) and channels last."""
         network: nx.DiGraph[object] = nx.DiGraph()
         network.add_nodes_from((_SOURCE, _SINK))
         for i in free:
@@ -312,7 +312,7 @@ class Labelling:
         variables = set(free)
 
         def side(i: int, end: int) -> object:
-            """What stands for the format in which a cover reads (end 0) or gives (end 1): variable or constant."""
+            """Return the vertex of the format that a cover reads (end 0) or gives (end 1): variable or terminal."""
             pairs = self.pairs[i]
             return i if i in variables and pairs[0][end] is not pairs[1][end] else _fixed(pairs[labels[i]][end])
 
@@ -325,11 +325,11 @@ class Labelling:
         return [int(i not in dense) if i in variables else label for i, label in enumerate(labels)]
 
     def _add_value(self, network: nx.DiGraph[object], value: Value, maker: object, readers: Sequence[object]) -> None:
-        """Cuts one edge if a value is given dense and a reader wants channels last, another in the opposite case."""
+        """Add edges that are cut if a value is given dense and a reader needs channels last, or the opposite."""
         others = [reader for reader in readers if reader != maker]
         if not others:
             return
-        # What stands for a value once it is converted: a single reader may stand for it itself.
+        # The vertices of the converted value; a single reader can serve as them itself.
         to_last, to_dense = (value, Format.CHANNELS_LAST), (value, Format.DENSE)
         if len(others) == 1:
             to_last = to_dense = others[0]
@@ -344,16 +344,16 @@ _SOURCE, _SINK = "dense", "channels last"
 
 
 def _fixed(format_: Format) -> str:
-    """What stands for a format that is not to be chosen."""
+    """Return the terminal of a format that is not to be chosen."""
     return _SOURCE if format_ is Format.DENSE else _SINK
 
 
 _MOST = 1e9
-"""Seconds that what cannot be done counts as: a cut is to be found where nothing else is left."""
+"""Seconds that an impossible kernel counts as: if nothing else is left, there must still be a finite cut."""
 
 
 def _add(network: nx.DiGraph[object], tail: object, head: object, seconds: float | None) -> None:
-    """Adds to the capacity of an edge; None for one that is never cut."""
+    """Add to the capacity of an edge; None for one that is never cut."""
     if seconds is None:
         network.add_edge(tail, head)
         return

@@ -1,14 +1,15 @@
-"""The cost of a graph: the latencies, measured on the device, of the kernels and memory formats that suit it best.
+"""Cost of a graph: the measured latencies of the kernels and memory formats that suit it best.
 
 Each latency is that of a cover on operands of the given types and strides, taken from the latency database or measured
-once and put there. What depends on weights only is computed when a module is built and costs nothing. The sum guides
-the search; it is not the verdict.
+once and stored there. Values that depend on weights only are computed at build time and cost nothing. The sum guides
+the search; the result is decided by measuring whole graphs.
 
-Calls are measured one by one, as in a model: on operands that were just written, after others that displaced from the
-caches what the last call of the kernel left there (:mod:`taso_py.kernels.eviction`). Their sum is about five sixths of
-what a run takes; the rest is a factor that all latencies share (:meth:`CostModel.rescale`).
+Calls are measured one by one, as in a model: on operands that were just written, after other calls that evicted from
+the caches what the last call of the kernel left there (:mod:`taso_py.kernels.eviction`). Their sum is about five sixths
+of the time of a run; the rest is a factor that all latencies share (:meth:`CostModel.rescale`).
 
-Invariant: the latency of a node is the same until it is refined, which no search does, so that one is deterministic.
+Invariant: the latency of a node stays the same until it is refined, which no search does, so that a search is
+deterministic.
 """
 
 from __future__ import annotations
@@ -55,18 +56,18 @@ class CostModel:
         captured: bool = False,
         latencies: Latencies | None = None,
     ) -> None:
-        """Prepare a model.
+        """Create a model.
 
         Args:
-            device: where latencies are measured.
-            database: where they are kept.
-            weight_bytes: of the model that is optimized: what its weights displace from the caches between two uses.
+            device: the device on which latencies are measured.
+            database: the store of measured latencies.
+            weight_bytes: bytes of the optimized model's weights, which pass through the caches between two uses of one.
             tiles: the implementations to choose from.
             formats: the memory formats to choose from.
-            progress: whether to show a bar.
-            environment: whose latencies are used, if not this process's; what is not known there takes for ever.
-            captured: whether calls will be captured in CUDA graphs, and are measured so; what cannot be is not chosen.
-            latencies: what measures, if not PyTorch's kernels are to be called.
+            progress: true to show a progress bar.
+            environment: use the latencies of this environment, not of this process; unmeasured kernels cost infinity.
+            captured: true if calls will be captured in CUDA graphs, and are measured so; others are never chosen.
+            latencies: the source of latencies; by default calls of PyTorch's kernels are measured.
         """
         self.latencies = latencies or Latencies(device, database, environment, weight_bytes, captured)
         self.device, self.captured = device, captured
@@ -77,67 +78,67 @@ class CostModel:
         self._prices: WeakKeyDictionary[Cover, dict[Format, float]] = WeakKeyDictionary()
         self._conversions: WeakKeyDictionary[Node, dict[tuple[int, Format], float]] = WeakKeyDictionary()
         self.scale = 1.0
-        """How many times as long as its calls one by one a graph takes."""
+        """The ratio of a graph's run time to the sum of the latencies of its calls."""
 
     def narrowed(self, tiles: tuple[Tile, ...]) -> CostModel:
-        """The same latencies and scale for other implementations to choose from; what either measures, both know."""
+        """Return a model with other kernels to choose from, which shares the latencies and the scale of this one."""
         other = copy(self)
         other.tiles = tiles
         other._covers, other._known, other._prices, other._conversions = (WeakKeyDictionary() for _ in range(4))
         return other
 
     def node_cost(self, node: Node) -> float:
-        """Seconds that a node takes by itself; 0 for leaves and for what is computed when a module is built."""
+        """Return the seconds that a node takes by itself; 0 for leaves and for values computed at build time."""
         known = self._known.get(node)
         if known is None:
             known = self._known[node] = 0.0 if _is_free(node) else self._best(node)
         return known
 
     def graph_cost(self, graph: Graph) -> float:
-        """Seconds that a graph takes with the kernels and memory formats that suit it."""
+        """Return the seconds that a graph takes with the best kernels and memory formats."""
         return self.appraise(graph).seconds
 
     def appraise(self, graph: Graph) -> Appraisal:
-        """What computes a graph, and what that costs."""
+        """Return the cost estimate of a graph."""
         return appraise(graph, self, self._formats)
 
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
-        """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
+        """Return the cost estimate of a graph made from another; see :func:`taso_py.cost.estimate.revise`."""
         return revise(before, graph, images, touched, self, self._formats)
 
     def within(self, whole: Appraisal, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> PartCost:
-        """This cost for a part of a graph: what crosses its rim keeps its memory format.
+        """Return this cost for a part of a graph: values that cross its boundary keep their memory format.
 
         Args:
-            whole: the appraisal of the graph.
-            inputs: what the inputs of the part stand for there.
-            outputs: what its outputs stand for.
+            whole: the estimate of the graph.
+            inputs: maps the part's inputs to values of the graph.
+            outputs: the values of the graph that the part's outputs replace.
         """
         given = {value: whole.gives(stands) for value, stands in inputs.items() if is_formatted(value)}
         return PartCost(self, self._formats, Rim(given, tuple(map(whole.gives, outputs))))
 
     def choice(self, graph: Graph) -> Choice:
-        """The kernels and memory formats that suit a graph best, and its latency with them."""
+        """Return the best kernels and memory formats of a graph, and its latency with them."""
         found = choose(graph, self, formats=self._formats)
         return replace(found, plan=found.plan.eager())
 
     def plan(self, graph: Graph) -> Plan:
-        """The kernels and memory formats that suit a graph best."""
+        """Return the best kernels and memory formats of a graph."""
         return self.choice(graph).plan
 
     def value_bytes(self, value: Value) -> int:
-        """The memory that a value takes."""
+        """Return the bytes of a value."""
         type_ = value.type
         return type_.elements * TORCH_DTYPES[type_.dtype].itemsize
 
     def rescale(self, scale: float) -> None:
-        """Lets graphs take so many times as long as their calls one by one."""
+        """Set the ratio of a graph's run time to the sum of the latencies of its calls."""
         self.scale = scale
         for known in (self._known, self._prices, self._conversions):
             known.clear()
 
     def refine(self, graph: Graph, other: Graph) -> bool:
-        """Measures again, in turns, what the best kernels of two graphs do not share; whether any price changed."""
+        """Measure again, interleaved, the kernels that two graphs' plans do not share; return whether a price changed."""
         first, second = self._bare(graph), self._bare(other)
         counts = Counter(key for key, _ in first)
         counts.subtract(key for key, _ in second)
@@ -147,17 +148,17 @@ class CostModel:
         return True
 
     def now(self) -> float:
-        """The time in seconds, without what it took to measure latencies."""
+        """Return the time in seconds, not counting the time spent on measuring latencies."""
         return time.monotonic() - self.latencies.measuring_s
 
     def is_settled(self, graph: Graph, question: str) -> bool:
-        """Whether a search with these kernels that was asked this has ended, in this process or another."""
+        """Return whether a search of this graph with these kernels and this setup has converged, in any process."""
         return self.latencies.is_kept(self._search_key(graph, question))
 
     def settle(self, graph: Graph, question: str, best_s: float) -> None:
-        """Tells that a search has ended, and what its best graph is said to take; the next one measures nothing.
+        """Record that a search has converged, and the cost of its best graph; the next such search measures nothing.
 
-        That is not so where latencies were disturbed, since those are not kept, or left out, or where the graph cannot
+        Nothing is recorded if latencies were disturbed, since those are not stored, or left out, or if the graph cannot
         be priced.
         """
         if self.latencies.disturbed or self.latencies.left_out or not math.isfinite(best_s):
@@ -168,18 +169,18 @@ class CostModel:
         return f"best by {question} of {len(self.tiles)} kernels", graph.digest
 
     def in_a_run(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
-        """Seconds that a run of a graph by its best kernels takes, and their calls one by one, several times.
+        """Return (seconds of a run, sum of its calls' seconds one by one) of a graph's best plan, several times.
 
         Args:
-            graph: what is run.
-            run: runs it as :meth:`plan` says.
+            graph: the graph.
+            run: runs it according to :meth:`plan`.
         """
         covers = [(self.latencies.key(*where), where) for where in self._chosen(graph)]
         found = self.latencies.beside(run, dict(covers))
         return [(together, sum(apart[key] for key, _ in covers)) for together, apart in found]
 
     def _chosen(self, graph: Graph) -> list[tuple[Cover, Format]]:
-        """The best covers of a graph, but for views and what is free, and the memory formats that they read."""
+        """Return the best covers of a graph, except views and free nodes, and the memory formats that they read."""
         problem = Problem(graph, self, self._formats)
         _, labelling, labels = labelled(problem)
         chosen = zip(labelling.covers, labels, strict=True)
@@ -187,7 +188,7 @@ class CostModel:
         return [where for where in reads if not self._is_view(where[0]) and not _is_free(where[0].root)]
 
     def _bare(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:
-        """The same without what they compute besides products, by what their latency depends on."""
+        """Return the best covers of a graph reduced to their bare products, by latency key."""
         bare = [(cover if cover.bare is None else cover.bare(), reads) for cover, reads in self._chosen(graph)]
         return [(self.latencies.key(*where), where) for where in bare]
 
@@ -195,9 +196,9 @@ class CostModel:
         return len(cover.nodes) == 1 and self.latencies.is_view(cover.root)
 
     def warm(self, graph: Graph) -> None:
-        """Measure what is not known of a graph's nodes, those first that take longest.
+        """Measure the unknown latencies of a graph's nodes, the longest first.
 
-        What computes each node alone, plainly, is measured however long that takes: otherwise the graph has no price.
+        The plain kernel of each node is measured however long that takes: otherwise the graph has no price.
         """
         unknown = [node for node in graph.nodes if node not in self._known]
         with self.latencies.required():
@@ -210,18 +211,18 @@ class CostModel:
                     self.cover_seconds(cover, cover.formats[-1])
 
     def _told(self, nodes: Sequence[Node], what: str) -> Iterable[Node]:
-        """Nodes, with a progress bar where the model was given one."""
+        """Yield nodes, with a progress bar if the model shows one."""
         return progress_bar(nodes, desc=what, unit="op", shown=self._progress)
 
     def _plain_seconds(self, node: Node) -> float:
-        """Seconds that a node takes by itself as PyTorch or an engine computes it, its operands being dense."""
+        """Return the seconds that a node takes by itself as PyTorch or an engine computes it, with dense operands."""
         if _is_free(node):
             return 0.0
         plain = [cover for cover in self.covers(node) if len(cover.nodes) == 1 and cover.binder is None]
         return min(self.cover_seconds(cover, allowed(cover, self._formats)[0]) for cover in plain)
 
     def covers(self, node: Node) -> Sequence[Cover]:
-        """The covers that end with a node, remembered."""
+        """Return the covers that end with a node, remembered."""
         known = self._covers.get(node)
         if known is None:
             with devices_elsewhere() if self._is_elsewhere else nullcontext():
@@ -229,7 +230,7 @@ class CostModel:
         return known
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        """The latency of a cover. Results lie as they do, so that it depends on how operands are read."""
+        """Return the latency of a cover; it depends on the operands' format only, which determines the results'."""
         known = self._prices.get(cover)
         if known is None:
             known = self._prices[cover] = {}
@@ -238,7 +239,7 @@ class CostModel:
         return known[formats[0]]
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
-        """The latency of laying a value out in a memory format; where both are the same order, nothing is moved."""
+        """Return the latency of converting a value to a memory format; zero if both formats are the same order."""
         node, output = value
         known, place = self._conversions.get(node), (output, format_)
         if known is None:
@@ -248,32 +249,32 @@ class CostModel:
         return known[place]
 
     def _best(self, node: Node) -> float:
-        """The latency of the best cover of a node alone; the formats are tried where they make a difference."""
+        """Return the latency of the best cover of a node alone; formats are tried if they make a difference."""
         tried = slice(None) if node.op.has_channels else slice(1)
         alone = (cover for cover in self.covers(node) if len(cover.nodes) == 1)
         return min(self.cover_seconds(cover, pair) for cover in alone for pair in allowed(cover, self._formats)[tried])
 
 
 class PartCost:
-    """What graphs cost that stand for a part of another."""
+    """The cost of graphs that replace a part of another."""
 
     def __init__(self, cost: CostModel, formats: Set[Format], rim: Rim) -> None:
         self._cost, self._formats, self._rim = cost, formats, rim
         self.node_cost, self.value_bytes, self.within = cost.node_cost, cost.value_bytes, cost.within
 
     def graph_cost(self, graph: Graph) -> float:
-        """Seconds that a graph takes in place of the part."""
+        """Return the seconds that a graph takes in place of the part."""
         return self.appraise(graph).seconds
 
     def appraise(self, graph: Graph) -> Appraisal:
-        """What computes it, and what that costs."""
+        """Return the cost estimate of a graph in place of the part."""
         return appraise(graph, self._cost, self._formats, self._rim)
 
     def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
-        """The same of a graph that was made from another; see :func:`taso_py.cost.appraisal.revise`."""
+        """Return the estimate of a graph made from another; see :func:`taso_py.cost.estimate.revise`."""
         return revise(before, graph, images, touched, self._cost, self._formats, self._rim)
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node is left out of prices: effects stay as they are, whatever graph they are in."""
+    """Return whether a node has no price: it does not run, or is an effect, which is the same in every graph."""
     return not (is_running(node) and node.op.pure)

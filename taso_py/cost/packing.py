@@ -1,9 +1,9 @@
-"""Which covers to take: they may not overlap, and each saves something over its nodes one by one.
+"""Selection of covers: they may not overlap, and each saves something over its nodes one by one.
 
 Overlaps are local (a sum of two convolutions can be computed along with either), so each connected part of the conflict
-graph is small as a rule and solved exactly, by branch and bound. In a large one covers are taken that save the most.
+graph is usually small and solved exactly, by branch and bound. In a large one covers are taken greedily by savings.
 
-Invariant: what is taken computes every node once.
+Invariant: the selected covers compute every node once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from taso_py.ir.node import Node
 from taso_py.kernels.tile import Cover
 
 MOST_EXACT = 18
-"""How many covers a connected part of the conflict graph has at most that is solved exactly."""
+"""The most covers in a connected part of the conflict graph that is solved exactly."""
 
 
 def cheapest(
     alone: Mapping[Node, Sequence[Cover]], fused: Iterable[Cover], seconds: Callable[[Cover], float]
 ) -> list[Cover]:
-    """Covers that compute every node once.
+    """Return the cheapest covers that compute every node once.
 
     Args:
         alone: the nodes, and the covers of each by itself.
         fused: the covers of several of the nodes.
-        seconds: what a cover costs.
+        seconds: returns a cover's cost.
     """
     single = {node: min(covers, key=seconds) for node, covers in alone.items()}
     costs = {node: seconds(cover) for node, cover in single.items()}
@@ -36,7 +36,7 @@ def cheapest(
 
 
 def _packing(savings: Mapping[Cover, float]) -> list[Cover]:
-    """Covers that do not overlap and save the most together."""
+    """Return disjoint covers that save the most together."""
     packed: list[Cover] = []
     for part in _parts(savings):
         ordered = sorted(part, key=lambda cover: (-savings[cover], cover.root.digest, cover.name, len(cover.nodes)))
@@ -45,7 +45,7 @@ def _packing(savings: Mapping[Cover, float]) -> list[Cover]:
 
 
 def _parts(covers: Iterable[Cover]) -> Iterator[list[Cover]]:
-    """Covers that overlap, perhaps by way of others."""
+    """Yield the connected parts of the conflict graph, whose edges join overlapping covers."""
     by_node: dict[Node, list[Cover]] = {}
     for cover in covers:
         for node in cover.nodes:
@@ -72,7 +72,7 @@ def _greedy(ordered: Sequence[Cover]) -> list[Cover]:
 
 
 def _heaviest(ordered: Sequence[Cover], savings: Mapping[Cover, float]) -> list[Cover]:
-    """The best choice of covers that do not overlap, by branch and bound: with the first, then without it."""
+    """Return the best set of disjoint covers, by branch and bound: with the first, then without it."""
     best, best_saving = list[Cover](), 0.0
     stack: list[tuple[list[Cover], float, Sequence[Cover]]] = [([], 0.0, ordered)]
     while stack:

@@ -1,4 +1,4 @@
-"""Searching the graphs that a set of substitutions reaches for one that is cheap by a given cost.
+"""Search for a cheap graph, by a given cost, among those that a set of substitutions reaches.
 
-Invariant: this package knows no tensor library; what a node costs is told by an object that it is handed.
+Invariant: this package knows no tensor library; costs come from an object that is passed in.
 """

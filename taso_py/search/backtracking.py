@@ -1,24 +1,24 @@
 """Cost-guided backtracking search (Jia et al., SOSP 2019, section 5, algorithm 2), made to scale.
 
 As there, the most promising step is taken first, and graphs are followed as long as they cost at most alpha times the
-best. A step is only estimated when it enters the queue; its graph is built when it leaves it. What is added here keeps
-the orders of steps that commute from being explored one by one:
+best. A step is only estimated when it enters the queue; its graph is built when it leaves it. In addition, the
+following avoids exploring every order of steps that commute:
 
-- A *base* is a state that is cheaper than all before it on its path. What could be done at the base before, and can
-  still be done, is done at the new base only: it *supersedes* the old one for those steps, and only steps that conflict
+- A *base* is a state that is cheaper than all before it on its path. Steps that were possible at the base before, and
+  still are, are taken at the new base only: it *supersedes* the old one for those steps, and only steps that conflict
   with the improvement remain as alternatives.
-- Between bases lies an *excursion*: steps that do not pay yet. Its steps touch what earlier steps of the same excursion
-  changed, since steps elsewhere gain the same without it. An excursion that ended in nothing is not made again from a
-  later base, unless something changed where it began.
-- Of graphs that differ only in which weight is where (see :mod:`taso_py.search.skeleton`) one is followed.
+- Between bases lies a *detour*: steps that do not pay yet. Its steps touch what earlier steps of the same detour
+  changed, since steps elsewhere gain the same without it. A detour that led to nothing is not repeated from a later
+  base, unless something changed where it began.
+- Of graphs that differ only in which weight is where (see :mod:`taso_py.search.canonical`) one is followed.
 
-A choice that pays at once may cost more later, at many places of a model alike, and by the time this shows the other
+A choice that pays at once may cost more later, at many places of a model alike, and by the time this shows, the other
 choice is far outside the slack. So the search makes several *descents*: the first with all rules, the next ones each
-without one of the rules that the best so far uses. Then all are carried on together.
+without one of the rules that the best so far uses. Then all are continued together.
 
-It ends when nothing is left within the slack, when ``patience`` graphs in a row made the best no better by a
-thousandth, or when budget or time are used up, and says which. A region ends by itself, so that one of which much is to
-be expected is searched further than its neighbours.
+It ends when nothing is left within the slack, when ``patience`` graphs in a row improved the best by less than a
+thousandth, or when budget or time are used up, and says which. Each region ends by itself, so that a promising one is
+searched further than its neighbours.
 
 Invariant: the result depends on graph, rules, costs, limits and seed alone, as long as time does not run out.
 """
@@ -50,16 +50,16 @@ def search(
     limits: Limits | None = None,
     report: Report | None = None,
 ) -> SearchResult:
-    """Looks for graphs that compute the same and cost less; an interrupt from the keyboard ends it with what is known.
+    """Search for cheaper graphs that compute the same; a keyboard interrupt ends the search with the best known so far.
 
     Graphs with more than ``WHOLE`` nodes that run are searched region by region (:mod:`taso_py.search.partition`).
 
     Args:
-        graph: where to start.
-        rules: what may be applied; a matcher that has them prepared may be used for several searches.
-        cost: says what graphs cost.
-        limits: how far to go.
-        report: told about progress after every graph that is built.
+        graph: the graph to start from.
+        rules: the rules to apply; a matcher that has them prepared may be used for several searches.
+        cost: gives the costs of graphs.
+        limits: the limits of the search.
+        report: called with the progress after every graph that is built.
     """
     matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
     with collector_paused(shared=False):
@@ -69,28 +69,28 @@ def search(
 
 
 WHOLE = 60
-"""How many nodes that run a graph has at most that is searched in one piece."""
+"""The most running nodes of a graph that is searched in one piece."""
 PROGRESS = 1e-3
-"""What share of the best graph's cost has to be gained for the search to go on."""
+"""The share of the best graph's cost that has to be gained for the search to go on."""
 DESCENTS = 12
-"""How many descents there are at most."""
+"""The most descents."""
 DETOUR, DETOUR_SHARE = 2, 0.3
-"""How many of the cheapest operators a step may add within the slack, however small that is, up to a share of the best
-graph: three products become one by way of a graph with another slice and another concatenation, and in a small model
+"""Number of the cheapest operators that a step may add, however small the slack, up to a share of the best graph's
+cost: three products become one by way of a graph with another slice and another concatenation, and in a small model
 each of them takes a tenth of the time."""
 
 
 class _Base:
-    """A state that is cheaper than all before it on its path, and the excursions from there."""
+    """A state that is cheaper than all before it on its path, and the detours from there."""
 
     def __init__(self, state: State, is_valid: bool) -> None:
         self.state, self.is_valid = state, is_valid
         self.taken: dict[State, frozenset[Option]] = {state: frozenset()}
-        """The states of its excursions, and the steps that lead to each, whose order is of no importance."""
+        """The states of its detours, and the set of steps that leads to each."""
         self.met = set[frozenset[Option]]()
 
     def meet(self, ticket: _Ticket) -> frozenset[Option] | None:
-        """The steps up to a step; None if they were taken before in another order."""
+        """Return the steps up to and including a step; None if they were taken before in another order."""
         taken = self.taken[ticket.state] | {ticket.option.root}
         if taken in self.met:
             return None
@@ -99,7 +99,7 @@ class _Base:
 
 
 class _Ticket:
-    """A step that may be taken."""
+    """A step in the queue, not taken yet."""
 
     __slots__ = ("_first", "base", "open", "option", "state", "superseded", "tried")
 
@@ -107,23 +107,23 @@ class _Ticket:
         self.base, self.state, self.option = base, state, option
         self._first = first
         self.open = 0
-        """Of a first step: how many further steps of its excursion are in the queue."""
+        """For a first step: the number of further steps of its detour in the queue."""
         self.tried = False
         self.superseded = False
-        """Of a first step: whether the same can be done at a base that improves on this one."""
+        """For a first step: true if it can also be taken at a base that improves on this one."""
 
     @property
     def first(self) -> _Ticket:
-        """The first step of the excursion that this step continues."""
+        """The first step of the detour that this step continues."""
         return self._first or self
 
     @property
     def estimate(self) -> float:
-        """What the graph after the step is expected to cost."""
+        """The expected cost of the graph after the step."""
         return self.state.seconds + self.option.difference.seconds
 
     def leave(self) -> None:
-        """Tells the first step of the excursion that this one is no longer in the queue."""
+        """Tell the first step of the detour that this step has left the queue."""
         self.first.open -= self is not self.first
 
 
@@ -131,11 +131,11 @@ _Entry: TypeAlias = tuple[float, int, float, int, _Ticket]
 
 
 CROWD = 10_000
-"""How long a queue grows before what is no longer worth taking is removed from it."""
+"""The length at which a queue is purged of steps no longer worth taking."""
 
 
 class _Descent:
-    """A search without some of the rules: its queue, and what it has found."""
+    """A search without some of the rules: its queue, and the best it has found."""
 
     def __init__(self, banned: frozenset[str], original: State) -> None:
         self.banned = banned
@@ -148,7 +148,7 @@ class _Descent:
         self._crowd = CROWD
 
     def push(self, entry: _Entry, bound: float) -> None:
-        """Queues an entry; now and then drops those that are no longer worth taking, which keep graphs alive."""
+        """Queue an entry; now and then purge entries no longer worth taking, since they keep graphs alive."""
         heappush(self.queue, entry)
         if len(self.queue) > self._crowd:
             entries, self.queue = self.queue, []
@@ -164,7 +164,7 @@ class _Descent:
         return not ticket.first.superseded and ticket.estimate <= bound
 
     def next(self, bound: float) -> _Ticket | None:
-        """The most promising ticket, after those that are not worth taking any more are dropped."""
+        """Return the most promising ticket, after dropping those that are no longer worth taking."""
         while self.queue:
             ticket = self.queue[0][-1]
             if self._keeps(ticket, bound):
@@ -173,12 +173,12 @@ class _Descent:
         return None
 
     def drop(self) -> None:
-        """Removes the most promising ticket."""
+        """Remove the most promising ticket."""
         heappop(self.queue)[-1].leave()
 
 
 class Backtracking(Engine):
-    """The strategy; :func:`search` runs it."""
+    """The backtracking strategy; :func:`search` runs it."""
 
     def explore(self, original: State) -> StopReason:
         self._pushed = 0
@@ -200,7 +200,7 @@ class Backtracking(Engine):
         return self._carry_on(descents)
 
     def _descend(self, descent: _Descent) -> None:
-        """Takes the steps of a descent as long as one is expected to give the cheapest graph that it has found."""
+        """Take the steps of a descent as long as one is expected to give the cheapest graph it has found."""
         while not self.is_spent:
             ticket = descent.next(self._bound(descent.best.seconds))
             if ticket is None or ticket.estimate > descent.lowest.seconds - self._least:
@@ -208,7 +208,7 @@ class Backtracking(Engine):
             self._take(descent, ticket)
 
     def _carry_on(self, descents: Sequence[_Descent]) -> StopReason:
-        """Takes the most promising steps of all descents until nothing is left within the slack, or none helps."""
+        """Take the most promising steps of all descents until nothing is left within the slack, or none helps."""
         self._descending = False
         for descent in descents:
             descent.queue = [(self._rank(entry[-1], entry[-1].estimate), *entry[1:]) for entry in descent.queue]
@@ -228,7 +228,7 @@ class Backtracking(Engine):
         return StopReason.BUDGET
 
     def _take(self, descent: _Descent, ticket: _Ticket) -> None:
-        """Builds the graph of a step, and queues what can be done next if it is worth following."""
+        """Build the graph of a step, and queue its next steps if it is worth following."""
         descent.drop()
         ticket.tried = True
         taken = ticket.base.meet(ticket)
@@ -236,7 +236,7 @@ class Backtracking(Engine):
         if taken is None or built is None:
             return
         seconds = built.appraisal.seconds
-        # What a step really changes is remembered for where the same step can be taken later.
+        # The true cost delta of a step is remembered for later states in which the same step can be taken.
         ticket.option.difference = replace(ticket.option.difference, seconds=seconds - ticket.state.seconds)
         if seconds > self._bound(descent.best.seconds):
             return
@@ -253,20 +253,20 @@ class Backtracking(Engine):
             self._continue(descent, state, ticket)
 
     def _open(self, descent: _Descent, state: State, before: _Base | None) -> None:
-        """Queues all steps of a new base; those that the base before had too are superseded there."""
+        """Queue all steps of a new base; steps that the base before had too are superseded there."""
         base = _Base(state, self.is_valid(state.static_bytes))
         tickets = descent.tickets[base] = {option: _Ticket(base, state, option) for option in reversed(state.options)}
         olds = descent.tickets[before] if before is not None else {}
         for option, ticket in tickets.items() if olds else ():
             old = olds.get(option.root)
             if old is not None:
-                # Nothing changed where an excursion began that led nowhere: it would lead nowhere again.
+                # Nothing changed where a detour began that led nowhere: it would lead nowhere again.
                 ticket.tried = old.tried and not old.open and old.option.difference is option.difference
                 old.superseded |= base.is_valid or not old.base.is_valid
         self._push(descent, [ticket for ticket in tickets.values() if not ticket.tried])
 
     def _continue(self, descent: _Descent, state: State, ticket: _Ticket) -> None:
-        """Queues the steps that touch what the excursion changed."""
+        """Queue the steps that touch what the detour changed."""
         touching = [
             _Ticket(ticket.base, state, option, ticket.first)
             for option in reversed(state.options)
@@ -275,7 +275,7 @@ class Backtracking(Engine):
         self._push(descent, touching)
 
     def _push(self, descent: _Descent, tickets: Iterable[_Ticket]) -> None:
-        """Queues those steps that are within the slack."""
+        """Queue those of the steps that are within the slack."""
         bound, banned = self._bound(descent.best.seconds), descent.banned
         for ticket in tickets:
             estimate = ticket.estimate
@@ -284,17 +284,17 @@ class Backtracking(Engine):
             ticket.first.open += ticket is not ticket.first
             self._pushed += 1
             tie = self._random.random() if self.limits.seed else 0.0
-            # Among equals what was found last comes first: an excursion is carried on before the next one begins.
+            # Among equals the step found last comes first: a detour is continued before the next one begins.
             stored = ticket.option.difference.static_bytes
             descent.push((self._rank(ticket, estimate), stored, tie, -self._pushed, ticket), bound)
 
     def _bound(self, best_s: float) -> float:
-        """What a graph may cost that is followed, where the best costs so much; no more than that at an alpha of 1."""
+        """Return the highest cost of a graph that is followed, given the best cost; that itself if alpha is 1."""
         detour = min(self._detour, DETOUR_SHARE * best_s) if self.limits.alpha > 1 else 0.0
         return max(self.limits.alpha * best_s, best_s + detour)
 
     def _rank(self, ticket: _Ticket, estimate: float) -> float:
-        """The place of a ticket in the queue: by its estimate, more if its graph stores too much to be a result."""
+        """Return the sort key of a ticket: its estimate, increased if its graph stores too much to be a result."""
         difference = ticket.option.difference
         stored = ticket.state.static_bytes + difference.static_bytes
         # Weights that are shared are merged at one place after the other and stored twice until the last, which pays at

@@ -1,7 +1,7 @@
-"""What a step changed, as seen from the graph after it.
+"""The effect of a step on the graph and its matches, as seen from the graph after it.
 
-Invariant: a match that the change spares can be applied as before, unless it became circular, and changes as much (in
-memory up to weights that are read by nodes outside the match which die with it).
+Invariant: a match that the change spares can be applied as before, unless it became circular, and has the same cost
+delta (in memory, up to weights that are read by nodes outside the match which die with it).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from taso_py.search.state import Dormant, Option, Remembered, Step
 
 
 class Change:
-    """What a step changed."""
+    """The effect of a step on the graph: changed nodes, and the matches it affects."""
 
     def __init__(self, step: Step, index: GraphIndex, numbers: Iterator[int]) -> None:
-        """Find out.
+        """Compute the effect of a step.
 
         Args:
             step: the step.
             index: the graph after it.
-            numbers: what new nodes are numbered by.
+            numbers: yields the ids of new nodes.
         """
         self.index = index
         self._step, self._place = step, index.place
@@ -37,20 +37,20 @@ class Change:
         remaining = {old.node for old in step.replaced}
         turned = {now for node, now in step.images.items() if node.is_static != now.is_static}
         self.changed = self._alive(created | readers | remaining | turned | _merged_readers(step, created, index))
-        """A match that is new contains one of these."""
+        """The changed nodes; a new match contains one of them."""
         lost = {image(operand) for node in dead for operand, _ in node.inputs}
         won = {operand for node in created for operand, _ in node.inputs}
         won.update(node for node, _ in step.replaced.values())
         self.touched = self.changed | self._alive(lost | won)
-        """These, and the nodes that lost or won readers."""
+        """The changed nodes, and those that lost or gained readers."""
         came = {node for node in created if created.isdisjoint(operand for operand, _ in node.inputs)}
         weights = {node for node in self.touched if node.is_static}
         operands = [set(node.inputs) for node in (*came, *weights) if node.inputs]
         operands += [set(map(step.value, node.inputs)) for node in dead if node.inputs]
         self._operands = operands
-        """What nodes are computed from that came or went, or are stored or no longer: targets may contain them."""
+        """The operands of nodes that were added or removed, or whose storage changed: targets may contain them."""
         self.forms = self._formed(step, inheritance.fresh)
-        """The forms of the nodes by site."""
+        """The canonical forms of the nodes by node id."""
         self._locate(step, inheritance, weights)
 
     def _formed(self, step: Step, fresh: Set[Node]) -> Mapping[int, int]:
@@ -65,40 +65,40 @@ class Change:
         return forms
 
     def _locate(self, step: Step, inheritance: Inheritance, weights: set[Node]) -> None:
-        """Says where all this is by sites."""
+        """Translate the effect to node ids."""
         before, now = step.before.sites.number, self.sites.number
         replaced = {before[old.node] for old in step.replaced}
         self._gone = replaced.union([before[node] for node in inheritance.dead])
-        """Sites of which no match is left that contains them."""
+        """Ids of nodes that are gone, so that no match containing them is left."""
         self._lost = self._gone | inheritance.merged
-        """These, and the sites of nodes that became one: ways through all others lead where they led."""
+        """These, and the ids of merged nodes: dependency paths through any other nodes still hold."""
         self._matched = self._lost.union([now[node] for node in self.touched])
-        """Sites whose matches are to be looked at again."""
+        """Ids whose matches have to be checked again."""
         self._read = replaced | inheritance.merged
-        """Sites of which matches are to be looked at again that read them."""
+        """Ids whose readers' matches have to be checked again."""
         self._kept = {now[node]: self._keepers(node) for node in weights}
-        """The sites of touched weights; matches that read one and contain all its keepers are to be looked at again."""
+        """The ids of touched weights; matches that read one and contain all its keepers have to be checked again."""
         sites = (frozenset([now.get(node, -1) for node, _ in values]) for values in self._operands)
         self._together = {places for places in sites if -1 not in places}
-        """Sites of which matches are to be looked at again that read them all."""
+        """Sets of ids; matches that read all of one have to be checked again."""
         self._any = frozenset[int]().union(*self._together)
 
     def _keepers(self, weight: Node) -> frozenset[int]:
-        """The sites of the nodes that read a weight at run time before and after: as long as one does, it is stored."""
+        """Return the ids of the nodes that read a weight at run time before and after, which keep it stored."""
         before, now = self._step.before, self.sites.number
         old = {before.sites.number[user] for user in before.index.users.get(weight, ()) if not user.is_static}
         return frozenset([now[user] for user in self.index.users[weight] if not user.is_static]) & old
 
     @property
     def zone(self) -> frozenset[int]:
-        """The sites of what was touched, weights apart."""
+        """The ids of the touched nodes, weights excluded."""
         return frozenset([self.sites.number[node] for node in self.touched if not node.is_static])
 
     def _alive(self, nodes: set[Node]) -> set[Node]:
         return {node for node in nodes if node in self._place}
 
     def spares(self, option: Option) -> bool:
-        """Whether an option of the state before is surely one still, with the same difference."""
+        """Return whether an option of the state before certainly remains one, with the same cost delta."""
         nodes, operands = option.nodes, option.operands
         if not (self._matched.isdisjoint(nodes) and self._read.isdisjoint(operands)):
             return False
@@ -107,15 +107,15 @@ class Change:
         return self._any.isdisjoint(operands) or not any(sites.issubset(operands) for sites in self._together)
 
     def leaves(self, dormant: Dormant) -> bool:
-        """Whether a dormant match of the state before surely is one still, and is not found anew."""
+        """Return whether a blocked match of the state before certainly remains blocked, and is not found anew."""
         return self._matched.isdisjoint(dormant.nodes) and self._lost.isdisjoint(dormant.ground)
 
     def destroys(self, match: Remembered) -> bool:
-        """Whether something is gone that a match in the graph before is matched to."""
+        """Return whether a node is gone that a match in the graph before is matched to."""
         return not self._gone.isdisjoint(match.nodes)
 
     def carried(self, match: Match) -> Match | None:
-        """A match in the graph before that the step does not destroy, carried over; None if its outputs became one."""
+        """Return a match that survives the step in terms of the graph after it; None if its outputs were merged."""
         step = self._step
         nodes = tuple([step.image(node) for node in match.nodes])
         values = {name: step.value(value) for name, value in match.values.items()}
@@ -126,7 +126,7 @@ class Change:
 
 
 def _merged_readers(step: Step, created: set[Node], index: GraphIndex) -> set[Node]:
-    """The readers of nodes that several different nodes became: only now have they an operand in common."""
+    """Return the readers of nodes that several different nodes became: only now do they have an operand in common."""
     seen, merged = set(created), set[Node]()
     for node in step.images.values():
         (merged if node in seen or node in step.before.index.place else seen).add(node)

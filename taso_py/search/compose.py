@@ -1,12 +1,12 @@
-"""Putting a graph together of what was found for its regions.
+"""Composition of a whole graph from the results for its regions.
 
-Regions come in topological order, so by the time one is put in, what it reads is known; its nodes are made once. The
-steps that lead to the same graph one by one are derived only when they are asked for: each makes anew whatever lies
-downstream of it, in the whole graph.
+Regions come in topological order, so that when one is inserted, the values it reads are known; its nodes are made once.
+The steps that lead to the same graph one by one are derived only on demand: each rebuilds everything downstream of it,
+in the whole graph.
 
-Invariant: the graph computes what it did before, whatever is put in. Its steps are of the whole graph, as if it had not
-been cut; that they lead to it is for whoever asks for them to check, since by chance a region may have come to contain
-a node of another, which the step that replaces it would replace in both.
+Invariant: the graph computes what it did before, whatever is inserted. Its steps are those of the whole graph, as if it
+had not been cut; the caller has to check that they lead to it, since by chance a region may have come to contain a node
+of another, which the step that replaces it would replace in both.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from taso_py.search.transfer import Transfer
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A region of a graph, seen as one that is the same but for inputs and weights."""
+    """An occurrence of a region that has the same structure as another up to inputs and weights."""
 
     number: int
-    """Its place among all regions."""
+    """Its position among all regions."""
     region: Region
     like: Graph
     """The graph of the other region."""
     same: Mapping[Node, Node]
-    """What the nodes of the other region are in this one."""
+    """Maps nodes of the other region to nodes of this one."""
 
 
 class Composition:
-    """A graph put together of candidates for its regions; iterating over it derives the steps that lead there."""
+    """A graph composed of candidates for its regions; iterating over it derives the steps that lead to it."""
 
     def __init__(self, before: Candidate, chosen: Sequence[tuple[Place, Candidate | None]]) -> None:
-        """Put a graph together.
+        """Compose a graph.
 
         Args:
             before: the graph that was cut.
-            chosen: all its regions in topological order, and what is put there, found for the region that each is
-                like; a region without one stays as it is.
+            chosen: all its regions in topological order, and the candidate to insert, found for the region that each
+                resembles; a region without one stays as it is.
         """
         self._before = before
         self._became: dict[Value, Value] = {}
-        """What values became that cross from one region to another."""
+        """Maps values that cross region boundaries to their replacements."""
         self._impure = (node for node in before.graph.nodes if node.token is not None)
-        """The nodes between regions that are not made anew yet."""
+        """The impure nodes between regions that are not rebuilt yet."""
         self._effects: dict[Node, Node] = {}
         self._inserted: list[tuple[Mapping[Node, Value], Candidate]] = []
         for place, candidate in chosen:
@@ -70,7 +70,7 @@ class Composition:
         return (*self._before.applied, *inserted)
 
     def __iter__(self) -> Iterator[tuple[Match, Graph]]:
-        """The matches that are applied one after the other, each with the graph after it."""
+        """Yield the matches that are applied one after the other, each with the graph after it."""
         yield from self._before.steps
         graph = self._before.graph
         for leaves, candidate in self._inserted:
@@ -102,13 +102,13 @@ class Composition:
             self._became[outputs[Value(place.same[old.node], old.output)]] = transfer.value(new)
 
     def _now(self, value: Value) -> Value:
-        """What a value became that regions read or the graph returns."""
+        """Return the replacement of a value that regions read or the graph returns."""
         if value.node.token is not None:
             return Value(self._effect(value.node), value.output)
         return self._became.get(value, value)
 
     def _effect(self, node: Node) -> Node:
-        """What a node between regions became; those before it come first."""
+        """Return the replacement of an impure node between regions; those before it are rebuilt first."""
         while node not in self._effects:
             effect = next(self._impure)
             self._effects[effect] = remake(effect, list(map(self._now, effect.inputs)))
@@ -116,7 +116,7 @@ class Composition:
 
 
 def _applied(graph: Graph, match: Match) -> Graph | None:
-    """The graph after a match; None if it does not fit any more, or changes nothing."""
+    """Return the graph after a match; None if it does not fit any more, or changes nothing."""
     targets = instantiate(match)
     if targets is None or len(set(match.outputs)) < len(set(match.rule.source.outputs)):
         return None

@@ -1,6 +1,6 @@
-"""What the search asks of a cost, and what a substitution changes about it.
+"""The interface of costs as the search uses them, and the cost effect of a substitution.
 
-Invariant: a difference is computed from the nodes that come and go, never from whole graphs.
+Invariant: a cost delta is computed from the added and removed nodes, never from whole graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taso_py.rules.index import GraphIndex
 
 
 class Appraisal(Protocol):
-    """What a cost knows of a graph."""
+    """The cost estimate of a graph."""
 
     @property
     def seconds(self) -> float:
@@ -28,55 +28,55 @@ class Cost(Protocol):
     """Latencies of graphs and of the nodes in them, in seconds, and the memory that their weights take."""
 
     def graph_cost(self, graph: Graph) -> float:
-        """The latency of a graph."""
+        """Return the latency of a graph."""
         ...
 
     def appraise(self, graph: Graph) -> Appraisal:
-        """The latency of a graph, with what makes it cheap to tell that of graphs made from it."""
+        """Return the estimate of a graph, from which those of graphs made from it can be revised cheaply."""
         ...
 
     def revise(self, before: Any, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
-        """The appraisal of a graph that was made from another.
+        """Return the estimate of a graph that was made from another.
 
         Args:
-            before: the appraisal of the other, by this cost.
-            graph: the graph now.
-            images: what nodes became that are the same but for what their operands became.
-            touched: the nodes that are new, that read something else than before, or that lost or won readers.
+            before: the estimate of the other graph, by this cost.
+            graph: the new graph.
+            images: maps nodes to the new nodes that differ from them in their operands only.
+            touched: the nodes that are new, read something else than before, or lost or gained readers.
         """
         ...
 
     def within(self, whole: Any, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> Cost:
-        """The cost of graphs that stand for a part of another.
+        """Return the cost of graphs that replace a part of another.
 
         Args:
-            whole: the appraisal of the other, by this cost.
-            inputs: what the inputs of the part stand for there.
-            outputs: what its outputs stand for.
+            whole: the estimate of the other graph, by this cost.
+            inputs: maps the part's inputs to values of the other graph.
+            outputs: the values of the other graph that the part's outputs replace.
         """
         ...
 
     def node_cost(self, node: Node) -> float:
-        """What a node adds to the latency of a graph; 0 for leaves and for what is computed at build time."""
+        """Return the latency of a node; 0 for leaves and for values computed at build time."""
         ...
 
     def value_bytes(self, value: Value) -> int:
-        """The memory that a value takes."""
+        """Return the bytes of a value."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What replacing values changes about a graph."""
+    """The effect of replacing values in a graph on latency and memory."""
 
     seconds: float
-    """Estimated latency after, less the latency before."""
+    """Estimated latency after, minus the latency before."""
     static_bytes: int
-    """What is stored for static values after, less what is stored before."""
+    """Bytes stored for static values after, minus those before."""
 
 
 def created_nodes(index: GraphIndex, replaced: Mapping[Value, Value]) -> list[Node]:
-    """The nodes of the replacing values that are not in the graph."""
+    """Return the nodes of the replacing values that are not in the graph."""
     stack, created = [value.node for value in replaced.values()], dict[Node, None]()
     while stack:
         node = stack.pop()
@@ -87,12 +87,12 @@ def created_nodes(index: GraphIndex, replaced: Mapping[Value, Value]) -> list[No
 
 
 def difference(cost: Cost, index: GraphIndex, replaced: Mapping[Value, Value]) -> Difference:
-    """What replacing values changes; nodes downstream keep their types and so their costs.
+    """Return the cost effect of replacing values; nodes downstream keep their types and so their costs.
 
     Args:
-        cost: says what nodes cost.
+        cost: gives the costs of nodes.
         index: the graph.
-        replaced: what each replaced value becomes.
+        replaced: maps each replaced value to its replacement.
     """
     created = created_nodes(index, replaced)
     read = {operand for node in created for operand, _ in node.inputs} | {value.node for value in replaced.values()}
@@ -102,7 +102,7 @@ def difference(cost: Cost, index: GraphIndex, replaced: Mapping[Value, Value]) -
 
 
 def _dead_nodes(index: GraphIndex, replaced: Mapping[Value, Value], read: set[Node]) -> dict[Node, None]:
-    """The nodes that nothing reads any more once the values are replaced and ``read`` is read by what replaces them."""
+    """Return the nodes that become dead when values are replaced; the nodes in ``read`` are read by the replacement."""
     dead, outputs = dict[Node, None](), index.graph.outputs
     stack = [value.node for value in replaced]
     roots = set(stack)
@@ -119,19 +119,19 @@ def _dead_nodes(index: GraphIndex, replaced: Mapping[Value, Value], read: set[No
 
 
 def _stored(cost: Cost, nodes: Iterable[Node], index: GraphIndex, dead: Mapping[Node, None]) -> int:
-    """The memory of those static operands of nodes that no living node of the graph reads at run time."""
+    """Return the bytes of those static operands of nodes that no living node of the graph reads at run time."""
     operands = {value for node in nodes if not node.is_static for value in node.inputs if is_stored(value)}
     alone = (v for v in operands if all(user.is_static or user in dead for user in index.users.get(v.node, ())))
     return sum(map(cost.value_bytes, alone))
 
 
 def static_bytes(cost: Cost, graph: Graph) -> int:
-    """What a graph stores: the static values that nodes which run read, or that are outputs, each once."""
+    """Return the bytes that a graph stores: static values that running nodes read, or that are outputs, each once."""
     read = {value for node in graph.nodes if not node.is_static for value in node.inputs if value[0].is_static}
     return sum([cost.value_bytes(value) for value in read.union(graph.outputs) if is_stored(value)])
 
 
 def is_stored(value: Value) -> bool:
-    """Whether a value is a weight, or computed from weights when a module is built."""
+    """Return whether a value is a weight, or computed from weights at build time."""
     node = value[0]
     return node.is_static and not isinstance(node.op, Constant)

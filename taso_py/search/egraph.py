@@ -1,13 +1,12 @@
-"""E-graphs: values that are known to be equal, in classes, and matching of rules modulo that equality.
+"""E-graphs: classes of equal values (e-classes), and matching of rules modulo that equality.
 
 The nodes of an e-graph (Nelson and Oppen 1980; Willsey et al., POPL 2021) are interned nodes whose operands are the
-representatives of their classes. Interning makes equal nodes one, which is the congruence that an e-graph has to
-maintain. Types, attributes and preconditions are those of concrete nodes, checked by the same code
-that matches rules in graphs: that is why this is no program for an e-graph library, which would need an encoding of
-them that is as general (symbolic sizes, axis groups, floating-point attributes), and could not say afterwards which
-match at which nodes led to a result.
+representatives of their e-classes. Interning makes equal nodes one, which is the congruence that an e-graph has to
+maintain. Types, attributes and preconditions are those of concrete nodes, checked by the same code that matches rules
+in graphs. An e-graph library would need an equally general encoding of them (symbolic sizes, axis groups,
+floating-point attributes), and could not tell afterwards which match at which nodes led to a result.
 
-Invariant: values of one class have one type and are equal for all inputs, if the rules that were applied are true.
+Invariant: values of one e-class have one type and are equal for all inputs, if the rules that were applied are true.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ _Agenda: TypeAlias = list[tuple[Slot, Value]]
 
 
 class EGraph:
-    """Classes of equal values, named by one of them, their representative."""
+    """E-classes of values, each named by one of its values, the representative."""
 
     def __init__(self) -> None:
         self._parent: dict[Value, Value] = {}
         self._members: dict[Value, dict[Node, None]] = {}
         self._readers: dict[Value, dict[Node, None]] = {}
         self.nodes: dict[Node, None] = {}
-        """All nodes whose operands are representatives, in the order in which they came."""
+        """All nodes whose operands are representatives, in insertion order."""
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def find(self, value: Value) -> Value:
-        """The representative of a value's class."""
+        """Return the representative of a value's e-class."""
         while (parent := self._parent[value]) != value:
             self._parent[value] = value = self._parent[parent]
         return value
 
     def members(self, representative: Value) -> Sequence[Node]:
-        """The nodes that compute the values of a class."""
+        """Return the nodes that compute the values of an e-class."""
         return tuple(self._members[representative])
 
     def canonical(self, node: Node) -> Node:
-        """A node whose operands are in the e-graph, with their representatives as operands."""
+        """Return a node, whose operands are in the e-graph, with representatives as operands."""
         operands = [self.find(value) for value in node.inputs]
         return node if list(node.inputs) == operands else make(node.op, operands, node.token)
 
     def class_of(self, value: Value, known: dict[Node, Node | None] | None = None) -> Value | None:
-        """The class of a value that need not be in the e-graph itself; None if nothing equal is known.
+        """Return the e-class of a value that need not be in the e-graph itself; None if no equal value is known.
 
         ``known`` remembers the canonical forms of nodes between calls, as long as nothing is added.
         """
@@ -80,7 +79,7 @@ class EGraph:
         return form if form in self.nodes else None
 
     def add(self, value: Value) -> Value:
-        """Adds a value and all that it is computed from; returns its representative."""
+        """Add a value and everything that it is computed from; return its representative."""
         waiting = [value]
         while waiting:
             top = waiting[-1]
@@ -93,7 +92,7 @@ class EGraph:
         return self.find(value)
 
     def _insert(self, node: Node) -> None:
-        """Adds a node; it has the class of its canonical form."""
+        """Add a node to the e-class of its canonical form."""
         form = self.canonical(node)
         if form not in self.nodes:
             self.nodes[form] = None
@@ -106,7 +105,7 @@ class EGraph:
             self._parent.update((Value(node, output), Value(form, output)) for output in range(len(node.types)))
 
     def union(self, one: Value, other: Value) -> bool:
-        """Makes two classes one, and with them those of all nodes that become the same by it; false if they were."""
+        """Merge two e-classes, and those of all nodes that become congruent; return false if they were one already."""
         if self.find(one) == self.find(other):
             return False
         waiting = [(one, other)]
@@ -123,7 +122,7 @@ class EGraph:
         return True
 
     def _renew(self, reader: Node) -> Iterable[tuple[Value, Value]]:
-        """Replaces a node whose operands are no longer representatives; the values that are equal now."""
+        """Replace a node whose operands are no longer representatives; yield pairs of values that are equal now."""
         if reader not in self.nodes:
             return
         del self.nodes[reader]
@@ -144,14 +143,14 @@ class EGraph:
             self._readers[value][form] = None
 
     def by_operator(self) -> dict[type[Operator], list[Node]]:
-        """The nodes by the class of their operator."""
+        """Return the nodes by the class of their operator."""
         found: dict[type[Operator], list[Node]] = {}
         for node in self.nodes:
             found.setdefault(type(node.op), []).append(node)
         return found
 
     def matches(self, pattern: Pattern, root: Node) -> Iterator[Match]:
-        """The matches of a rule with one output whose root is a node; variables stand for representatives."""
+        """Yield the matches of a rule with one output whose root is a node; variables are bound to representatives."""
         start = Bindings(len(pattern.operators), len(pattern.variables))
         slot = pattern.outputs[0]
         for bound in self._bind(pattern, start, slot, root, []):
@@ -161,7 +160,7 @@ class EGraph:
                     yield match
 
     def _bind(self, pattern: Pattern, bound: Bindings, slot: Slot, node: Node, agenda: _Agenda) -> Iterator[Bindings]:
-        """Binds an operator to a node, then what is on the agenda and all below it."""
+        """Bind an operator to a node, then everything on the agenda and below it."""
         bound, operator = bound.copy(), pattern.operators[slot.index]
         if not bound.bind_node(slot.index, operator, node):
             return
@@ -189,7 +188,7 @@ class EGraph:
 
 
 def egraph_of(graph: Graph) -> EGraph:
-    """The e-graph of all values of a graph, each in a class of its own."""
+    """Return the e-graph of all values of a graph, each in an e-class of its own."""
     made = EGraph()
     for node in graph.nodes:
         if node.types:

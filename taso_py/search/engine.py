@@ -1,6 +1,7 @@
-"""What all strategies have in common: a space, a clock, what was seen, the best so far, and the result.
+"""Base of all search strategies: the space, the clock, the graphs seen, the best so far, and the result.
 
-Invariant: a graph is built and kept only once up to its skeleton, and only graphs within the growth limit are results.
+Invariant: of graphs with one canonical form only one is built and kept, and only graphs within the growth limit are
+results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PRECISION = 1e-5
 
 
 def in_steps(seconds: float, step: float) -> float:
-    """Seconds as a whole number of steps, to sort by; infinite where a latency is not known, what is undefined last."""
+    """Return seconds as a whole number of steps, to sort by; infinite if they are unknown or undefined."""
     if -math.inf < seconds < math.inf and step > 0:
         return round(seconds / step)
     return math.inf if math.isnan(seconds) else math.copysign(math.inf, seconds) if seconds else 0.0
@@ -36,7 +37,7 @@ class _OutOfTime(Exception):
 
 
 class Clock:
-    """The time that a search takes; called, it ends one that takes too long."""
+    """The time limit of a search; a call raises once it is exceeded."""
 
     def __init__(self, limits: Limits) -> None:
         self._seconds, self._now = limits.seconds, limits.now
@@ -53,7 +54,7 @@ class Clock:
 
 
 class Engine(ABC):
-    """One search; a strategy says in which order the space is explored."""
+    """One search; a strategy decides in which order the space is explored."""
 
     def __init__(
         self,
@@ -63,14 +64,14 @@ class Engine(ABC):
         limits: Limits,
         report: Report | None = None,
     ) -> None:
-        """Prepare a search.
+        """Create a search.
 
         Args:
-            graph: where to start.
-            rules: what may be applied; a matcher that has them prepared may be used for several searches.
-            cost: says what graphs cost.
-            limits: how far to go.
-            report: told about progress after every graph that is built.
+            graph: the graph to start from.
+            rules: the rules to apply; a matcher that has them prepared may be used for several searches.
+            cost: gives the costs of graphs.
+            limits: the limits of the search.
+            report: called with the progress after every graph that is built.
         """
         self.limits = limits
         self._graph, self._cost, self._report = graph, cost, report
@@ -81,10 +82,10 @@ class Engine(ABC):
         self._expansions = self._built = 0
 
     def run(self) -> SearchResult:
-        """The search, from beginning to end; an interrupt from the keyboard ends it with what is known.
+        """Run the whole search; a keyboard interrupt ends it with the best known so far.
 
         Raises:
-            KeyboardInterrupt: it came before it was known what the original costs, so that there is no result.
+            KeyboardInterrupt: it came before the cost of the original was known, so that there is no result.
         """
         with collector_paused(shared=False):
             self.original = self.best = self.space.start(self._graph)
@@ -99,25 +100,25 @@ class Engine(ABC):
 
     @abstractmethod
     def explore(self, original: State) -> StopReason:
-        """Explores the space from a state until there is a reason to stop."""
+        """Explore the space from a state until there is a reason to stop."""
 
     @property
     def is_spent(self) -> bool:
-        """Whether the budget is used up."""
+        """True if the budget is used up."""
         return self._built >= self.limits.budget
 
     def is_valid(self, static_bytes: int) -> bool:
-        """Whether a graph that stores so much may be a result."""
+        """Return whether a graph that stores so many bytes may be a result."""
         limit = self.limits.static_bytes
         return static_bytes <= (self.limits.growth * self.original.static_bytes if limit is None else limit)
 
     def build(self, state: State, option: Option, seen: set[Skeleton]) -> Appraised | None:
-        """The step that an option is, and what its graph costs; None if it is impossible or leads to nothing new.
+        """Build the graph of an option and estimate its cost; None if it is impossible or gives nothing new.
 
         Args:
-            state: where the step begins.
+            state: the state at which the step begins.
             option: one of its options.
-            seen: the skeletons that are nothing new; the graph's is added.
+            seen: the canonical forms that are not new; the graph's is added.
         """
         self.clock()
         step = self.space.step(state, option, seen)
@@ -130,14 +131,14 @@ class Engine(ABC):
         return self.space.appraise(step)
 
     def expand(self, appraised: Appraised, ends_excursion: bool) -> State:
-        """The state that a step leads to."""
+        """Return the state that a step leads to."""
         state = self.space.finish(appraised, ends_excursion)
         self._expansions += 1
         self._keep(state)
         return state
 
     def _keep(self, state: State) -> None:
-        """Remembers a state if it is the best, or the best of those that use the same rules."""
+        """Remember a state if it is the best, or the best of those that use the same rules."""
         if self.is_valid(state.static_bytes):
             used = frozenset(path.match.rule.id for path in state.steps)
             if used not in self._pool or state.seconds < self._pool[used].seconds:

@@ -1,10 +1,10 @@
-"""Extraction: the cheapest graph that an e-graph holds.
+"""Extraction: the cheapest graph that an e-graph represents.
 
-What several nodes read is paid for once, so the cost of a class is that of the set of classes below it, each by the
-node chosen for it. The cheapest choice of all is hard to find (Stepp 2011); here a choice for a class is taken when it
-is cheaper than the one before with the choices below as they are, until none changes.
+A value that several nodes read is paid for once, so the cost of an e-class is that of the set of e-classes below it,
+each with the node chosen for it. The optimal choice is hard to find (Stepp 2011); here a node is chosen for an e-class
+if it is cheaper than the one before, given the present choices below it, until nothing changes.
 
-Invariant: an extracted graph has the original's inputs, and for its outputs and effects what the e-graph has as equal.
+Invariant: an extracted graph has the original's inputs, and outputs and effects that are equal by the e-graph.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from taso_py.search.cost import Cost
 from taso_py.search.egraph import EGraph
 
 _Parts = dict[Value, tuple[float, int]]
-"""The classes that something is computed from, itself included, with the seconds and number of nodes of each."""
+"""The e-classes that something is computed from, itself included, with the seconds and number of nodes of each."""
 PASSES = 20
-"""How often all nodes are looked at to choose better; it settles long before. Choosing at all may take longer."""
+"""The most passes over all nodes that improve a choice; it converges long before. A first choice may take more."""
 
 
 def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
-    """The node chosen for every class, by its representative."""
+    """Return the node chosen for every e-class, by its representative."""
     prices = {node: cost.node_cost(node) for node in egraph.nodes}
     totals: dict[Value, tuple[float, int]] = {}
     parts: dict[Value, _Parts] = {}
@@ -51,12 +51,12 @@ def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
 
 
 def extracted(egraph: EGraph, graph: Graph, chosen: Mapping[Value, Node]) -> Graph | None:
-    """The graph that chosen nodes make; None if one is computed from itself.
+    """Return the graph that consists of chosen nodes; None if one is computed from itself.
 
     Args:
-        egraph: what is equal.
-        graph: whose inputs, outputs and effects are wanted; its values are in the e-graph.
-        chosen: a node for every class.
+        egraph: the e-graph.
+        graph: the graph whose inputs, outputs and effects are wanted; its values are in the e-graph.
+        chosen: a node for every e-class.
     """
     made: dict[Value, Value] = {}
     roots = [*graph.outputs, *(value for node in graph.effects for value in (*node.outputs, *node.inputs))]
@@ -68,7 +68,7 @@ def extracted(egraph: EGraph, graph: Graph, chosen: Mapping[Value, Node]) -> Gra
 
 
 def _make(egraph: EGraph, chosen: Mapping[Value, Node], root: Value, made: dict[Value, Value]) -> bool:
-    """Makes the value of a class and all below it; false if it would be computed from itself."""
+    """Build the value of an e-class and all below it; return false if it would be computed from itself."""
     waiting, open_ = [root], set[Value]()
     while waiting:
         value = waiting[-1]

@@ -1,8 +1,8 @@
-"""Which of the graphs that a search found are kept: cheap ones, and ones that are cheap for another reason.
+"""Selection of the graphs that a search returns: cheap ones, and ones that are cheap for different reasons.
 
-Latencies guide a search, and some are wrong. What two graphs have in common is wrong alike; what they do not share
-decides between them, and may turn it round. So among graphs of nearly the same cost those are worth timing that differ
-most from the others.
+Latencies guide a search, and some are wrong. Errors in the work that two graphs share cancel; the work that they do not
+share decides between them. So among graphs of nearly the same cost, those that differ most from the others are worth
+timing.
 
 Invariant: the cheapest graph is always kept, and so is the original.
 """
@@ -17,11 +17,11 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 
 DOUBT = 0.05
-"""By what share a cost may be wrong: usual predictions differ from what is measured by as much."""
+"""The relative error that a cost may have, as usual between prediction and measurement."""
 
 
 class Found(Protocol):
-    """A graph that was found."""
+    """A graph with its cost."""
 
     @property
     def graph(self) -> Graph:
@@ -30,31 +30,31 @@ class Found(Protocol):
 
     @property
     def seconds(self) -> float:
-        """What it costs."""
+        """The cost of the graph."""
         ...
 
 
 class NodeCost(Protocol):
-    """What nodes cost."""
+    """Costs of nodes."""
 
     def node_cost(self, node: Node) -> float:
-        """What a node adds to the latency of a graph."""
+        """Return the latency of a node."""
         ...
 
 
 AnyFound = TypeVar("AnyFound", bound=Found)
 _Work: TypeAlias = tuple[str, tuple[tuple[str, bool], ...], float]
-"""An operator with the types of its operands, and which of them are static: what its latency depends on; and that."""
+"""An operator with its operands' types and whether each is static, which determine its latency; and the latency."""
 
 
 def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> list[AnyFound]:
-    """The graphs to keep, cheapest first: a quarter of them as they are the cheapest, the others by :func:`distinct`.
+    """Return the graphs to keep, cheapest first: a quarter of them for their cost, the others by :func:`distinct`.
 
     Args:
-        found: some graphs.
-        original: what they were made from; if it is among them, it is kept and does not count.
-        cost: says what nodes cost.
-        count: how many to keep.
+        found: the graphs to choose from.
+        original: the graph they were made from; if it is among them, it is kept and does not count.
+        cost: gives the costs of nodes.
+        count: the number of graphs to keep.
     """
     ordered = sorted(found, key=lambda one: one.seconds)
     given = [one for one in ordered if one is original]
@@ -65,15 +65,15 @@ def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, cou
 
 
 def kept(found: Sequence[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> tuple[list[AnyFound], bool]:
-    """The same, and true; after an interrupt from the keyboard simply the cheapest, and false.
+    """Return (the finalists, true); after a keyboard interrupt, (the cheapest graphs, false).
 
-    Costs that nobody asked for before may be measured here, so that an interrupt may well come.
+    Costs may be measured here for the first time, so that an interrupt may well come.
 
     Args:
-        found: some graphs, the cheapest first.
-        original: as in :func:`finalists`, like the others.
-        cost: says what nodes cost.
-        count: how many to keep.
+        found: the graphs to choose from, cheapest first.
+        original: as in :func:`finalists`.
+        cost: gives the costs of nodes.
+        count: the number of graphs to keep.
     """
     try:
         return finalists(found, original, cost, count), True
@@ -83,14 +83,14 @@ def kept(found: Sequence[AnyFound], original: AnyFound, cost: NodeCost, count: i
 
 
 def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequence[AnyFound] = ()) -> list[AnyFound]:
-    """The graphs that may most likely be the fastest after all, most likely first.
+    """Return the graphs that are most likely to be the fastest after all, most likely first.
 
-    One may gain on another the share :data:`DOUBT` of what either has and the other has not.
+    The relative error :data:`DOUBT` is assumed for the cost of the work that two graphs do not share.
 
     Args:
-        found: some graphs, the cheapest first.
-        cost: says what nodes cost.
-        count: how many to choose.
+        found: the graphs to choose from, cheapest first.
+        cost: gives the costs of nodes.
+        count: the number of graphs to choose.
         beside: graphs that are chosen already; if there are none, the cheapest of ``found`` is the first choice.
     """
     if not found:
@@ -110,7 +110,7 @@ def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequ
 
 
 class _Works:
-    """The work that graphs do, each piece numbered."""
+    """The work of graphs as multisets of numbered pieces."""
 
     def __init__(self, cost: NodeCost) -> None:
         self._cost = cost
@@ -120,19 +120,19 @@ class _Works:
         self._known: dict[Graph, Counter[int]] = {}
 
     def apart(self, one: Graph, other: Graph) -> float:
-        """The cost of what two graphs do not share, of both together."""
+        """Return the cost of the work that only one of two graphs does, summed over both."""
         first, second = self._counted(one), self._counted(other)
         unshared = (first - second) + (second - first)
         return sum(self._seconds[work] * count for work, count in unshared.items())
 
     def _counted(self, graph: Graph) -> Counter[int]:
-        """How often each piece of work is done; what is done at build time costs nothing."""
+        """Return the number of times each piece of work is done; work done at build time does not count."""
         if graph not in self._known:
             self._known[graph] = Counter([self._number(node) for node in graph.nodes if not node.is_static])
         return self._known[graph]
 
     def _number(self, node: Node) -> int:
-        """The number of what a node does."""
+        """Return the number of a node's piece of work."""
         number = self._of.get(node)
         if number is None:
             seconds = self._cost.node_cost(node)

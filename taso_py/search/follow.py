@@ -1,6 +1,6 @@
-"""Following a trace instead of searching: the graph that it leads to, as if a search had found it.
+"""Following a trace instead of searching: the graph that it leads to, in the form of a search result.
 
-Invariant: every step is of a rule that was given, which the trace's own text of it is not taken for.
+Invariant: every step is of a rule that was given; the trace's own text of the rule is not trusted.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from taso_py.search.trace import Trace, TraceError, replay_steps
 
 
 def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost, limits: Limits) -> SearchResult:
-    """The graph that a trace leads to, beside the original.
+    """Return the graph that a trace leads to, together with the original, as a search result.
 
     Args:
         graph: the original.
-        trace: what to do.
-        rules: where rules are taken from.
-        cost: says what graphs cost.
-        limits: what the result must keep to: growth and numerics.
+        trace: the trace to follow.
+        rules: the rules that may be applied.
+        cost: gives the costs of graphs.
+        limits: the limits on the result: growth and numerics.
 
     Raises:
-        TraceError: the trace is of another graph, or has a step that cannot or must not be taken.
+        TraceError: the trace is of another graph, or has a step that cannot be taken or is not allowed.
     """
     start = time.monotonic()
     steps = tuple(replay_steps(graph, trace, rules))
@@ -50,10 +50,10 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
 def add_followed(
     found: SearchResult, trace: Trace, rules: Iterable[Substitution], cost: Cost, limits: Limits
 ) -> SearchResult:
-    """What a search found, and what a trace leads to, if it can be followed and leads elsewhere.
+    """Return a search result with the graph that a trace leads to added, if it can be followed and is new.
 
-    It takes nobody's place: whether it is worth timing is not for costs to say. The arguments are those of
-    :func:`follow`.
+    It does not displace another candidate, since its cost does not decide whether it is timed. The arguments are those
+    of :func:`follow`.
     """
     try:
         followed = follow(found.original.graph, trace, rules, cost, limits).candidates[0]

@@ -1,9 +1,9 @@
-"""Greedy search: the best improving step, again and again, until none improves.
+"""Greedy search: take the best improving step until none improves.
 
-It is what a compiler with templates does, with measured costs; backtracking is judged against it.
+A compiler with templates does the same, with measured costs; backtracking is compared with it.
 
-Invariant: every step of the result made the graph cheaper. Among equals the one that stores least is taken, so that
-weights which are shared are merged in the same way everywhere.
+Invariant: every step of the result made the graph cheaper. Among equal steps the one that stores least is taken, so
+that shared weights are merged in the same way everywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def search(
     limits: Limits | None = None,
     report: Report | None = None,
 ) -> SearchResult:
-    """Improves a graph step by step; as :func:`taso_py.search.backtracking.search`, alpha and seed without meaning."""
+    """Improve a graph step by step; like :func:`taso_py.search.backtracking.search`, but without alpha and seed."""
     return _Greedy(graph, rules, cost, limits or Limits(), report).run()
 
 
@@ -42,7 +42,7 @@ class _Greedy(Engine):
         return StopReason.BUDGET if self.is_spent else StopReason.EXHAUSTED
 
     def _improved(self, state: State) -> State | None:
-        """The state after the first step, most promising first, that makes the graph cheaper."""
+        """Return the state after the first step, most promising first, that makes the graph cheaper."""
         least = PRECISION * self.original.seconds
         promising = [option for option in state.options if option.difference.seconds <= -least]
         promising.sort(key=lambda o: (in_steps(o.difference.seconds, least), o.difference.static_bytes))

@@ -1,10 +1,10 @@
-"""Searching large graphs region by region.
+"""Search of large graphs region by region.
 
-A graph is cut at narrow points; each region is searched on its own, within a slack of its own, and regions that are the
-same but for their weights are searched once. The best of all regions together is the best of the whole, apart from what
-crosses a cut: so a second pass cuts elsewhere.
+A graph is cut at narrow points; each region is searched on its own, within a slack of its own, and regions with the
+same structure up to weights are searched once. The best of all regions together is the best of the whole, except for
+rewrites across a cut: so a second pass cuts at other values.
 
-Invariant: what comes back are graphs of the whole model with traces of the whole model, as if it had not been cut.
+Invariant: results are graphs of the whole model with traces of the whole model, as if it had not been cut.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from taso_py.search.result import Candidate, Limits, Progress, Report, SearchRes
 
 PASSES = 2
 VARIANTS = 16
-"""How many results of a region are remembered, so that the whole can be put together without this or that rule."""
+"""The results of a region that are remembered, so that the whole can be composed without certain rules."""
 WHOLES = 12
-"""How often the whole is put together at most, each time without other rules."""
+"""The most compositions of a whole, each without other rules."""
 SLACK = 2.0
-"""How many times the slack of the whole a region has: what a step costs is a larger share of a small part."""
+"""A region's slack as a multiple of the whole's: a step's cost is a larger share of a small part."""
 LEAST_BUDGET = 30
-"""How many graphs may be built for a region at least."""
+"""The least budget of graphs for a region."""
 
 
 @dataclass(eq=False)
 class _Kind:
-    """Regions that are the same but for inputs and weights."""
+    """Regions with the same structure up to inputs and weights."""
 
     first: Region
     members: list[Place] = field(default_factory=list[Place])
@@ -43,38 +43,38 @@ class _Kind:
 
     @property
     def size(self) -> int:
-        """How many nodes of one of the regions run."""
+        """The number of running nodes of one of the regions."""
         return sum(not node.is_static for node in self.first.graph.nodes)
 
     def gain(self, candidate: Candidate) -> float:
-        """The seconds that a candidate gains in all the regions together."""
+        """Return the seconds that a candidate gains in all the regions together."""
         return (self.found.original.seconds - candidate.seconds) * len(self.members) if self.found else 0.0
 
     def choose(self, banned: Set[str]) -> Candidate | None:
-        """The cheapest candidate that makes no use of some rules, if it has any steps."""
+        """Return the cheapest candidate that does not use the banned rules, if it has any steps, else None."""
         candidates = self.found.candidates if self.found else ()
         best = next((c for c in candidates if banned.isdisjoint(c.applied)), None)
         return best if best is not None and best.applied else None
 
     def others(self, cost: NodeCost, count: int) -> Sequence[Candidate]:
-        """Candidates that differ from the cheapest, and from each other."""
+        """Return candidates that differ from the cheapest, and from each other."""
         found = distinct(self.found.candidates, cost, 1 + count)[1:] if self.found else ()
         return [candidate for candidate in found if candidate.applied]
 
 
 @dataclass(frozen=True, eq=False)
 class _Assembly:
-    """What wholes are put together of."""
+    """The kinds of regions of a graph, from whose results wholes are composed."""
 
     before: Candidate
-    """What was cut."""
+    """The graph that was cut."""
     kinds: Sequence[_Kind]
     known: dict[tuple[Candidate | None, ...], tuple[Candidate, frozenset[Value]]] = field(default_factory=dict)
-    """The wholes by what was chosen for each kind, each with the values at which it was cut."""
+    """Composed wholes by the candidates chosen for each kind, each with the values at which it was cut."""
 
 
 def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
-    """Regions by kind, in the order of their first occurrence; each a kind of its own if none is to be reused."""
+    """Group regions by structure, in order of first occurrence; each is a kind of its own if results are not reused."""
     kinds: list[_Kind] = []
     alike: dict[object, list[_Kind]] = {}
     numbers: dict[object, int] = {}
@@ -93,7 +93,7 @@ def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
 
 
 class _Sharing:
-    """A cost for which static values that are stored already need no memory."""
+    """A cost in which static values that are stored already need no memory."""
 
     def __init__(self, cost: Cost, stored: Set[Node]) -> None:
         self._stored = stored
@@ -117,7 +117,7 @@ class Partition:
         report: Report | None,
         strategy: Callable[[Graph, Matcher, Cost, Limits, Report | None], Engine],
     ) -> None:
-        """Prepare a search; ``strategy`` makes the engine that searches a region."""
+        """Create a search; ``strategy`` makes the explorer of a region."""
         self._graph, self._matcher, self._cost, self._limits = graph, matcher, cost, limits
         self._report, self._strategy, self._now = report, strategy, limits.now
         self._pool: dict[frozenset[str], Candidate] = {}
@@ -129,7 +129,7 @@ class Partition:
         self._variants: list[tuple[float, _Assembly, Mapping[_Kind, Candidate]]] = []
 
     def run(self) -> SearchResult:
-        """The search, from beginning to end; an interrupt from the keyboard ends it with what is known."""
+        """Run the whole search; a keyboard interrupt ends it with the best known so far."""
         self._started = self._now()
         stored = static_bytes(self._cost, self._graph)
         self._original = Candidate(self._graph, self._graph, self._appraised(self._graph).seconds, stored)
@@ -142,14 +142,14 @@ class Partition:
         return self._result()
 
     def _appraised(self, graph: Graph) -> Appraisal:
-        """The appraisal of a whole, remembered: what is cut was put together before."""
+        """Return the estimate of a whole, remembered, since a graph that is cut was often composed before."""
         known = self._appraisals.get(graph)
         if known is None:
             known = self._appraisals[graph] = self._cost.appraise(graph)
         return known
 
     def _explore_all(self) -> None:
-        """Searches the regions of the graph, then those of the best that there is by then, which is cut elsewhere."""
+        """Search the regions of the graph, then those of the best graph so far, which is cut at other values."""
         best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
             if self._notes_end():
@@ -165,7 +165,7 @@ class Partition:
                 avoid = seams
 
     def _notes_end(self) -> bool:
-        """Whether no more regions are to be searched; if so, there is a reason to stop."""
+        """Return whether no more regions are to be searched; if the time is up, record that as a reason to stop."""
         return self._notes_time() or StopReason.INTERRUPTED in self._stops or self._built >= self._limits.budget
 
     @property
@@ -173,16 +173,16 @@ class Partition:
         return self._limits.seconds - (self._now() - self._started)
 
     def _notes_time(self) -> bool:
-        """Whether the time is up; if so, it is a reason to stop."""
+        """Return whether the time is up; if so, record that as a reason to stop."""
         is_up = self._left <= 0
         if is_up:
             self._stops.add(StopReason.TIME)
         return is_up
 
     def _explored(self, graph: Graph, regions: Sequence[Region]) -> list[_Kind]:
-        """The regions of a graph by kind, each kind searched as long as there are time and budget.
+        """Group the regions of a graph by kind, and search each kind as long as there are time and budget.
 
-        An interrupt from the keyboard ends this too: what was found until then is still to be put together.
+        A keyboard interrupt ends this too; the results until then are still composed.
         """
         kinds, whole = _kinds(regions, self._limits.reuse), self._appraised(graph)
         waiting = sum(kind.size for kind in kinds)
@@ -197,7 +197,7 @@ class Partition:
         return kinds
 
     def _explore(self, kind: _Kind, whole: Appraisal, share: float) -> None:
-        """Searches a kind of region with its share of what is left."""
+        """Search a kind of region with its share of what is left."""
         left, region = self._limits.budget - self._built, kind.first
         inputs = {node.value: value for node, value in zip(region.graph.inputs, region.inputs, strict=True)}
         cost = _Sharing(self._cost.within(whole, inputs, region.outputs), frozenset(self._stored))
@@ -206,7 +206,7 @@ class Partition:
             self._limits,
             alpha=1 + SLACK * (self._limits.alpha - 1),
             budget=min(left, max(LEAST_BUDGET, round(left * share))),
-            # The time may have run out since it was looked at last; a limit must be above 0.
+            # The time may have run out since the last check; a limit must be above 0.
             seconds=max(1e-9, min(self._left, max(1.0, 2 * share * self._left))),
             static_bytes=static_bytes(cost, kind.first.graph) + more,
             results=VARIANTS,
@@ -220,7 +220,7 @@ class Partition:
         self._stored |= {node for node in found.best.graph.nodes if node.is_static and node.inputs}
 
     def _tell(self, before: tuple[int, int, float], kind: _Kind, progress: Progress) -> None:
-        """Reports the progress within a region as progress of the whole."""
+        """Report progress within a region as progress of the whole."""
         gain = before[2] + (progress.original_seconds - progress.best_seconds) * len(kind.members)
         seconds, built = self._original.seconds, before[0] + progress.built
         spent = self._now() - self._started
@@ -228,10 +228,10 @@ class Partition:
             self._report(Progress(built, before[1] + progress.expansions, seconds, seconds - gain, spent))
 
     def _improved(self, before: Candidate, kinds: Sequence[_Kind]) -> tuple[Candidate, frozenset[Value]]:
-        """The best whole that is put together of the best of each kind, and where it was cut.
+        """Return the best whole composed of the best candidate of each kind, and the values at which it was cut.
 
-        The whole is also put together without this or that rule, since weights may belong to several regions: only the
-        whole shows what is stored.
+        The whole is also composed without certain rules, since weights may belong to several regions: only the whole
+        shows how much is stored.
         """
         best = before, frozenset[Value]()
         assembly = _Assembly(before, kinds)
@@ -252,7 +252,7 @@ class Partition:
         return self._reduced(assembly) if best[0] is before else best
 
     def _note_variants(self, assembly: _Assembly) -> None:
-        """Notes wholes of other candidates than the best of each kind, with what they are expected to cost."""
+        """Record wholes of other candidates than the best of each kind, with their expected costs."""
         count = self._limits.results - 1
         others = {kind: found for kind in assembly.kinds if (found := kind.others(self._cost, count))}
         for rank in range(max(map(len, others.values()), default=0)):
@@ -261,7 +261,7 @@ class Partition:
             self._variants.append((assembly.before.seconds - gain, assembly, chosen))
 
     def _vary(self) -> None:
-        """Keeps the most promising of the wholes that were noted; what promises nothing is not put together."""
+        """Compose and keep the most promising of the recorded wholes; others are not composed."""
         missing = self._limits.results - 1
         for expected, assembly, chosen in sorted(self._variants, key=lambda variant: variant[0]):
             if not missing or self._notes_time():
@@ -271,7 +271,7 @@ class Partition:
                 missing -= self._keep(self._compose(assembly, chosen)[0])
 
     def _reduced(self, assembly: _Assembly) -> tuple[Candidate, frozenset[Value]]:
-        """The whole in which kinds that gain little for what they store stay as they were, until it may be stored."""
+        """Return a whole that fits the limit, leaving kinds unchanged that gain the least per stored byte."""
         chosen = {kind: best for kind in assembly.kinds if (best := kind.choose(frozenset())) is not None}
         while True:
             after, outputs = self._compose(assembly, chosen)
@@ -283,7 +283,7 @@ class Partition:
             chosen.pop(min(chosen, key=lambda kind: _worth(kind, chosen[kind])))
 
     def _compose(self, assembly: _Assembly, chosen: Mapping[_Kind, Candidate]) -> tuple[Candidate, frozenset[Value]]:
-        """The whole with chosen candidates in the places of regions, and the values at which it was cut."""
+        """Return the whole with chosen candidates in place of regions, and the values at which it was cut."""
         known = assembly.known.get(key := tuple(map(chosen.get, assembly.kinds)))
         if known is None:
             places = [(place, chosen.get(kind)) for kind in assembly.kinds for place in kind.members]
@@ -297,7 +297,7 @@ class Partition:
         return candidate.static_bytes <= self._limits.growth * self._original.static_bytes
 
     def _keep(self, candidate: Candidate) -> bool:
-        """Keeps a whole, unless another that uses the same rules is no dearer or it stores too much; whether it did."""
+        """Keep a whole unless it stores too much or one of the same rules is as cheap; return whether it was kept."""
         used = frozenset(candidate.applied)
         keeps = self._is_valid(candidate) and self._is_better(candidate.seconds, used)
         if keeps:
@@ -305,7 +305,7 @@ class Partition:
         return keeps
 
     def _is_better(self, seconds: float, used: frozenset[str]) -> bool:
-        """Whether no whole is known that uses these rules and takes surely no longer."""
+        """Return whether every known whole that uses these rules is certainly slower."""
         known = self._pool.get(used)
         return known is None or seconds < known.seconds - PRECISION * self._original.seconds
 
@@ -323,7 +323,7 @@ class Partition:
 
     @property
     def _stop_reason(self) -> StopReason:
-        """Why the whole ended: a region that used up its share of budget or time is one that stalled."""
+        """The reason why the whole search ended; a region that used up its share of budget or time is stalled."""
         if StopReason.INTERRUPTED in self._stops:
             return StopReason.INTERRUPTED
         if StopReason.TIME in self._stops and self._left <= 0:
@@ -334,7 +334,7 @@ class Partition:
 
 
 def _worth(kind: _Kind, candidate: Candidate) -> float:
-    """The seconds that a candidate gains for each byte more that it stores."""
+    """Return the seconds that a candidate gains per additional byte that it stores."""
     if kind.found is None:
         return 0.0
     more = candidate.static_bytes - kind.found.original.static_bytes

@@ -1,10 +1,10 @@
-"""Cutting a graph into regions at narrow points.
+"""Partition of a graph into regions, cut at narrow points.
 
-The nodes that run are taken in topological order; a cut between two of them is narrow if few values cross it. A region
-is a graph of its own: what it reads from others are its inputs, what others read of it are its outputs.
+The running nodes are taken in topological order; a cut between two of them is narrow if few values cross it. A region
+is a graph of its own: the values it reads from others are its inputs, those that others read are its outputs.
 
-Invariant: regions come in topological order and hold every pure node that runs exactly once; nodes that are not pure
-lie between them.
+Invariant: regions come in topological order and hold every pure running node exactly once; impure nodes lie between
+them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from taso_py.ir.node import Node, Value, is_running, make, remake
 from taso_py.ir.operator import Constant, Input, Weight
 
 LEAST, USUAL, MOST = 8, 20, 240
-"""How many nodes that run a region has: at least and at most, and how many it does not exceed without need."""
+"""The number of running nodes of a region: the least, the usual (not exceeded without need), and the most."""
 NEAR = 60
-"""Nodes that are further apart in the order of nodes are not thought to have to do with each other."""
+"""Nodes further apart in the order of nodes are assumed to be unrelated."""
 SHARED = 10.0
-"""How much more it costs to separate the readers of a weight: each region may want it merged with other weights."""
+"""Relative cost of separating the readers of a weight: each region may need it merged with other weights."""
 TRIES = 1000
 _AVOID = 1000.0
-"""What a cut at a value costs that shall not be cut at."""
+"""The cost of a cut at a value that is to be avoided."""
 
 _Pairs: TypeAlias = list[tuple[Value, Value]]
 _State: TypeAlias = tuple[_Pairs, dict[Node, Node]]
@@ -39,13 +39,13 @@ class Region:
 
     graph: Graph
     inputs: tuple[Value, ...]
-    """What the graph's inputs stand for, in the whole graph."""
+    """The values of the whole graph that the inputs stand for."""
     outputs: tuple[Value, ...]
-    """What the graph's outputs stand for."""
+    """The values of the whole graph that the outputs stand for."""
 
 
 def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[Region]:
-    """The regions of a graph, cut elsewhere than at the values to avoid."""
+    """Return the regions of a graph, cut at other values than those to avoid."""
     running = _deepest_first(graph)
     line = _Line(graph, running)
     regions: list[Region] = []
@@ -57,9 +57,9 @@ def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[Region]:
 
 
 def _deepest_first(graph: Graph) -> list[Node]:
-    """The nodes that run, operands first, of those the one that takes the most steps to compute first.
+    """Return the running nodes, operands first, among operands the one with the longest computation first.
 
-    So whatever does not depend on a long computation comes after it, next to where it is used, and crosses no cuts.
+    So nodes that do not depend on a long computation come after it, next to their readers, and cross no cuts.
     """
     depth: dict[Node, int] = {}
     for node in graph.nodes:
@@ -80,7 +80,7 @@ def _deepest_first(graph: Graph) -> list[Node]:
 
 
 def _runs(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
-    """The stretches of pure nodes."""
+    """Yield the ranges of consecutive pure nodes."""
     start = 0
     for place, node in enumerate(nodes):
         if node.token is not None:
@@ -92,7 +92,7 @@ def _runs(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
 
 
 class _Line:
-    """The nodes that run in a row, where each value is read, and what belongs together."""
+    """The running nodes in a row, the positions where each value is read, and the nodes that belong together."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
         self.graph, self.nodes = graph, nodes
@@ -106,7 +106,7 @@ class _Line:
 
 
 def _cuts(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[int]:
-    """Where to cut a stretch of nodes: at the narrowest points, into regions that are not large."""
+    """Return the cuts of a range of nodes: at the narrowest points, into regions that are not large."""
     price = [0.0, *_prices(line, start, stop, avoid), 0.0]
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, stop - start + 1):
@@ -122,13 +122,13 @@ def _cuts(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[int]:
 
 
 def _prices(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[float]:
-    """What a cut before each node of a stretch but the first costs."""
+    """Return the cost of a cut before each node of a range but the first."""
     nodes, uses = line.nodes, line.uses
     alive = [value for node in nodes[:start] for value in node.outputs if value in uses and uses[value][-1] > start]
     prices: list[float] = []
     for place in range(start + 1, stop):
         alive = [v for v in (*alive, *nodes[place - 1].outputs) if v in uses and uses[v][-1] >= place]
-        # What is read long after it was made is like an input of the graph to most of its readers.
+        # To most of its readers, a value read long after it was made is like an input of the graph.
         crossing = [value for value in alive if uses[value][-1] - line.place[value.node] <= NEAR]
         prices.append(_width_price(line.graph, crossing) + _AVOID * sum(value in avoid for value in alive))
     for first, second, price in line.separations:
@@ -138,16 +138,17 @@ def _prices(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[float
 
 
 def _width_price(graph: Graph, crossing: Sequence[Value]) -> float:
-    """Nothing where a single value crosses that has several readers, as between the blocks of a model."""
+    """Return the cost of a cut's width; zero if one value with several readers crosses, as between model blocks."""
     width = sum(1.0 if len(graph.users[node]) > 1 else 1.5 for node, _ in crossing)
     return max(2.0 * (width**2 - 1.0), 0.0)
 
 
 def _separations(nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> Iterator[tuple[int, int, float]]:
-    """The places of two readers of a value that belong together, and what separating them costs.
+    """Yield pairs of readers of a value that belong together, and the cost of separating them.
 
-    They are near. Of an activation they might be merged, neither being computed from the other; of a weight, both might
-    be merged with others that read the same activation, and then the weight should have the same place in both.
+    They are near each other. Readers of an activation might be merged if neither is computed from the other; readers of
+    a weight might each be merged with others that read the same activation, and then the weight should have the same
+    place in both.
     """
     before = _ancestors(nodes)
     merged = [_has_sibling(node, nodes, uses) for node in nodes]
@@ -161,13 +162,13 @@ def _separations(nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> 
 
 
 def _has_sibling(node: Node, nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> bool:
-    """Whether another node of the same operator reads one of the same activations."""
+    """Return whether another node of the same operator reads one of the same activations."""
     read = (place for value in node.inputs if not value.node.is_static for place in uses.get(value, ()))
     return any(type(nodes[place].op) is type(node.op) and nodes[place] is not node for place in read)
 
 
 def _ancestors(nodes: Sequence[Node]) -> list[int]:
-    """What each node is computed from: bit ``i`` stands for node number ``i``."""
+    """Return, for each node, the nodes it is computed from as a bit set: bit ``i`` stands for node number ``i``."""
     known: dict[Node, int] = {}
     for place, node in enumerate(nodes):
         bits = 1 << place
@@ -178,7 +179,7 @@ def _ancestors(nodes: Sequence[Node]) -> list[int]:
 
 
 def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:
-    """The region that consists of some nodes."""
+    """Return the region that consists of some nodes."""
     new: dict[Value, Value] = {}
     inputs: dict[Value, Node] = {}
     for node in nodes:
@@ -199,9 +200,9 @@ def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:
 
 
 def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:
-    """Which node of one graph is which of another that is the same but for its inputs and weights; None if none is.
+    """Return an isomorphism of two graphs that ignores inputs and weights, as a map of nodes; None if none is found.
 
-    Where operands of commutative operators look the same both orders are tried, ``TRIES`` times in all.
+    If operands of commutative operators look alike, both orders are tried, ``TRIES`` times in all.
     """
     if len(one.outputs) != len(other.outputs):
         return None
@@ -218,11 +219,11 @@ def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:
 
 
 def output_forms(graph: Graph, numbers: dict[object, int]) -> tuple[tuple[int, int], ...]:
-    """What is the same for graphs that correspond to each other, and seldom for others.
+    """Return a key that is equal for graphs that correspond to each other, and seldom for others.
 
     Args:
         graph: a graph.
-        numbers: the forms that are numbered already, the same dictionary for graphs that are to be compared.
+        numbers: the numbers of known forms; use one dictionary for all graphs that are to be compared.
     """
     forms = _forms(numbers, graph)
     return tuple(sorted([(forms[value.node], value.output) for value in graph.outputs]))
@@ -235,7 +236,7 @@ def _extend(
     weights: Mapping[Node, Set[Node]],
     states: list[_State],
 ) -> bool:
-    """Carries a correspondence through; false if it fails. What might be tried instead is added to the states."""
+    """Complete a correspondence; return false if it fails. Alternatives to try are added to ``states``."""
 
     def shared(operands: Sequence[Value]) -> int:
         return sum(len(weights[a.node] & weights[b.node]) for a, b in zip(left.node.inputs, operands, strict=True))
@@ -262,7 +263,7 @@ def _extend(
 
 
 def _forms(numbers: dict[object, int], *graphs: Graph) -> Mapping[Node, int]:
-    """Numbers for nodes: equal for those that are computed in the same way from leaves of the same types."""
+    """Return numbers for nodes, equal if they are computed in the same way from leaves of the same types."""
     forms: dict[Node, int] = {}
     for node in (node for graph in graphs for node in graph.nodes):
         if node not in forms:
@@ -271,7 +272,7 @@ def _forms(numbers: dict[object, int], *graphs: Graph) -> Mapping[Node, int]:
 
 
 def _weights(*graphs: Graph) -> Mapping[Node, Set[Node]]:
-    """The weights that nodes are computed from."""
+    """Return the weights that each node is computed from."""
     weights: dict[Node, frozenset[Node]] = {}
     for node in (node for graph in graphs for node in graph.nodes):
         own = frozenset((node,)) if isinstance(node.op, Weight) else frozenset[Node]()

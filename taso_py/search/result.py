@@ -1,7 +1,7 @@
-"""What a search is told and what it answers.
+"""Limits and results of a search.
 
-Invariant: the results of a search are sorted by cost, differ in the set of rules that they use, and store no more than
-the growth limit allows.
+Invariant: the results of a search are sorted by cost, differ in the set of rules that they use, and store no more bytes
+than the growth limit allows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from taso_py.search.trace import Trace, make_trace
 
 
 class StopReason(enum.Enum):
-    """Why a search ended."""
+    """The reason why a search ended."""
 
     EXHAUSTED = "nothing is left within the slack"
     BUDGET = "the budget of graphs is used up"
@@ -37,30 +37,30 @@ _HALF = frozenset({DType.F16, DType.BF16})
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a search goes."""
+    """The limits of a search."""
 
     alpha: float = 1.05
-    """Graphs that cost up to so many times the best are followed (SOSP 2019, section 5)."""
+    """Graphs that cost at most this multiple of the best are followed (SOSP 2019, section 5)."""
     budget: int = 2000
-    """How many graphs are built at most."""
+    """The most graphs that are built."""
     patience: int = 100
-    """After how many graphs in a row that made nothing better a search, or that of a region, ends."""
+    """A search, or that of a region, ends after so many consecutive graphs without an improvement."""
     seconds: float = 60.0
-    """How long a search may take."""
+    """The longest duration of a search."""
     now: Callable[[], float] = time.monotonic
-    """The time in seconds."""
+    """The clock, in seconds."""
     growth: float = 1.25
-    """How many times the original's weights a result may store; graphs on the way may store more."""
+    """The most bytes that a result may store, relative to the original; intermediate graphs may store more."""
     static_bytes: float | None = None
-    """The same limit in bytes, in place of the factor."""
+    """The limit on stored bytes as a number, in place of :attr:`growth`."""
     numerics: Numerics | None = None
-    """The cap on the rules' numerics class. Without one all are allowed, in half precision all up to ZERO_TERMS."""
+    """The cap on the rules' numerics class. By default all are allowed, in half precision those up to ZERO_TERMS."""
     results: int = 5
-    """How many graphs are returned at most, the original not counted."""
+    """The most graphs that are returned, not counting the original."""
     reuse: bool = True
-    """Whether regions that are the same but for their weights are searched once, not one by one."""
+    """True if regions with the same structure up to weights are searched once, not one by one."""
     seed: int = 0
-    """Of the order among equally promising steps; 0 takes them in the order of the graph."""
+    """Seed of the order among equally promising steps; 0 takes them in the order of the graph."""
 
     def __post_init__(self) -> None:
         if not (self.alpha >= 1 and self.growth >= 1):
@@ -69,7 +69,7 @@ class Limits:
             raise TasoError("a search needs a budget, patience, a time limit and a number of results above 0")
 
     def allows(self, match: Match) -> bool:
-        """Whether the numerics class of a match's rule is allowed at its element type."""
+        """Return whether the numerics class of a match's rule is allowed at its element type."""
         cap = self.numerics
         if cap is None:
             cap = Numerics.ZERO_TERMS if match.dtype in _HALF else Numerics.MASK
@@ -81,20 +81,20 @@ class Candidate:
     """A graph that a search found."""
 
     original: Graph
-    """Where the search began."""
+    """The graph at which the search began."""
     graph: Graph
     seconds: float
     """Its latency by the cost that guided the search."""
     static_bytes: int
-    """What it stores: weights, and what is computed from them at build time."""
+    """The bytes it stores: weights, and values computed from them at build time."""
     applied: tuple[str, ...] = ()
     """The identifiers of the rules in the order of application."""
     steps: Iterable[tuple[Match, Graph]] = field(default=(), compare=False, repr=False)
-    """The matches that were applied, one after the other, each with the graph after it; perhaps derived only now."""
+    """The matches that were applied, one after the other, each with the graph after it; may be derived on iteration."""
 
     @cached_property
     def trace(self) -> Trace:
-        """The steps in a form that can be kept and replayed.
+        """The steps in a form that can be stored and replayed.
 
         Raises:
             TraceError: the steps do not lead to the graph.
@@ -104,20 +104,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found."""
+    """The result of a search."""
 
     original: Candidate
     candidates: tuple[Candidate, ...]
-    """The best graphs, best first, the original among them."""
+    """The best graphs, best first, including the original."""
     stop_reason: StopReason
     expansions: int
-    """How many graphs were matched against the rules."""
+    """The number of graphs that were matched against the rules."""
     built: int
-    """How many distinct graphs were built."""
+    """The number of distinct graphs that were built."""
     seconds: float
-    """How long the search took."""
+    """The duration of the search."""
     notes: tuple[str, ...] = ()
-    """What the user should know of it, one line each."""
+    """Notes for the user, one line each."""
 
     @property
     def best(self) -> Candidate:
@@ -127,15 +127,15 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a search is going."""
+    """The progress of a search."""
 
     built: int
     expansions: int
     original_seconds: float
     best_seconds: float
-    """Latencies by the cost, of the original and of the best graph so far."""
+    """Latencies of the original and of the best graph so far, by the cost."""
     seconds: float
-    """How long the search has taken."""
+    """The duration of the search so far."""
 
 
 Report: TypeAlias = Callable[[Progress], None]

@@ -1,4 +1,4 @@
-"""Replacing values in a graph at the price of what lies downstream of them.
+"""Replacement of values in a graph, at a cost proportional to the nodes downstream.
 
 Invariant: the result is that of ``Graph.replace``.
 """
@@ -12,12 +12,12 @@ from taso_py.ir.node import Node, Value, remake
 
 
 def rewire(graph: Graph, replaced: Mapping[Value, Value], first: int = 0) -> tuple[Graph, dict[Node, Node]]:
-    """The graph after values are replaced, and what the nodes became that read something else now.
+    """Replace values; return the graph, and the new nodes for those that read something else now.
 
     Args:
         graph: the graph before.
-        replaced: what is read in place of values.
-        first: the place of the first replaced value in the graph's order, or any before it.
+        replaced: maps values to their replacements.
+        first: the position of the first replaced value in the graph's order, or any before it.
     """
     images: dict[Node, Node] = {}
     affected = {node for node, _ in replaced}
@@ -37,12 +37,12 @@ def rewire(graph: Graph, replaced: Mapping[Value, Value], first: int = 0) -> tup
 
 
 def readers(graph: Graph, affected: Set[Node], first: int = 0) -> Iterator[Node]:
-    """The nodes that read one of the affected nodes, in the graph's order; what is added to the set meanwhile counts.
+    """Yield the nodes that read an affected node, in the graph's order; nodes added to the set meanwhile count.
 
     Args:
         graph: the graph.
         affected: some of its nodes.
-        first: the place of the first of them in the graph's order, or any before it.
+        first: the position of the first of them in the graph's order, or any before it.
     """
     for node in graph.nodes[first:]:
         for operand, _ in node.inputs:

@@ -1,18 +1,20 @@
-"""Equality saturation: all rules at once, and the cheapest graph of all that they show to be equal.
+"""Equality saturation: apply all rules at once, and extract the cheapest graph of all proved equal.
 
 The graph's values are put into an e-graph (:mod:`taso_py.search.egraph`); in every round each rule is applied wherever
-it matches, without forgetting what was there before; then the cheapest graph is extracted by the latencies of its
-nodes (Tate et al., POPL 2009; Willsey et al., POPL 2021). It is what the search is compared with.
+it matches, without removing anything; then the cheapest graph is extracted by the latencies of its nodes (Tate et al.,
+POPL 2009; Willsey et al., POPL 2021). Backtracking is compared with it.
 
-What it cannot do here is told in the notes of the result. Rules with several outputs are left out: extraction would
-count what the outputs share once for each of them, and merging two products of which one feeds the other makes cycles.
-Latencies of nodes are those without regard to kernels that cover several; the extracted graph is judged with them.
+Its limitations are listed in the notes of the result. Rules with several outputs are left out: extraction would count
+the work that the outputs share once for each of them, and merging two products of which one feeds the other makes
+cycles. Extraction uses latencies of single nodes, without kernels that cover several; the extracted graph is estimated
+with them.
 
-An e-graph knows that two graphs are equal, not by which steps. The result must come with a trace that replays, so the
-steps are found afterwards: from the original, only those rewrites are taken that the e-graph made and that the
-extracted graph consists of, those first that bring the graph closest to it. Graphs on the way are results too.
+An e-graph knows that two graphs are equal, but not by which steps. A result needs a trace that replays, so the steps
+are found afterwards: starting from the original, only rewrites that the e-graph made and that lead to nodes of the
+extracted graph are taken, those first that bring the graph closest to it. Intermediate graphs are results too.
 
-Invariant: every result is reached from the original graph by steps; an extracted graph that is not is no result.
+Invariant: every result is reached from the original graph by steps; an extracted graph that is not reached is no
+result.
 """
 
 from __future__ import annotations
@@ -38,20 +40,20 @@ from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.state import Option, State
 
 ROUNDS = 8
-"""How many rounds of applying all rules there are at most."""
+"""The most rounds of applying all rules."""
 NODES = 4000
-"""How many nodes the e-graph may have; the round that gets there is broken off."""
+"""The most nodes of the e-graph; the round that reaches it is ended."""
 MATCHES = 400
-"""How many matches of one rule are applied in a round: some match everywhere and would leave no room for others."""
+"""The most matches of one rule in a round: some match everywhere and would leave no room for others."""
 SHARE = 0.5
-"""How much of the time saturation may take; the rest is for finding the way to what was extracted."""
+"""The largest share of the time that saturation may take; the rest is for deriving the extracted graph."""
 DETOURS = 40
-"""How many graphs more are built than rewrites are wanted before the extracted graph is given up."""
+"""The number of graphs built beyond the number of wanted rewrites before the extracted graph is given up."""
 
 
 @dataclass
 class _Tally:
-    """What there was to do, and what was done of it, in all regions."""
+    """Statistics of saturation, summed over all regions."""
 
     regions: int = 0
     reached: int = 0
@@ -74,9 +76,9 @@ def search(
     limits: Limits | None = None,
     report: Report | None = None,
 ) -> SearchResult:
-    """Saturates a graph, region by region if it is large; as :func:`taso_py.search.backtracking.search`, without alpha.
+    """Saturate a graph, by regions if it is large; like :func:`taso_py.search.backtracking.search`, without alpha.
 
-    The budget is that of graphs that are built on the way to the extracted ones.
+    The budget limits the graphs that are built on the way to the extracted ones.
     """
     known, limits, tally = tuple(rules), limits or Limits(), _Tally()
     single = [rule for rule in known if len(rule.source.outputs) == 1]
@@ -101,12 +103,12 @@ class _Rewrite:
 
     @property
     def is_collapse(self) -> bool:
-        """Whether the target is one of the operands, so that nothing new was made."""
+        """True if the target is one of the operands, so that nothing new was made."""
         return self.target in self.match.values.values()
 
 
 class Saturation(Engine):
-    """The strategy for one region; :func:`search` runs it."""
+    """The saturation strategy for one region; :func:`search` runs it."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class Saturation(Engine):
         report: Report | None,
         tally: _Tally,
     ) -> None:
-        """Prepare the saturation of a region by rules with one output, for which the matcher is prepared."""
+        """Create the saturation of a region by rules with one output, for which the matcher is prepared."""
         super().__init__(graph, matcher, cost, limits, report)
         self._patterns = [compile_pattern(rule) for rule in rules]
         self._tally = tally
@@ -151,7 +153,7 @@ class Saturation(Engine):
         return len(self._egraph) >= NODES or spent > SHARE * self.limits.seconds
 
     def _round(self) -> bool:
-        """Applies every rule wherever it matches now; false if nothing came of it or there is no more room."""
+        """Apply every rule wherever it matches now; return false if nothing changed or there is no more room."""
         found, changed = self._matches(), False
         for match in found:
             self.clock()
@@ -165,7 +167,7 @@ class Saturation(Engine):
         return changed
 
     def _matches(self) -> list[Match]:
-        """The matches that were not applied before, at most so many of a rule."""
+        """Return the matches that were not applied before, up to a limit per rule."""
         found: list[Match] = []
         by_operator = self._egraph.by_operator()
         for pattern in self._patterns:
@@ -174,7 +176,7 @@ class Saturation(Engine):
         return found
 
     def _matches_at(self, pattern: Pattern, roots: Iterable[Node]) -> Iterator[Match]:
-        """The matches at those of some nodes that run."""
+        """Yield the matches at those of the nodes that run."""
         for root in roots:
             # Most roots have no match, and it takes time to find that out.
             self.clock()
@@ -190,7 +192,7 @@ class Saturation(Engine):
         return True
 
     def _wanted(self, chosen: Mapping[Value, Node]) -> set[object]:
-        """The rewrites that lead to chosen nodes, or to what such rewrites match, as identities in the e-graph."""
+        """Return the identities of the rewrites that lead to chosen nodes, or to nodes that such rewrites match."""
         leading: dict[Node, list[_Rewrite]] = {}
         collapsing: dict[Value, list[_Rewrite]] = {}
         for rewrite in self._rewrites:
@@ -213,7 +215,7 @@ class Saturation(Engine):
         return wanted
 
     def _identity(self, match: Match, forms: Mapping[Node, Node]) -> object:
-        """What is the same for matches in graphs and in the e-graph that are the same up to equality."""
+        """Return a key that is equal for matches, in graphs or in the e-graph, that are the same up to equality."""
         nodes = tuple(forms[node] for node in match.nodes)
         return match.rule.id, nodes, tuple(sorted((name, self._class(v)) for name, v in match.values.items()))
 
@@ -222,9 +224,9 @@ class Saturation(Engine):
         return found.key if found is not None else ("", -1)
 
     def _walk(self, original: State, goal: Graph, wanted: set[object]) -> StopReason:
-        """Takes wanted rewrites from the original graph until it is the extracted one, closest to it first.
+        """Take wanted rewrites from the original graph until it is the extracted one, closest to it first.
 
-        Nothing is left to do once it is reached; where no rewrite is left and it is not, the walk has stalled.
+        The search is exhausted once it is reached; if no rewrite is left before that, it has stalled.
         """
         places = frozenset(node for node in goal.nodes if not node.is_static)
         ways: list[tuple[int, int, State, Option]] = []
@@ -256,7 +258,7 @@ class Saturation(Engine):
         places: frozenset[Node],
         wanted: set[object],
     ) -> None:
-        """Queues the wanted rewrites of a state by what it lacks of the extracted graph, the latest state first."""
+        """Queue the wanted rewrites of a state by the number of nodes missing from the goal, the latest state first."""
         missing = sum(node not in state.index.place for node in places)
         for option in state.options:
             option.origin = None
@@ -268,6 +270,6 @@ class Saturation(Engine):
                 heappush(ways, (missing, -self._queued, state, option))
 
     def _form(self, node: Node) -> Node | None:
-        """The node of the e-graph that a node of a graph is, up to equality of its operands."""
+        """Return the e-graph's node for a node of a graph, up to equality of its operands; None if there is none."""
         self._egraph.class_of(node.outputs[0], self._forms)
         return self._forms[node]

@@ -1,9 +1,9 @@
-"""Sites: what stays of a node while only what it is computed from changes.
+"""Node ids: the identity of a node that persists while only the nodes it is computed from change.
 
-A step makes everything downstream of it anew, but node for node. A site is a number that a node hands down to its
-image, so that whatever is known by site stays as it is however many steps are taken elsewhere.
+A step rebuilds everything downstream of it, but node for node. A node's id is a number that passes on to its image, so
+that facts stored by node id stay valid however many steps are taken elsewhere.
 
-Invariant: in a graph every node has exactly one site; a number is never given again to what is no image.
+Invariant: in a graph every node has exactly one id; an id is never reused for a node that is not an image.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from taso_py.rules.index import GraphIndex
 
 
 class Sites:
-    """The sites of the nodes of one graph."""
+    """The ids of the nodes of one graph."""
 
     def __init__(self, number: Mapping[Node, int]) -> None:
         self.number = number
 
     @staticmethod
     def fresh(index: GraphIndex, numbers: Iterator[int]) -> Sites:
-        """New sites for a whole graph."""
+        """Return new ids for a whole graph."""
         return Sites(dict(zip(index.place, numbers, strict=False)))
 
     @cached_property
     def node(self) -> Mapping[int, Node]:
-        """The nodes by site."""
+        """The nodes by id."""
         return dict(zip(self.number.values(), self.number, strict=True))
 
 
 class Inheritance:
-    """How the sites of a graph become those of the graph after a step."""
+    """Propagation of node ids from a graph to the graph after a step."""
 
     def __init__(self, before: Sites, index: GraphIndex, images: Mapping[Node, Node], numbers: Iterator[int]) -> None:
-        """Hand sites down.
+        """Propagate node ids to the rewritten graph.
 
         Args:
-            before: the sites of the graph before.
+            before: the ids of the graph before.
             index: the graph after.
-            images: what nodes became that are the same but for their operands.
-            numbers: what new nodes are numbered by.
+            images: maps nodes to the new nodes that differ from them in their operands only.
+            numbers: yields the ids of new nodes.
         """
         self.dead: list[Node] = []
-        """The nodes before of which there is no image."""
+        """The nodes before that have no image."""
         self.merged: set[int] = set()
-        """The sites of nodes that became one node; it has the first of them."""
+        """The ids of nodes that were merged into one node, which keeps the first of them."""
         place, number = index.place, dict[Node, int]()
         for node, site in before.number.items():
             now = images.get(node, node)
@@ -56,7 +56,7 @@ class Inheritance:
             elif number.setdefault(now, site) != site:
                 self.merged |= {number[now], site}
         self.fresh = {node for node in place if node not in number}
-        """Nodes that have a site of their own now. Some were there before: a step may put ``f(x)`` in place of ``x``
+        """Nodes with a new id. Some may have been there before: a step may put ``f(x)`` in place of ``x``
         where there is an ``f(x)``, whose image is ``f(f(x))`` then."""
         number.update(zip((node for node in place if node in self.fresh), numbers, strict=False))
         self.sites = Sites(number)

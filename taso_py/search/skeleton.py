@@ -1,11 +1,11 @@
-"""What graphs have in common that differ only in which weight is where.
+"""Canonical forms of graphs, equal for graphs that differ only in which weight is where.
 
-Merging eight products in another order gives another graph with the same kernels on the same types; of such graphs
-the search follows one. A skeleton forgets which weight a static value is (but not which number: rules ask for 1.0 or
-0.5), the order of concatenated operands, and where slices begin and end. It is found before a graph is built, from that
-of the graph before.
+Merging eight products in another order gives another graph with the same kernels on the same types; of such graphs the
+search follows one. A canonical form abstracts from which weight a static value is (but not from numbers: rules ask for
+1.0 or 0.5), from the order of concatenated operands, and from the bounds of slices. It is computed before a graph is
+built, from that of the graph before.
 
-Invariant: graphs with equal skeletons run the same operators on the same types, connected in the same way.
+Invariant: graphs with equal canonical forms run the same operators on the same types, connected in the same way.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Skeleton: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Outline:
-    """The skeleton of a graph and the forms that it is made of."""
+    """The canonical form of a graph, and the forms of its nodes that it consists of."""
 
     skeleton: Skeleton
     forms: Mapping[Node, int]
-    """Numbers for nodes, equal for those of equal skeletons; after a change, of what is new or has another form now."""
+    """Numbers of node forms; after a change, only those of nodes that are new or have another form now."""
 
 
 class Skeletons:
-    """Numbers the forms of nodes; by content, so that it keeps no node alive."""
+    """Numbering of node forms, by content, so that it keeps no node alive."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
     def of(self, graph: Graph) -> Outline:
-        """The outline of a graph."""
+        """Return the canonical form of a graph."""
         forms: dict[Node, int] = {}
         for node in graph.nodes:
             operands = [(forms[operand], output) for operand, output in node.inputs]
@@ -49,13 +49,13 @@ class Skeletons:
     def after(
         self, graph: Graph, form: Callable[[Node], int | None], replaced: Mapping[Value, Value], first: int
     ) -> Outline:
-        """The outline of a graph in which values are replaced.
+        """Return the canonical form of a graph in which values are replaced.
 
         Args:
             graph: the graph before.
-            form: the forms of its nodes, None for other nodes.
-            replaced: what is read in place of values.
-            first: the place of the first replaced value in the graph's order, or any before it.
+            form: returns the form of its nodes, None for other nodes.
+            replaced: maps values to their replacements.
+            first: the position of the first replaced value in the graph's order, or any before it.
         """
         new: dict[Node, int] = {}
         static: dict[Node, bool] = {}
@@ -87,7 +87,7 @@ class Skeletons:
         return Outline(_skeleton(graph, moved), {**new, **changed})
 
     def _form(self, node: Node, operands: list[tuple[int, int]], depends_on_weights: bool) -> int:
-        """The number of a node's form, from the forms of its operands."""
+        """Return the number of a node's form, from the forms of its operands."""
         key: Hashable
         if depends_on_weights:
             key = node.op.text if isinstance(node.op, Constant) else node.types
@@ -107,7 +107,7 @@ def _skeleton(graph: Graph, form: Callable[[Value], tuple[int, int]]) -> Skeleto
 
 
 def _created(replaced: Mapping[Value, Value], form: Callable[[Node], int | None]) -> list[Node]:
-    """The nodes of the replacing values that have no form yet, operands first."""
+    """Return the nodes of the replacing values that have no form yet, operands first."""
     order = dict[Node, None]()
     stack = [node for node, _ in replaced.values() if form(node) is None]
     while stack:

@@ -1,13 +1,13 @@
-"""The space that is searched: states, which are graphs with their matches, and the steps between them.
+"""The search space: states, which are graphs with their matches, and the steps between them.
 
-Matches are remembered across steps, by the sites of what they match (:mod:`taso_py.search.sites`). A substitution makes
-everything downstream of it anew, but what matched there before matches still, site for site; only around what changed
-in kind are matches searched for. A step in a graph of hundreds of nodes thus costs little more than building the new
-graph.
+Matches are remembered across steps, by the ids of the nodes that they match (:mod:`taso_py.search.node_ids`). A
+substitution rebuilds everything downstream of it, but matches there remain, id for id; new matches are searched for
+only around nodes that really changed. A step in a graph of hundreds of nodes thus costs little more than building the
+new graph.
 
 A match that reads something which is computed from what it replaces cannot be applied. A step far from it may change
-that, so it is remembered as well: it is *dormant*. That a step made a match far from it circular in this way is noticed
-only when the option is to be followed.
+that, so it is remembered as well: it is *blocked*. If a step makes a match far from it circular in this way, that is
+noticed only when the option is to be followed.
 
 Invariant: the options of a state are the matches that can be applied to its graph, each once up to the symmetries of
 its rule, and once where several rules do the same; and perhaps some that became circular, of which the step is None.
@@ -35,7 +35,7 @@ from taso_py.search.state import Dormant, Option, Path, State, Step
 
 @dataclass(frozen=True, eq=False)
 class Appraised:
-    """A step whose graph's cost is known."""
+    """A step with the estimated cost of its graph."""
 
     step: Step
     change: Change
@@ -43,7 +43,7 @@ class Appraised:
 
 
 _Key: TypeAlias = frozenset[tuple[Value, Value]]
-"""What becomes what: the same for matches of different rules that do the same."""
+"""The values replaced and their replacements, equal for matches of different rules with the same effect."""
 
 
 class Space:
@@ -52,12 +52,12 @@ class Space:
     def __init__(
         self, matcher: Matcher, cost: Cost, allows: Callable[[Match], bool], pause: Callable[[], None]
     ) -> None:
-        """Prepare a space.
+        """Create a space.
 
         Args:
             matcher: the rules.
-            cost: says what graphs cost.
-            allows: whether a match may be followed.
+            cost: gives the costs of graphs.
+            allows: returns whether a match may be followed.
             pause: called often; may end the search by an exception.
         """
         self._matcher, self._cost, self._allows, self._pause = matcher, cost, allows, pause
@@ -65,7 +65,7 @@ class Space:
         self._skeletons = Skeletons()
 
     def start(self, graph: Graph) -> State:
-        """The state of a graph, without options so far."""
+        """Return the state of a graph, without options so far."""
         index = GraphIndex(graph)
         sites = Sites.fresh(index, self._numbers)
         forms = {sites.number[node]: form for node, form in self._skeletons.of(graph).forms.items()}
@@ -73,14 +73,14 @@ class Space:
         return State(graph, index, sites, forms, appraisal, stored, (), None, frozenset())
 
     def with_options(self, state: State) -> State:
-        """A state with its options searched for from scratch."""
+        """Return a state with its options, searched for from scratch."""
         found = self._matcher.matches(state.index, only_running=True)
         dormant: list[Dormant] = []
         options = self._options(found, state.index, state.sites, set(), dormant)
         return replace(state, options=options, dormant=dormant)
 
     def step(self, state: State, option: Option, seen: Container[Skeleton] = ()) -> Step | None:
-        """The step that an option is; None if it is impossible, or leads to a graph whose skeleton was seen."""
+        """Return the step of an option; None if it is impossible, or leads to a graph whose canonical form was seen."""
         match = option.match(state.sites)
         replaced = replacements(match, state.index)
         if replaced is None:
@@ -93,13 +93,13 @@ class Space:
         return Step(state, match, outline, replaced, images, graph)
 
     def appraise(self, step: Step) -> Appraised:
-        """What the graph that a step leads to costs."""
+        """Estimate the cost of the graph that a step leads to."""
         change = Change(step, GraphIndex(step.graph), self._numbers)
         appraisal = self._cost.revise(step.before.appraisal, step.graph, step.images, change.touched)
         return Appraised(step, change, appraisal)
 
     def finish(self, appraised: Appraised, ends_excursion: bool = True) -> State:
-        """The state that a step leads to."""
+        """Return the state that a step leads to."""
         step, change = appraised.step, appraised.change
         index, before = change.index, step.before
         known, keys, dormant = set[Identity](), set[_Key](), list[Dormant]()
@@ -118,10 +118,10 @@ class Space:
     def _carried(
         self, change: Change, before: State, known: set[Identity], keys: set[_Key], dormant: list[Dormant]
     ) -> list[Option]:
-        """The options of the state before that are still there, their differences brought up to date.
+        """Return the options of the state before that remain, with their cost deltas brought up to date.
 
-        What those near the changes are and do is added to ``known`` and ``keys``. Those that are dormant now are added
-        to ``dormant``, but for those near the changes, which are found again.
+        Identities and keys of those near the changes are added to ``known`` and ``keys``. Options that are blocked now
+        are added to ``blocked``, except those near the changes, which are found again.
         """
         carried: list[Option] = []
         for option in before.options:
@@ -151,9 +151,9 @@ class Space:
         return carried
 
     def _stirred(self, change: Change, before: State, dormant: list[Dormant]) -> list[Match]:
-        """The dormant matches of the state before that perhaps can be applied now; the others are added to ``dormant``.
+        """Return the blocked matches of the state before that may be applicable now; add the others to ``blocked``.
 
-        Those near the changes are left out: they are found again.
+        Matches near the changes are left out: they are found again.
         """
         stirred: list[Match] = []
         for remembered in before.dormant:
@@ -168,7 +168,7 @@ class Space:
     def _options(
         self, matches: Iterable[Match], index: GraphIndex, sites: Sites, keys: set[_Key], dormant: list[Dormant]
     ) -> list[Option]:
-        """What matches do that is not known by its key, each with its estimate; the dormant go to ``dormant``."""
+        """Return options for the matches with a new effect, with their cost deltas; add the blocked to ``blocked``."""
         options: list[Option] = []
         for match in matches:
             self._pause()
@@ -185,11 +185,11 @@ class Space:
         return options
 
     def _evaluated(self, match: Match, index: GraphIndex) -> tuple[_Key, Difference] | None:
-        """What a match that is not circular does, and what that is estimated to change; None if it does nothing."""
+        """Return the key of a match that is not circular, and its cost delta; None if it has no effect."""
         replaced = changes(match)
         return None if replaced is None else (frozenset(replaced.items()), difference(self._cost, index, replaced))
 
 
 def _gains_nothing(match: Match) -> bool:
-    """Whether what a match computes depends on weights only, and so is computed once, at build time."""
+    """Return whether a match computes only values that depend on weights, and so are computed once, at build time."""
     return all(node.is_static for node, _ in match.outputs)

@@ -1,6 +1,6 @@
 """States: graphs with their matches, and the steps from one to the next.
 
-Invariant: the options of a state, and the matches that are dormant there, are matches in its graph.
+Invariant: the options of a state, and its blocked matches, are matches in its graph.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from taso_py.search.skeleton import Outline
 
 
 class Remembered:
-    """A match in a state's graph, by the sites of what it is matched to.
+    """A match in a state's graph, stored by the ids of its nodes.
 
-    States share it as long as nothing changes where it is.
+    States share it as long as nothing changes there.
     """
 
     __slots__ = ("_born", "nodes", "operands")
@@ -29,17 +29,17 @@ class Remembered:
     def __init__(self, match: Match, sites: Sites) -> None:
         self._born = match
         self.nodes = tuple([sites.number[node] for node in match.nodes])
-        """The sites of what the operators are matched to."""
+        """The ids of the nodes that the operators are matched to."""
         self.operands = tuple([sites.number[node] for node, _ in match.values.values()])
-        """The sites of what the variables stand for."""
+        """The ids of the nodes that the variables are bound to."""
 
     @property
     def rule(self) -> Substitution:
-        """What is applied."""
+        """The rule that is applied."""
         return self._born.rule
 
     def match(self, sites: Sites) -> Match:
-        """The match in the graph that has these sites."""
+        """Return the match in the graph that has these node ids."""
         born, node = self._born, sites.node
         nodes = [node[site] for site in self.nodes]
         now = dict(zip(born.nodes, nodes, strict=True))
@@ -55,7 +55,7 @@ class Remembered:
 
 
 class Option(Remembered):
-    """A match that can be applied, with what that is estimated to change."""
+    """A match that can be applied, with its estimated cost delta."""
 
     __slots__ = ("difference", "origin")
 
@@ -63,7 +63,7 @@ class Option(Remembered):
         super().__init__(match, sites)
         self.difference = difference
         self.origin = origin
-        """The option of a state before that this one is where something changed; None where it is new."""
+        """The option of an earlier state that this one was carried over from after a change; None for a new one."""
 
     @property
     def root(self) -> Option:
@@ -82,12 +82,12 @@ class Dormant(Remembered):
     def __init__(self, match: Match, sites: Sites, way: Iterable[Node]) -> None:
         super().__init__(match, sites)
         self.ground = frozenset([*self.operands, *[sites.number[node] for node in way]])
-        """The sites of what it reads, and of a way by which that is computed: while all is there, it is dormant."""
+        """The ids of the nodes it reads, and of a dependency path through them: while all exist, it remains blocked."""
 
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """How a state was reached: the last step, and the path before it."""
+    """The history of a state: the last step, and the path before it."""
 
     before: Path | None
     match: Match
@@ -96,29 +96,29 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A graph, what it costs, and what can be done with it."""
+    """A graph, its cost, and the rewrites that can be applied to it."""
 
     graph: Graph
     index: GraphIndex
     sites: Sites
     forms: Mapping[int, int]
-    """The forms of the nodes by site (see :mod:`taso_py.search.skeleton`)."""
+    """The canonical forms of the nodes by node id (see :mod:`taso_py.search.canonical`)."""
     appraisal: Appraisal
     static_bytes: int
     options: Sequence[Option]
     path: Path | None
     zone: frozenset[int]
-    """The sites of the nodes that the steps of the present excursion made or connected anew."""
+    """The ids of the nodes that the steps of the present detour made or connected anew."""
     dormant: Sequence[Dormant] = ()
 
     def form(self, node: Node) -> int | None:
-        """The form of a node, None for one that is not in the graph."""
+        """Return the canonical form of a node, None for one that is not in the graph."""
         site = self.sites.number.get(node)
         return None if site is None else self.forms[site]
 
     @property
     def seconds(self) -> float:
-        """What the graph costs."""
+        """The cost of the graph."""
         return self.appraisal.seconds
 
     @property
@@ -141,13 +141,13 @@ class Step:
     outline: Outline
     replaced: Mapping[Value, Value]
     images: Mapping[Node, Node]
-    """What nodes became that read something else now; the new node may be dead."""
+    """Maps nodes that read something else now to their new nodes, which may be dead."""
     graph: Graph
 
     def image(self, node: Node) -> Node:
-        """What a node became; of a node whose value is replaced, what it would be without that."""
+        """Return the new node of a node; for a node with a replaced value, the node it would be without that."""
         return self.images.get(node, node)
 
     def value(self, before: Value) -> Value:
-        """What is read in place of a value."""
+        """Return the value that is read in place of a value."""
         return self.replaced.get(before) or Value(self.image(before.node), before.output)

@@ -1,11 +1,12 @@
-"""The search of a model: by which strategy, how often, and what is measured in between.
+"""The search for a model: repeated runs of a strategy, with prices measured again in between.
 
-Prices are medians of few samples, and the best of many graphs is made of kernels whose prices came out too low, the
-more so the more graphs there are. What it and the original do not share is measured again, in turns, and the search is
-made anew with that. A search leaves out more than it visits: what an earlier one found is kept, at the new prices.
+Prices are medians of few samples, and the best of many graphs tends to consist of kernels whose prices came out too
+low, the more so the more graphs there are. So the kernels that it does not share with the original are measured again,
+interleaved, and the search is repeated with the new prices. A search leaves out more graphs than it visits; so results
+of earlier ones are kept, at the new prices.
 
-Invariant: an interrupt from the keyboard gives the best that is known. A search that ends otherwise, on a machine that
-did nothing else, is settled: another of the same graph, by the same rules and within the same limits, refines nothing.
+Invariant: a keyboard interrupt gives the best known result. A search that ends otherwise, on an otherwise idle machine,
+has converged: another one of the same graph, with the same rules and limits, refines nothing.
 """
 
 from __future__ import annotations
@@ -32,45 +33,45 @@ SEARCHES = {
 }
 """The strategies, by name."""
 TEMPLATES = frozenset({"templates", "templates-measured"})
-"""Those that take rules one by one in their order, and have rules of their own."""
+"""The strategies that apply rules one by one in their order, and have rules of their own."""
 MOST = 4
-"""How often a graph is searched at most."""
+"""The most searches of a graph."""
 
 
 class Refinable(Cost, Protocol):
-    """A cost that can be made better where it matters."""
+    """A cost that can be measured more precisely for the graphs that matter."""
 
     def refine(self, graph: Graph, other: Graph) -> bool:
-        """Finds out more of what decides between two graphs; whether any cost changed."""
+        """Refine the costs that decide between two graphs; return whether any cost changed."""
         ...
 
     def now(self) -> float:
-        """The time in seconds, without what it took to find out costs."""
+        """Return the time in seconds, not counting the time spent on measuring costs."""
         ...
 
     def is_settled(self, graph: Graph, question: str) -> bool:
-        """Whether nothing more is to be found out for a search of a graph that is asked this."""
+        """Return whether a search of this graph with this setup has converged, so that no cost needs refining."""
         ...
 
     def settle(self, graph: Graph, question: str, best_s: float) -> None:
-        """Tells that a search of a graph that was asked this has ended, and what the best costs."""
+        """Record that a search of this graph with this setup has converged, and the cost of its best graph."""
         ...
 
 
 def search(
     graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, *, progress: bool
 ) -> SearchResult:
-    """What a strategy finds once the prices that decide are good.
+    """Return the result of a strategy after the costs that decide have been refined.
 
     Args:
-        graph: where to start.
-        rules: what may be applied.
-        cost: says what graphs cost, and is refined.
+        graph: the graph to start from.
+        rules: the rules to apply.
+        cost: gives the costs of graphs, and is refined.
         strategy: one of :data:`SEARCHES`.
-        limits: the time is that of all searches together, of which each but the last has half of what is left; the
-            budget is each one's. What it takes to find out costs comes on top, so that what is found does not depend on
+        limits: the time limit is for all searches together, each but the last of which gets half of the remaining time;
+            the budget is for each. The time for measuring costs comes on top, so that the result does not depend on
             how many of them were known.
-        progress: whether to show a bar.
+        progress: true to show a progress bar.
     """
     question = _question(strategy, rules, limits)
     limits = replace(limits, now=cost.now)
@@ -96,14 +97,14 @@ def search(
 
 
 def _question(strategy: str, rules: Sequence[Substitution], limits: Limits) -> str:
-    """What tells searches apart that are not to be settled for each other: another may look farther."""
+    """Return a key of strategy, rules and limits; searches with different keys do not converge for each other."""
     asked = [(field.name, getattr(limits, field.name)) for field in fields(limits) if field.name != "now"]
     parts = repr((asked, [rule.id for rule in rules]))
     return f"{strategy} {hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()}"
 
 
 def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -> SearchResult:
-    """What is known after one search more, perhaps an interrupted one, at the prices that it had."""
+    """Return the combined result after one more search, perhaps an interrupted one, at its prices."""
     return replace(
         again,
         candidates=_merged(found.candidates, again, cost, results),
@@ -113,7 +114,7 @@ def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -
 
 
 def _merged(old: Sequence[Candidate], again: SearchResult, cost: Cost, results: int) -> tuple[Candidate, ...]:
-    """The best of a search's candidates and of old ones, which have prices of their time."""
+    """Return the best of a search's candidates and of older ones, which are priced anew."""
     graphs = {candidate.graph for candidate in again.candidates}
     missed = [replace(c, seconds=cost.graph_cost(c.graph)) for c in old if c.applied and c.graph not in graphs]
     if not missed:

@@ -1,11 +1,11 @@
-"""Greedy templates: the hand-made rewrites that frameworks ship, taken one by one in a fixed order.
+"""Greedy templates: the hand-made rewrites that frameworks ship, applied one by one in a fixed order.
 
-It is the baseline that the search is compared with, in the same engine and with the same costs, in two ways. *Blindly*,
-as frameworks do it, every template is applied wherever it matches, whatever comes of it. *Measured*, a template that
-makes the graph no cheaper is reverted, and not tried again in the same place.
+It is the baseline that the search is compared with, with the same machinery and the same costs, in two ways. *Blindly*,
+as in frameworks, every template is applied wherever it matches, whatever the effect. *Measured*, a template that makes
+the graph no cheaper is reverted, and not tried again in the same place.
 
-Invariant: no template matches the result any more, except where one was refused; blindly, nothing is refused but what
-would store more weights than the limit allows.
+Invariant: no template matches the result any more, except where one was refused; blindly, a template is refused only if
+more weights would be stored than the limit allows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from taso_py.search.result import Limits, Report, SearchResult, StopReason
 from taso_py.search.state import Option, State
 
 WEIGHT = "w"
-"""Begins the names of the variables of a template that stand for what is computed from weights alone."""
+"""Prefix of the names of template variables that stand for values computed from weights alone."""
 
 
 @cache
 def read_templates() -> tuple[Substitution, ...]:
-    """The templates that come with the package, in their order."""
+    """Return the templates that come with the package, in their order."""
     return tuple(read_rules(files("taso_py.search").joinpath("templates.rules").read_text(encoding="utf-8")))
 
 
@@ -40,14 +40,14 @@ def search(
     limits: Limits | None = None,
     report: Report | None = None,
 ) -> SearchResult:
-    """Applies templates blindly; the result is the graph they lead to, even if it costs more than the original.
+    """Apply templates blindly; the result is the graph they lead to, even if it costs more than the original.
 
     Args:
-        graph: where to start.
-        templates: in the order in which they are taken, each as long as it matches somewhere.
-        cost: says what graphs cost.
-        limits: how far to go; alpha and seed are without meaning.
-        report: told about progress after every graph that is built.
+        graph: the graph to start from.
+        templates: the templates in order of application, each as long as it matches somewhere.
+        cost: gives the costs of graphs.
+        limits: the limits of the search; alpha and seed have no effect.
+        report: called with the progress after every graph that is built.
     """
     return _Templates(graph, tuple(templates), cost, limits or Limits(), report).run()
 
@@ -59,7 +59,7 @@ def search_measured(
     limits: Limits | None = None,
     report: Report | None = None,
 ) -> SearchResult:
-    """Applies templates as :func:`search` does, but keeps only what makes the graph cheaper."""
+    """Apply templates as :func:`search` does, but keep only those that make the graph cheaper."""
     return _Measured(graph, tuple(templates), cost, limits or Limits(), report).run()
 
 
@@ -87,7 +87,7 @@ class _Templates(Engine):
         return StopReason.BUDGET
 
     def _next(self, state: State, refused: set[Option]) -> Option | None:
-        """Where the first template that matches somewhere matches first."""
+        """Return the first match of the first template that matches."""
         place, node = state.index.place, state.sites.node
 
         def turn(option: Option) -> tuple[int, int]:
@@ -97,14 +97,14 @@ class _Templates(Engine):
         return min(open_, key=turn, default=None)
 
     def _after(self, state: State, option: Option) -> State | None:
-        """The state after a template is applied; None if it is refused."""
+        """Return the state after a template is applied; None if it is refused."""
         built = self.build(state, option, set())
         if built is None:
             return None
         after = self.expand(built, ends_excursion=True)
         if not self.is_valid(after.static_bytes):
             return None
-        # What was applied last is the result, however much it costs.
+        # The last state is the result, however much it costs.
         self._pool, self.best = {frozenset(): after}, after
         return after
 
@@ -119,5 +119,5 @@ class _Measured(_Templates):
 
 
 def _reads_weights(match: Match) -> bool:
-    """Whether the variables that are to stand for weights do."""
+    """Return whether the variables that must be bound to weights are."""
     return all(value.node.is_static for name, value in match.values.items() if name.startswith(WEIGHT))

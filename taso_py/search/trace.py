@@ -1,4 +1,4 @@
-"""Traces: which substitutions led from a graph to its result, and where each was applied.
+"""Traces: the substitutions that led from a graph to its result, and where each was applied.
 
     trace 0f3a... {
       step r3f2a91c0d4e5(x=61d0...88, a=0b7c...12.0) at [9a41..., 77fe...] -> 5c1d...
@@ -6,10 +6,10 @@
     rule r3f2a91c0d4e5 ...
 
 Nodes are named by their digests. The rules follow in the grammar of :mod:`taso_py.rules.text`, so that a trace can be
-replayed where no database is at hand.
+replayed without a database.
 
 Invariant: ``read_trace(write_trace(trace)) == trace``. A replay that returns has applied every step where the trace
-says, and has found after each the graph that the trace names.
+says, and has obtained after each the graph that the trace names.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class TraceStep:
     """One application of a rule."""
 
     rule: str
-    """The identifier."""
+    """The identifier of the rule."""
     values: tuple[tuple[str, str], ...]
-    """What each variable stood for, by name: a node's digest, a point, and the number of the output."""
+    """The value of each variable, by name: a node's digest, a point, and the number of the output."""
     nodes: tuple[str, ...]
     """The digests of the nodes that the operators of the source were matched to."""
     result: str
@@ -67,7 +67,7 @@ class Trace:
 
 
 def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Graph) -> Trace:
-    """The trace of matches that were applied one after the other, each given with the graph after it.
+    """Return the trace of matches that were applied one after the other, each given with the graph after it.
 
     Raises:
         TraceError: they lead to another graph than the result.
@@ -93,7 +93,7 @@ def _name(value: Value) -> str:
 
 
 def write_trace(trace: Trace) -> str:
-    """A trace as text."""
+    """Return a trace as text."""
     lines = [f"trace {trace.original} {{", *(f"  {step}" for step in trace.steps), "}"]
     return "\n".join(lines) + "\n" + ("\n" + write_rules(trace.rules) if trace.rules else "")
 
@@ -104,7 +104,7 @@ _VALUE = re.compile(r"(\w+)=([0-9a-f]{32}\.\d+)")
 
 
 def read_trace(text: str) -> Trace:
-    """Reads a trace.
+    """Parse a trace.
 
     Raises:
         TraceError: the text is no trace, or lacks a rule that a step names.
@@ -130,12 +130,12 @@ def _read_step(line: str) -> TraceStep:
 
 
 def replay(graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None) -> Graph:
-    """The result that a trace leads to, derived again.
+    """Return the result that a trace leads to, derived again.
 
     Args:
         graph: the original graph.
-        trace: what was done.
-        rules: where rules are taken from; the trace's own if not given.
+        trace: the trace to replay.
+        rules: the rules to apply; by default the trace's own.
 
     Raises:
         TraceError: the trace is of another graph, or a step does not apply or gives another graph than it did.
@@ -149,7 +149,7 @@ def replay(graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = No
 def replay_steps(
     graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None
 ) -> Iterator[tuple[Match, Graph]]:
-    """The steps of a trace as :func:`replay` takes them: each match, and the graph after it."""
+    """Yield the steps of a trace as :func:`replay` takes them: each match, and the graph after it."""
     if graph.digest != trace.original:
         raise TraceError("the trace is of another graph; replay it on the model, inputs and version it was made with")
     known = {rule.id: rule for rule in (trace.rules if rules is None else rules)}
@@ -167,7 +167,10 @@ def replay_steps(
 
 
 def _replaces_its_source(match: Match) -> bool:
-    """Whether the rule's source, made of what the match has bound, is what the match replaces: without the matcher."""
+    """Return whether the rule's source, instantiated with the match's bindings, equals the values that it replaces.
+
+    This does not rely on the matcher.
+    """
     try:
         made = concrete_side(match, match.rule.source)
     except (TasoError, ValueError, ZeroDivisionError):
@@ -185,7 +188,7 @@ def _replaces_its_source(match: Match) -> bool:
 
 
 def _find(graph: Graph, step: TraceStep, rule: Substitution) -> Match | None:
-    """The match that a step describes; its symmetric images describe other results, so they do not count."""
+    """Return the match that a step describes; its symmetric images describe other results, so they do not count."""
     index = GraphIndex(graph)
     anchors = [node for node in graph.nodes if node.digest in step.nodes]
     found: Sequence[Match] = Matcher([rule], keep_symmetric=True).around(index, anchors)

@@ -1,4 +1,4 @@
-"""Carrying what was found for one region over to where it belongs: into the whole graph, and to regions like it.
+"""Transfer of results found for one region to the whole graph, and to regions of the same structure.
 
 Invariant: a transferred step is the same substitution on the same operators; only leaves differ.
 """
@@ -13,20 +13,20 @@ from taso_py.rules.match import Match
 
 
 class Transfer:
-    """Replaces the leaves of graphs by values."""
+    """Replacement of the leaves of graphs by values."""
 
     def __init__(self, leaves: Mapping[Node, Value]) -> None:
-        """Prepare a transfer; leaves that are not mentioned stay as they are."""
+        """Create a transfer; leaves that are not mentioned stay as they are."""
         self._leaves = leaves
         self._known: dict[Node, Node] = {}
 
     def value(self, value: Value) -> Value:
-        """A value with its leaves replaced."""
+        """Return a value with its leaves replaced."""
         leaf = self._leaves.get(value.node)
         return leaf if leaf is not None else Value(self._node(value.node), value.output)
 
     def match(self, match: Match) -> Match:
-        """A match with the leaves of what it matches replaced."""
+        """Return a match with the leaves of what it matches replaced."""
         return replace(
             match,
             nodes=tuple(map(self._node, match.nodes)),

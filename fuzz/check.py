@@ -52,7 +52,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.search.space import Space
-from taso_py.search.state import Option, State
+from taso_py.search.state import Option, SearchState
 
 MOST_STEPS = 8
 """How many rules are applied to a model at most."""
@@ -255,7 +255,7 @@ class _Check:
         found = self._outputs(built, args)
         self._expect("laid out otherwise", "" if all(map(_nearly, expected, found)) else "results differ")
 
-    def _rewritten(self, matcher: Matcher) -> State:
+    def _rewritten(self, matcher: Matcher) -> SearchState:
         """The model after random steps, each rule as likely as any other."""
         chance = random.Random(self.seed)
         space = Space(matcher, self._cost, lambda match: True, lambda: None)
@@ -263,12 +263,12 @@ class _Check:
         for _ in range(chance.randrange(MOST_STEPS + 1)):
             options: dict[str, list[Option]] = {}
             for option in state.options:
-                options.setdefault(option.match(state.sites).rule.id, []).append(option)
+                options.setdefault(option.match(state.node_ids).rule.id, []).append(option)
             if not options:
                 break
             step = space.step(state, chance.choice(options[chance.choice(sorted(options))]))
             if step is not None:
-                state = space.finish(space.appraise(step), ends_excursion=chance.random() < 0.5)
+                state = space.finish(space.estimate(step), ends_detour=chance.random() < 0.5)
         fresh = space.with_options(space.start(state.graph))
         carried, found = (_effects(s) for s in (state, fresh))
         is_alike = _are_alike(carried, found) and _are_alike(found, carried)
@@ -361,11 +361,11 @@ def _nearly(before: Tensor, after: Tensor) -> bool:
     return torch.allclose(before, after, rtol=64 * _eps(before), atol=64 * _eps(before), equal_nan=True)
 
 
-def _effects(state: State) -> _Effects:
+def _effects(state: SearchState) -> _Effects:
     """What becomes what by the options of a state; by which rules, and where."""
     effects: _Effects = {}
     for option in state.options:
-        match = option.match(state.sites)
+        match = option.match(state.node_ids)
         replaced = replacements(match, state.index)
         if replaced is not None:
             place = match.rule.id, frozenset(match.nodes)

@@ -14,7 +14,7 @@ import torch
 
 from taso_py.backend.plan import Format
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.appraisal import Appraisal, appraise, revise
+from taso_py.cost.estimate import Estimate, estimate_graph, revise
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.table import TILES, covers
@@ -59,17 +59,17 @@ class InventedCost(InventedPrices):
 
     def graph_cost(self, graph: Graph) -> float:
         """What a graph costs."""
-        return self.appraise(graph).seconds
+        return self.estimate(graph).seconds
 
-    def appraise(self, graph: Graph) -> Appraisal:
+    def estimate(self, graph: Graph) -> Estimate:
         """The same, with what computes it."""
-        return appraise(graph, self)
+        return estimate_graph(graph, self)
 
-    def within(self, whole: Appraisal, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> InventedCost:
+    def for_part(self, whole: Estimate, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> InventedCost:
         """The cost of a part of a graph: by itself."""
         return self
 
-    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+    def revise(self, before: Estimate, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Estimate:
         """The same of a graph that was made from another."""
         return revise(before, graph, images, touched, self)
 

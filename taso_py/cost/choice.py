@@ -22,7 +22,7 @@ from typing import Protocol, TypeAlias
 import networkx as nx
 
 from taso_py.backend.plan import Format, Plan, PlanStep, is_formatted
-from taso_py.cost.packing import cheapest
+from taso_py.cost.packing import cheapest_covers
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.tile import Cover, Formats
@@ -45,7 +45,7 @@ class Prices(Protocol):
 
 
 @dataclass(frozen=True)
-class Rim:
+class BoundaryFormats:
     """The memory formats at the boundary of a graph that is part of another; by default all are dense."""
 
     given: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
@@ -66,7 +66,7 @@ class Rim:
         return self.given.get(value, Format.DENSE)
 
 
-DENSE_RIM = Rim()
+DENSE_BOUNDARY = BoundaryFormats()
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Choice:
 
 Costs: TypeAlias = tuple[Sequence[Formats], Sequence[float]]
 """The formats that a cover can choose from, and its cost in each."""
-SURELY = 1 - 1e-9
+ROUNDING_MARGIN = 1 - 1e-9
 """Relative margin: a smaller improvement may be a rounding error, and accepting it might cycle."""
 EVERY_START: Sequence[Format | None] = (None, *Format)
 
@@ -93,17 +93,17 @@ def choose(
         graph: the graph to compute.
         prices: the latencies.
         formats: the memory formats to choose from.
-        starts: the surrounding formats for which covers are selected, see :func:`ways`.
+        starts: the surrounding formats for which covers are selected, see :func:`coverings`.
     """
-    seconds, labelling, labels = labelled(Problem(graph, prices, frozenset(formats)), starts=starts)
+    seconds, labelling, labels = solve(Problem(graph, prices, frozenset(formats)), starts=starts)
     return Choice(labelling.plan(labels), seconds)
 
 
-def labelled(
-    problem: Problem, rim: Rim = DENSE_RIM, starts: Sequence[Format | None] = EVERY_START
+def solve(
+    problem: Problem, boundary: BoundaryFormats = DENSE_BOUNDARY, starts: Sequence[Format | None] = EVERY_START
 ) -> tuple[float, Labelling, list[int]]:
     """Return the cost of the best covers of a problem, and their best labels; the arguments are those of `choose`."""
-    tried = [Labelling(covers, problem, rim) for covers in problem.ways(starts)]
+    tried = [Labelling(covers, problem, boundary) for covers in problem.coverings(starts)]
     labels = [labelling.labels() for labelling in tried]
     found = [(one.seconds(own), one, own) for one, own in zip(tried, labels, strict=True)]
     return min(found, key=lambda one: one[0])
@@ -136,17 +136,17 @@ class Problem:
             return cover.formats[:1]
         return allowed(cover, self._formats)
 
-    def ways(self, starts: Sequence[Format | None]) -> Sequence[list[Cover]]:
+    def coverings(self, starts: Sequence[Format | None]) -> Sequence[list[Cover]]:
         """Return covers that compute every node once, one list for each start that makes a difference."""
 
         def costs(cover: Cover) -> Costs:
             pairs = self.formats(cover)
             return pairs, [self.prices.cover_seconds(cover, pair) for pair in pairs]
 
-        return ways(self._alone, self._fused, costs, self.prices, starts if self.has_choice else (Format.DENSE,))
+        return coverings(self._alone, self._fused, costs, self.prices, starts if self.has_choice else (Format.DENSE,))
 
 
-def ways(
+def coverings(
     alone: Mapping[Node, Sequence[Cover]],
     fused: Iterable[Cover],
     costs: Callable[[Cover], Costs],
@@ -165,13 +165,13 @@ def ways(
     known = {cover: costs(cover) for cover in chain(chain.from_iterable(alone.values()), fused)}
 
     def taken(around: Format | None) -> list[Cover]:
-        seconds = {cover: _least(cover, *choices, around, prices) for cover, choices in known.items()}
-        return cheapest(alone, fused, seconds.__getitem__)
+        seconds = {cover: _lowest_cost(cover, *choices, around, prices) for cover, choices in known.items()}
+        return cheapest_covers(alone, fused, seconds.__getitem__)
 
     return list({frozenset(covers): covers for covers in map(taken, starts)}.values())
 
 
-def _least(
+def _lowest_cost(
     cover: Cover, pairs: Sequence[Formats], own: Sequence[float], around: Format | None, prices: Prices
 ) -> float:
     """Return the lowest cost of a cover, with conversions from and to a surrounding format, if there is one."""
@@ -216,7 +216,7 @@ def _reached_from_images(running: Sequence[Node]) -> frozenset[Node]:
 class Labelling:
     """The assignment of memory formats to chosen covers: a label per cover selects one of its pairs."""
 
-    def __init__(self, covers: Sequence[Cover], problem: Problem, rim: Rim = DENSE_RIM) -> None:
+    def __init__(self, covers: Sequence[Cover], problem: Problem, boundary: BoundaryFormats = DENSE_BOUNDARY) -> None:
         self.covers = covers
         self.pairs = [problem.formats(cover) for cover in covers]
         """The formats that each cover can choose from."""
@@ -229,7 +229,7 @@ class Labelling:
         for i, cover in enumerate(covers):
             for value in cover.formatted_operands:
                 self._readers.setdefault(value, []).append(i)
-        self._rim, self._returned = rim, rim.returned(problem.graph)
+        self._boundary, self._returned = boundary, boundary.returned(problem.graph)
         self._values = (*dict.fromkeys((*self._readers, *self._returned)),)
         """The values that may have to be converted."""
 
@@ -249,8 +249,8 @@ class Labelling:
         anything to solve for (persistency: Boros and Hammer, Pseudo-Boolean optimization, 2002).
         """
         free = [i for i, pairs in enumerate(self.pairs) if len(pairs) > 1]
-        least = self._descended([0] * len(self.covers), free)
-        most = self._descended([len(pairs) - 1 for pairs in self.pairs], free)
+        least = self._local_search([0] * len(self.covers), free)
+        most = self._local_search([len(pairs) - 1 for pairs in self.pairs], free)
         open_ = [i for i in free if least[i] != most[i]]
         return self._cut(least, open_) if open_ else least
 
@@ -261,9 +261,9 @@ class Labelling:
 
     def conversions(self, labels: Sequence[int]) -> dict[Value, float]:
         """Return the cost of converting each value under labels; values that are not converted are left out."""
-        return {value: seconds for value in self._values if (seconds := self._converting(value, labels))}
+        return {value: seconds for value in self._values if (seconds := self._conversion_cost(value, labels))}
 
-    def _converting(self, value: Value, labels: Sequence[int]) -> float:
+    def _conversion_cost(self, value: Value, labels: Sequence[int]) -> float:
         """Return the cost of converting a value: once, if any reader needs another format than it is given in."""
         other = self._gives(value, labels).other
         wanted = other in self._returned.get(value, ())
@@ -272,9 +272,9 @@ class Labelling:
 
     def _gives(self, value: Value, labels: Sequence[int]) -> Format:
         maker = self._maker.get(value)
-        return self._rim.gives(value) if maker is None else self.pairs[maker][labels[maker]][1]
+        return self._boundary.gives(value) if maker is None else self.pairs[maker][labels[maker]][1]
 
-    def _descended(self, labels: list[int], free: Sequence[int]) -> list[int]:
+    def _local_search(self, labels: list[int], free: Sequence[int]) -> list[int]:
         """Return labels that no single change improves, by local search."""
         labels, waiting = list(labels), dict.fromkeys(free)
         while waiting:
@@ -282,7 +282,7 @@ class Labelling:
             del waiting[i]
             before = self._seconds_at(i, labels)
             labels[i] ^= 1
-            if self._seconds_at(i, labels) < before * SURELY:
+            if self._seconds_at(i, labels) < before * ROUNDING_MARGIN:
                 waiting.update(dict.fromkeys(self._neighbours(i)))
             else:
                 labels[i] ^= 1
@@ -290,15 +290,17 @@ class Labelling:
 
     def _seconds_at(self, i: int, labels: Sequence[int]) -> float:
         """Return the cost of a cover under labels, with the conversions of the values it reads and gives."""
-        return self.own[i][labels[i]] + sum([self._converting(value, labels) for value in self._around(i)])
+        return self.own[i][labels[i]] + sum(
+            [self._conversion_cost(value, labels) for value in self._adjacent_values(i)]
+        )
 
     def _neighbours(self, i: int) -> list[int]:
         """Return the covers with a choice that give or read a value that a cover reads or gives."""
-        makers = [self._maker[value] for value in self._around(i) if value in self._maker]
-        readers = [reader for value in self._around(i) for reader in self._readers.get(value, ())]
+        makers = [self._maker[value] for value in self._adjacent_values(i) if value in self._maker]
+        readers = [reader for value in self._adjacent_values(i) for reader in self._readers.get(value, ())]
         return [other for other in (*makers, *readers) if other != i and len(self.pairs[other]) > 1]
 
-    def _around(self, i: int) -> Sequence[Value]:
+    def _adjacent_values(self, i: int) -> Sequence[Value]:
         """Return the values of rank 4 that a cover reads and gives."""
         return self.covers[i].formatted_operands + self.covers[i].formatted_outputs
 
@@ -316,10 +318,10 @@ class Labelling:
             pairs = self.pairs[i]
             return i if i in variables and pairs[0][end] is not pairs[1][end] else _fixed(pairs[labels[i]][end])
 
-        for value in dict.fromkeys(value for i in free for value in self._around(i)):
+        for value in dict.fromkeys(value for i in free for value in self._adjacent_values(i)):
             readers: list[object] = [side(i, 0) for i in self._readers.get(value, ())]
             readers += map(_fixed, self._returned.get(value, ()))
-            maker = side(self._maker[value], 1) if value in self._maker else _fixed(self._rim.gives(value))
+            maker = side(self._maker[value], 1) if value in self._maker else _fixed(self._boundary.gives(value))
             self._add_value(network, value, maker, readers)
         _, (dense, _) = nx.minimum_cut(network, _SOURCE, _SINK, flow_func=nx.algorithms.flow.shortest_augmenting_path)
         return [int(i not in dense) if i in variables else label for i, label in enumerate(labels)]
@@ -348,7 +350,7 @@ def _fixed(format_: Format) -> str:
     return _SOURCE if format_ is Format.DENSE else _SINK
 
 
-_MOST = 1e9
+_UNAVAILABLE_S = 1e9
 """Seconds that an impossible kernel counts as: if nothing else is left, there must still be a finite cut."""
 
 
@@ -357,7 +359,7 @@ def _add(network: nx.DiGraph[object], tail: object, head: object, seconds: float
     if seconds is None:
         network.add_edge(tail, head)
         return
-    seconds = min(seconds, _MOST)
+    seconds = min(seconds, _UNAVAILABLE_S)
     if network.has_edge(tail, head):
         network[tail][head]["capacity"] += seconds
     else:

@@ -27,8 +27,8 @@ import torch
 
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.appraisal import Appraisal, appraise, revise
-from taso_py.cost.choice import Choice, Problem, Rim, allowed, choose, labelled
+from taso_py.cost.choice import BoundaryFormats, Choice, Problem, allowed, choose, solve
+from taso_py.cost.estimate import Estimate, estimate_graph, revise
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.probe import devices_elsewhere
@@ -80,7 +80,7 @@ class CostModel:
         self.scale = 1.0
         """The ratio of a graph's run time to the sum of the latencies of its calls."""
 
-    def narrowed(self, tiles: tuple[Tile, ...]) -> CostModel:
+    def with_tiles(self, tiles: tuple[Tile, ...]) -> CostModel:
         """Return a model with other kernels to choose from, which shares the latencies and the scale of this one."""
         other = copy(self)
         other.tiles = tiles
@@ -96,17 +96,17 @@ class CostModel:
 
     def graph_cost(self, graph: Graph) -> float:
         """Return the seconds that a graph takes with the best kernels and memory formats."""
-        return self.appraise(graph).seconds
+        return self.estimate(graph).seconds
 
-    def appraise(self, graph: Graph) -> Appraisal:
+    def estimate(self, graph: Graph) -> Estimate:
         """Return the cost estimate of a graph."""
-        return appraise(graph, self, self._formats)
+        return estimate_graph(graph, self, self._formats)
 
-    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+    def revise(self, before: Estimate, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Estimate:
         """Return the cost estimate of a graph made from another; see :func:`taso_py.cost.estimate.revise`."""
         return revise(before, graph, images, touched, self, self._formats)
 
-    def within(self, whole: Appraisal, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> PartCost:
+    def for_part(self, whole: Estimate, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> PartCost:
         """Return this cost for a part of a graph: values that cross its boundary keep their memory format.
 
         Args:
@@ -115,7 +115,7 @@ class CostModel:
             outputs: the values of the graph that the part's outputs replace.
         """
         given = {value: whole.gives(stands) for value, stands in inputs.items() if is_formatted(value)}
-        return PartCost(self, self._formats, Rim(given, tuple(map(whole.gives, outputs))))
+        return PartCost(self, self._formats, BoundaryFormats(given, tuple(map(whole.gives, outputs))))
 
     def choice(self, graph: Graph) -> Choice:
         """Return the best kernels and memory formats of a graph, and its latency with them."""
@@ -138,8 +138,8 @@ class CostModel:
             known.clear()
 
     def refine(self, graph: Graph, other: Graph) -> bool:
-        """Measure again, interleaved, the kernels that two graphs' plans do not share; return whether a price changed."""
-        first, second = self._bare(graph), self._bare(other)
+        """Measure again, interleaved, kernels that two graphs' plans do not share; return whether a price changed."""
+        first, second = self._bare_covers(graph), self._bare_covers(other)
         counts = Counter(key for key, _ in first)
         counts.subtract(key for key, _ in second)
         if not self.latencies.refine({key: where for key, where in (*first, *second) if counts[key]}):
@@ -151,11 +151,11 @@ class CostModel:
         """Return the time in seconds, not counting the time spent on measuring latencies."""
         return time.monotonic() - self.latencies.measuring_s
 
-    def is_settled(self, graph: Graph, question: str) -> bool:
+    def has_converged(self, graph: Graph, setup: str) -> bool:
         """Return whether a search of this graph with these kernels and this setup has converged, in any process."""
-        return self.latencies.is_kept(self._search_key(graph, question))
+        return self.latencies.is_kept(self._search_key(graph, setup))
 
-    def settle(self, graph: Graph, question: str, best_s: float) -> None:
+    def record_convergence(self, graph: Graph, setup: str, best_s: float) -> None:
         """Record that a search has converged, and the cost of its best graph; the next such search measures nothing.
 
         Nothing is recorded if latencies were disturbed, since those are not stored, or left out, or if the graph cannot
@@ -163,33 +163,33 @@ class CostModel:
         """
         if self.latencies.disturbed or self.latencies.left_out or not math.isfinite(best_s):
             return
-        self.latencies.kept([self._search_key(graph, question)], lambda: [best_s])
+        self.latencies.kept([self._search_key(graph, setup)], lambda: [best_s])
 
-    def _search_key(self, graph: Graph, question: str) -> Key:
-        return f"best by {question} of {len(self.tiles)} kernels", graph.digest
+    def _search_key(self, graph: Graph, setup: str) -> Key:
+        return f"best by {setup} of {len(self.tiles)} kernels", graph.digest
 
-    def in_a_run(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
+    def run_and_call_seconds(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
         """Return (seconds of a run, sum of its calls' seconds one by one) of a graph's best plan, several times.
 
         Args:
             graph: the graph.
             run: runs it according to :meth:`plan`.
         """
-        covers = [(self.latencies.key(*where), where) for where in self._chosen(graph)]
+        covers = [(self.latencies.key(*where), where) for where in self._chosen_covers(graph)]
         found = self.latencies.beside(run, dict(covers))
         return [(together, sum(apart[key] for key, _ in covers)) for together, apart in found]
 
-    def _chosen(self, graph: Graph) -> list[tuple[Cover, Format]]:
+    def _chosen_covers(self, graph: Graph) -> list[tuple[Cover, Format]]:
         """Return the best covers of a graph, except views and free nodes, and the memory formats that they read."""
         problem = Problem(graph, self, self._formats)
-        _, labelling, labels = labelled(problem)
+        _, labelling, labels = solve(problem)
         chosen = zip(labelling.covers, labels, strict=True)
         reads = [(cover, problem.formats(cover)[label][0]) for cover, label in chosen]
         return [where for where in reads if not self._is_view(where[0]) and not _is_free(where[0].root)]
 
-    def _bare(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:
+    def _bare_covers(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:
         """Return the best covers of a graph reduced to their bare products, by latency key."""
-        bare = [(cover if cover.bare is None else cover.bare(), reads) for cover, reads in self._chosen(graph)]
+        bare = [(cover if cover.bare is None else cover.bare(), reads) for cover, reads in self._chosen_covers(graph)]
         return [(self.latencies.key(*where), where) for where in bare]
 
     def _is_view(self, cover: Cover) -> bool:
@@ -202,15 +202,15 @@ class CostModel:
         """
         unknown = [node for node in graph.nodes if node not in self._known]
         with self.latencies.required():
-            plain = {node: self._plain_seconds(node) for node in self._told(unknown, "measure")}
+            plain = {node: self._plain_seconds(node) for node in self._with_progress(unknown, "measure")}
         unknown.sort(key=lambda node: -plain[node])
-        for node in self._told(unknown, "measure kernels"):
+        for node in self._with_progress(unknown, "measure kernels"):
             self.node_cost(node)
             for cover in self.covers(node):
                 if is_running(node) and len(cover.nodes) > 1:
                     self.cover_seconds(cover, cover.formats[-1])
 
-    def _told(self, nodes: Sequence[Node], what: str) -> Iterable[Node]:
+    def _with_progress(self, nodes: Sequence[Node], what: str) -> Iterable[Node]:
         """Yield nodes, with a progress bar if the model shows one."""
         return progress_bar(nodes, desc=what, unit="op", shown=self._progress)
 
@@ -258,21 +258,21 @@ class CostModel:
 class PartCost:
     """The cost of graphs that replace a part of another."""
 
-    def __init__(self, cost: CostModel, formats: Set[Format], rim: Rim) -> None:
-        self._cost, self._formats, self._rim = cost, formats, rim
-        self.node_cost, self.value_bytes, self.within = cost.node_cost, cost.value_bytes, cost.within
+    def __init__(self, cost: CostModel, formats: Set[Format], boundary: BoundaryFormats) -> None:
+        self._cost, self._formats, self._boundary = cost, formats, boundary
+        self.node_cost, self.value_bytes, self.for_part = cost.node_cost, cost.value_bytes, cost.for_part
 
     def graph_cost(self, graph: Graph) -> float:
         """Return the seconds that a graph takes in place of the part."""
-        return self.appraise(graph).seconds
+        return self.estimate(graph).seconds
 
-    def appraise(self, graph: Graph) -> Appraisal:
+    def estimate(self, graph: Graph) -> Estimate:
         """Return the cost estimate of a graph in place of the part."""
-        return appraise(graph, self._cost, self._formats, self._rim)
+        return estimate_graph(graph, self._cost, self._formats, self._boundary)
 
-    def revise(self, before: Appraisal, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+    def revise(self, before: Estimate, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Estimate:
         """Return the estimate of a graph made from another; see :func:`taso_py.cost.estimate.revise`."""
-        return revise(before, graph, images, touched, self._cost, self._formats, self._rim)
+        return revise(before, graph, images, touched, self._cost, self._formats, self._boundary)
 
 
 def _is_free(node: Node) -> bool:

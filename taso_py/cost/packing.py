@@ -17,7 +17,7 @@ MOST_EXACT = 18
 """The most covers in a connected part of the conflict graph that is solved exactly."""
 
 
-def cheapest(
+def cheapest_covers(
     alone: Mapping[Node, Sequence[Cover]], fused: Iterable[Cover], seconds: Callable[[Cover], float]
 ) -> list[Cover]:
     """Return the cheapest covers that compute every node once.

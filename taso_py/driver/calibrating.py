@@ -81,7 +81,7 @@ def network_seconds(cost: CostModel) -> tuple[float, float]:
     alone = calls.without_wrong(program.graph)
     module = build(program, alone.plan(program.graph))
     with torch.no_grad():
-        found = alone.in_a_run(program.graph, lambda: module(image))
+        found = alone.run_and_call_seconds(program.graph, lambda: module(image))
     return sorted(found, key=lambda pair: pair[0] / pair[1])[len(found) // 2]
 
 

@@ -52,7 +52,7 @@ class Planner:
 
     def _priced(self, tiles: tuple[Tile, ...]) -> CostModel:
         if tiles not in self._costs:
-            self._costs[tiles] = self._cost.narrowed(tiles)
+            self._costs[tiles] = self._cost.with_tiles(tiles)
         return self._costs[tiles]
 
 

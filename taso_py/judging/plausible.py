@@ -67,7 +67,7 @@ def bounds(
             products and convolutions of the same libraries all the same.
         roofline: the ceilings of the device, if they are known.
     """
-    plain = cost.narrowed(PLAIN)
+    plain = cost.with_tiles(PLAIN)
     running = list(filter(is_running, original.nodes))
     # An operator that cannot be measured alone counts as free, so that nothing is known of the whole.
     most = math.inf if any(isinstance(node.op, Opaque) for node in running) else sum(map(plain.node_cost, running))

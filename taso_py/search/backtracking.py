@@ -35,12 +35,12 @@ from taso_py.collector import collector_paused
 from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
+from taso_py.search.canonical import CanonicalForm
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine, in_steps
+from taso_py.search.explorer import PRECISION, Explorer, quantized
 from taso_py.search.partition import Partition
-from taso_py.search.result import Limits, Report, SearchResult, StopReason
-from taso_py.search.skeleton import Skeleton
-from taso_py.search.state import Option, State
+from taso_py.search.result import Limits, ProgressCallback, SearchResult, SearchStop
+from taso_py.search.state import Option, SearchState
 
 
 def search(
@@ -48,7 +48,7 @@ def search(
     rules: Iterable[Substitution] | Matcher,
     cost: Cost,
     limits: Limits | None = None,
-    report: Report | None = None,
+    report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Search for cheaper graphs that compute the same; a keyboard interrupt ends the search with the best known so far.
 
@@ -74,7 +74,7 @@ PROGRESS = 1e-3
 """The share of the best graph's cost that has to be gained for the search to go on."""
 DESCENTS = 12
 """The most descents."""
-DETOUR, DETOUR_SHARE = 2, 0.3
+DETOUR_OPERATORS, DETOUR_SHARE = 2, 0.3
 """Number of the cheapest operators that a step may add, however small the slack, up to a share of the best graph's
 cost: three products become one by way of a graph with another slice and another concatenation, and in a small model
 each of them takes a tenth of the time."""
@@ -83,9 +83,9 @@ each of them takes a tenth of the time."""
 class _Base:
     """A state that is cheaper than all before it on its path, and the detours from there."""
 
-    def __init__(self, state: State, is_valid: bool) -> None:
+    def __init__(self, state: SearchState, is_valid: bool) -> None:
         self.state, self.is_valid = state, is_valid
-        self.taken: dict[State, frozenset[Option]] = {state: frozenset()}
+        self.taken: dict[SearchState, frozenset[Option]] = {state: frozenset()}
         """The states of its detours, and the set of steps that leads to each."""
         self.met = set[frozenset[Option]]()
 
@@ -103,7 +103,7 @@ class _Ticket:
 
     __slots__ = ("_first", "base", "open", "option", "state", "superseded", "tried")
 
-    def __init__(self, base: _Base, state: State, option: Option, first: _Ticket | None = None) -> None:
+    def __init__(self, base: _Base, state: SearchState, option: Option, first: _Ticket | None = None) -> None:
         self.base, self.state, self.option = base, state, option
         self._first = first
         self.open = 0
@@ -120,7 +120,7 @@ class _Ticket:
     @property
     def estimate(self) -> float:
         """The expected cost of the graph after the step."""
-        return self.state.seconds + self.option.difference.seconds
+        return self.state.seconds + self.option.cost_delta.seconds
 
     def leave(self) -> None:
         """Tell the first step of the detour that this step has left the queue."""
@@ -137,12 +137,12 @@ CROWD = 10_000
 class _Descent:
     """A search without some of the rules: its queue, and the best it has found."""
 
-    def __init__(self, banned: frozenset[str], original: State) -> None:
+    def __init__(self, banned: frozenset[str], original: SearchState) -> None:
         self.banned = banned
         self.best = self.lowest = original
         """The cheapest graph that may be a result, and the cheapest of all."""
         self.queue: list[_Entry] = []
-        self.seen = set[Skeleton]()
+        self.seen = set[CanonicalForm]()
         self.tickets: dict[_Base, dict[Option, _Ticket]] = {}
         """The steps that can be taken at each base."""
         self._crowd = CROWD
@@ -177,15 +177,15 @@ class _Descent:
         heappop(self.queue)[-1].leave()
 
 
-class Backtracking(Engine):
+class Backtracking(Explorer):
     """The backtracking strategy; :func:`search` runs it."""
 
-    def explore(self, original: State) -> StopReason:
+    def explore(self, original: SearchState) -> SearchStop:
         self._pushed = 0
         self._random = random.Random(self.limits.seed)
         self._least = PRECISION * self.original.seconds
         prices = filter(None, map(self._cost.node_cost, self._graph.nodes))
-        self._detour = DETOUR * min(prices, default=0.0)
+        self._detour_slack = DETOUR_OPERATORS * min(prices, default=0.0)
         self._descending = True
         descents: list[_Descent] = []
         waiting = [frozenset[str]()]
@@ -207,7 +207,7 @@ class Backtracking(Engine):
                 return
             self._take(descent, ticket)
 
-    def _carry_on(self, descents: Sequence[_Descent]) -> StopReason:
+    def _carry_on(self, descents: Sequence[_Descent]) -> SearchStop:
         """Take the most promising steps of all descents until nothing is left within the slack, or none helps."""
         self._descending = False
         for descent in descents:
@@ -218,14 +218,14 @@ class Backtracking(Engine):
             if self.best.seconds < best * (1 - PROGRESS):
                 improved, best = self._built, self.best.seconds
             if self._built - improved >= self.limits.patience:
-                return StopReason.STALLED
+                return SearchStop.STALLED
             bound = self._bound(self.best.seconds)
             open_ = [descent for descent in descents if descent.next(bound) is not None]
             if not open_:
-                return StopReason.EXHAUSTED
+                return SearchStop.EXHAUSTED
             descent = min(open_, key=lambda descent: descent.queue[0][:-1])
             self._take(descent, descent.queue[0][-1])
-        return StopReason.BUDGET
+        return SearchStop.BUDGET
 
     def _take(self, descent: _Descent, ticket: _Ticket) -> None:
         """Build the graph of a step, and queue its next steps if it is worth following."""
@@ -235,13 +235,13 @@ class Backtracking(Engine):
         built = self.build(ticket.state, ticket.option, descent.seen) if taken is not None else None
         if taken is None or built is None:
             return
-        seconds = built.appraisal.seconds
+        seconds = built.estimate.seconds
         # The true cost delta of a step is remembered for later states in which the same step can be taken.
-        ticket.option.difference = replace(ticket.option.difference, seconds=seconds - ticket.state.seconds)
+        ticket.option.cost_delta = replace(ticket.option.cost_delta, seconds=seconds - ticket.state.seconds)
         if seconds > self._bound(descent.best.seconds):
             return
         improves = seconds < ticket.base.state.seconds - self._least
-        state = self.expand(built, ends_excursion=improves)
+        state = self.expand(built, ends_detour=improves)
         if state.seconds < descent.lowest.seconds:
             descent.lowest = state
         if state.seconds < descent.best.seconds and self.is_valid(state.static_bytes):
@@ -252,7 +252,7 @@ class Backtracking(Engine):
             ticket.base.taken[state] = taken
             self._continue(descent, state, ticket)
 
-    def _open(self, descent: _Descent, state: State, before: _Base | None) -> None:
+    def _open(self, descent: _Descent, state: SearchState, before: _Base | None) -> None:
         """Queue all steps of a new base; steps that the base before had too are superseded there."""
         base = _Base(state, self.is_valid(state.static_bytes))
         tickets = descent.tickets[base] = {option: _Ticket(base, state, option) for option in reversed(state.options)}
@@ -261,16 +261,16 @@ class Backtracking(Engine):
             old = olds.get(option.root)
             if old is not None:
                 # Nothing changed where a detour began that led nowhere: it would lead nowhere again.
-                ticket.tried = old.tried and not old.open and old.option.difference is option.difference
+                ticket.tried = old.tried and not old.open and old.option.cost_delta is option.cost_delta
                 old.superseded |= base.is_valid or not old.base.is_valid
         self._push(descent, [ticket for ticket in tickets.values() if not ticket.tried])
 
-    def _continue(self, descent: _Descent, state: State, ticket: _Ticket) -> None:
+    def _continue(self, descent: _Descent, state: SearchState, ticket: _Ticket) -> None:
         """Queue the steps that touch what the detour changed."""
         touching = [
             _Ticket(ticket.base, state, option, ticket.first)
             for option in reversed(state.options)
-            if not (state.zone.isdisjoint(option.nodes) and state.zone.isdisjoint(option.operands))
+            if not (state.affected.isdisjoint(option.nodes) and state.affected.isdisjoint(option.operands))
         ]
         self._push(descent, touching)
 
@@ -285,20 +285,20 @@ class Backtracking(Engine):
             self._pushed += 1
             tie = self._random.random() if self.limits.seed else 0.0
             # Among equals the step found last comes first: a detour is continued before the next one begins.
-            stored = ticket.option.difference.static_bytes
+            stored = ticket.option.cost_delta.static_bytes
             descent.push((self._rank(ticket, estimate), stored, tie, -self._pushed, ticket), bound)
 
     def _bound(self, best_s: float) -> float:
         """Return the highest cost of a graph that is followed, given the best cost; that itself if alpha is 1."""
-        detour = min(self._detour, DETOUR_SHARE * best_s) if self.limits.alpha > 1 else 0.0
+        detour = min(self._detour_slack, DETOUR_SHARE * best_s) if self.limits.alpha > 1 else 0.0
         return max(self.limits.alpha * best_s, best_s + detour)
 
     def _rank(self, ticket: _Ticket, estimate: float) -> float:
         """Return the sort key of a ticket: its estimate, increased if its graph stores too much to be a result."""
-        difference = ticket.option.difference
-        stored = ticket.state.static_bytes + difference.static_bytes
+        cost_delta = ticket.option.cost_delta
+        stored = ticket.state.static_bytes + cost_delta.static_bytes
         # Weights that are shared are merged at one place after the other and stored twice until the last, which pays at
         # every step. Any other way through graphs that store too much waits until there is nothing better to do.
-        if not self.is_valid(stored) and not (self._descending and difference.seconds < 0):
+        if not self.is_valid(stored) and not (self._descending and cost_delta.seconds < 0):
             estimate *= stored / max(self.original.static_bytes, 1)
-        return in_steps(estimate, self._least)
+        return quantized(estimate, self._least)

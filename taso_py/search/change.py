@@ -12,14 +12,14 @@ from taso_py.ir.node import Node, Value
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match
 from taso_py.search.cost import created_nodes
-from taso_py.search.sites import Inheritance
-from taso_py.search.state import Dormant, Option, Remembered, Step
+from taso_py.search.node_ids import IdPropagation
+from taso_py.search.state import BlockedMatch, CachedMatch, Option, SearchStep
 
 
-class Change:
+class GraphChange:
     """The effect of a step on the graph: changed nodes, and the matches it affects."""
 
-    def __init__(self, step: Step, index: GraphIndex, numbers: Iterator[int]) -> None:
+    def __init__(self, step: SearchStep, index: GraphIndex, numbers: Iterator[int]) -> None:
         """Compute the effect of a step.
 
         Args:
@@ -29,10 +29,10 @@ class Change:
         """
         self.index = index
         self._step, self._place = step, index.place
-        inheritance = Inheritance(step.before.sites, index, step.images, numbers)
-        self.sites = inheritance.sites
-        before, image, dead = step.before.index, step.image, inheritance.dead
-        created = set(created_nodes(before, step.replaced)) | inheritance.fresh
+        propagation = IdPropagation(step.before.node_ids, index, step.images, numbers)
+        self.node_ids = propagation.node_ids
+        before, image, dead = step.before.index, step.image, propagation.dead
+        created = set(created_nodes(before, step.replaced)) | propagation.fresh
         readers = {image(user) for old in step.replaced for user in before.users[old.node] if old in user.inputs}
         remaining = {old.node for old in step.replaced}
         turned = {now for node, now in step.images.items() if node.is_static != now.is_static}
@@ -49,50 +49,50 @@ class Change:
         operands += [set(map(step.value, node.inputs)) for node in dead if node.inputs]
         self._operands = operands
         """The operands of nodes that were added or removed, or whose storage changed: targets may contain them."""
-        self.forms = self._formed(step, inheritance.fresh)
+        self.forms = self._formed(step, propagation.fresh)
         """The canonical forms of the nodes by node id."""
-        self._locate(step, inheritance, weights)
+        self._locate(step, propagation, weights)
 
-    def _formed(self, step: Step, fresh: Set[Node]) -> Mapping[int, int]:
-        before, now = step.before.sites.number, self.sites.number
+    def _formed(self, step: SearchStep, fresh: Set[Node]) -> Mapping[int, int]:
+        before, now = step.before.node_ids.number, self.node_ids.number
         forms = {**step.before.forms}
         for node in fresh & before.keys():
             forms[now[node]] = step.before.forms[before[node]]
-        for node, form in step.outline.forms.items():
-            site = before.get(node, now.get(node))
-            if site is not None:
-                forms[site] = form
+        for node, form in step.graph_form.forms.items():
+            node_id = before.get(node, now.get(node))
+            if node_id is not None:
+                forms[node_id] = form
         return forms
 
-    def _locate(self, step: Step, inheritance: Inheritance, weights: set[Node]) -> None:
+    def _locate(self, step: SearchStep, propagation: IdPropagation, weights: set[Node]) -> None:
         """Translate the effect to node ids."""
-        before, now = step.before.sites.number, self.sites.number
+        before, now = step.before.node_ids.number, self.node_ids.number
         replaced = {before[old.node] for old in step.replaced}
-        self._gone = replaced.union([before[node] for node in inheritance.dead])
+        self._gone = replaced.union([before[node] for node in propagation.dead])
         """Ids of nodes that are gone, so that no match containing them is left."""
-        self._lost = self._gone | inheritance.merged
+        self._lost = self._gone | propagation.merged
         """These, and the ids of merged nodes: dependency paths through any other nodes still hold."""
         self._matched = self._lost.union([now[node] for node in self.touched])
         """Ids whose matches have to be checked again."""
-        self._read = replaced | inheritance.merged
+        self._read = replaced | propagation.merged
         """Ids whose readers' matches have to be checked again."""
         self._kept = {now[node]: self._keepers(node) for node in weights}
         """The ids of touched weights; matches that read one and contain all its keepers have to be checked again."""
-        sites = (frozenset([now.get(node, -1) for node, _ in values]) for values in self._operands)
-        self._together = {places for places in sites if -1 not in places}
+        node_ids = (frozenset([now.get(node, -1) for node, _ in values]) for values in self._operands)
+        self._together = {places for places in node_ids if -1 not in places}
         """Sets of ids; matches that read all of one have to be checked again."""
         self._any = frozenset[int]().union(*self._together)
 
     def _keepers(self, weight: Node) -> frozenset[int]:
         """Return the ids of the nodes that read a weight at run time before and after, which keep it stored."""
-        before, now = self._step.before, self.sites.number
-        old = {before.sites.number[user] for user in before.index.users.get(weight, ()) if not user.is_static}
+        before, now = self._step.before, self.node_ids.number
+        old = {before.node_ids.number[user] for user in before.index.users.get(weight, ()) if not user.is_static}
         return frozenset([now[user] for user in self.index.users[weight] if not user.is_static]) & old
 
     @property
-    def zone(self) -> frozenset[int]:
+    def affected(self) -> frozenset[int]:
         """The ids of the touched nodes, weights excluded."""
-        return frozenset([self.sites.number[node] for node in self.touched if not node.is_static])
+        return frozenset([self.node_ids.number[node] for node in self.touched if not node.is_static])
 
     def _alive(self, nodes: set[Node]) -> set[Node]:
         return {node for node in nodes if node in self._place}
@@ -102,15 +102,15 @@ class Change:
         nodes, operands = option.nodes, option.operands
         if not (self._matched.isdisjoint(nodes) and self._read.isdisjoint(operands)):
             return False
-        if any(self._kept[site].issubset(nodes) for site in operands if site in self._kept):
+        if any(self._kept[node_id].issubset(nodes) for node_id in operands if node_id in self._kept):
             return False
-        return self._any.isdisjoint(operands) or not any(sites.issubset(operands) for sites in self._together)
+        return self._any.isdisjoint(operands) or not any(node_ids.issubset(operands) for node_ids in self._together)
 
-    def leaves(self, dormant: Dormant) -> bool:
+    def leaves(self, blocked: BlockedMatch) -> bool:
         """Return whether a blocked match of the state before certainly remains blocked, and is not found anew."""
-        return self._matched.isdisjoint(dormant.nodes) and self._lost.isdisjoint(dormant.ground)
+        return self._matched.isdisjoint(blocked.nodes) and self._lost.isdisjoint(blocked.blockers)
 
-    def destroys(self, match: Remembered) -> bool:
+    def destroys(self, match: CachedMatch) -> bool:
         """Return whether a node is gone that a match in the graph before is matched to."""
         return not self._gone.isdisjoint(match.nodes)
 
@@ -125,7 +125,7 @@ class Change:
         return Match(match.rule, nodes, values, match.sizes, match.dtype, outputs)
 
 
-def _merged_readers(step: Step, created: set[Node], index: GraphIndex) -> set[Node]:
+def _merged_readers(step: SearchStep, created: set[Node], index: GraphIndex) -> set[Node]:
     """Return the readers of nodes that several different nodes became: only now do they have an operand in common."""
     seen, merged = set(created), set[Node]()
     for node in step.images.values():

@@ -19,19 +19,19 @@ from taso_py.ir.node import Node, Value, remake
 from taso_py.ir.operator import Input, Weight
 from taso_py.rules.apply import instantiate
 from taso_py.rules.match import Match
-from taso_py.search.region import Region
+from taso_py.search.region import GraphRegion
 from taso_py.search.result import Candidate
 from taso_py.search.rewire import rewire
 from taso_py.search.transfer import Transfer
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class RegionInstance:
     """An occurrence of a region that has the same structure as another up to inputs and weights."""
 
     number: int
     """Its position among all regions."""
-    region: Region
+    region: GraphRegion
     like: Graph
     """The graph of the other region."""
     same: Mapping[Node, Node]
@@ -41,7 +41,7 @@ class Place:
 class Composition:
     """A graph composed of candidates for its regions; iterating over it derives the steps that lead to it."""
 
-    def __init__(self, before: Candidate, chosen: Sequence[tuple[Place, Candidate | None]]) -> None:
+    def __init__(self, before: Candidate, chosen: Sequence[tuple[RegionInstance, Candidate | None]]) -> None:
         """Compose a graph.
 
         Args:
@@ -58,7 +58,7 @@ class Composition:
         self._inserted: list[tuple[Mapping[Node, Value], Candidate]] = []
         for place, candidate in chosen:
             self._insert(place, candidate)
-        self.seams = frozenset(self._became.values())
+        self.cut_values = frozenset(self._became.values())
         """The values at which the graph was cut."""
         outputs = tuple(map(self._now, before.graph.outputs))
         self.graph = Graph(before.graph.inputs, outputs, tuple(map(self._effect, before.graph.effects)))
@@ -82,7 +82,7 @@ class Composition:
                     graph = after
                     yield moved, graph
 
-    def _insert(self, place: Place, candidate: Candidate | None) -> None:
+    def _insert(self, place: RegionInstance, candidate: Candidate | None) -> None:
         region = place.region
         inputs = dict(zip(region.graph.inputs, region.inputs, strict=True))
         outputs = dict(zip(region.graph.outputs, region.outputs, strict=True))

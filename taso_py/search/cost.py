@@ -15,7 +15,7 @@ from taso_py.ir.operator import Constant
 from taso_py.rules.index import GraphIndex
 
 
-class Appraisal(Protocol):
+class CostEstimate(Protocol):
     """The cost estimate of a graph."""
 
     @property
@@ -31,11 +31,11 @@ class Cost(Protocol):
         """Return the latency of a graph."""
         ...
 
-    def appraise(self, graph: Graph) -> Appraisal:
+    def estimate(self, graph: Graph) -> CostEstimate:
         """Return the estimate of a graph, from which those of graphs made from it can be revised cheaply."""
         ...
 
-    def revise(self, before: Any, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Appraisal:
+    def revise(self, before: Any, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> CostEstimate:
         """Return the estimate of a graph that was made from another.
 
         Args:
@@ -46,7 +46,7 @@ class Cost(Protocol):
         """
         ...
 
-    def within(self, whole: Any, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> Cost:
+    def for_part(self, whole: Any, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> Cost:
         """Return the cost of graphs that replace a part of another.
 
         Args:
@@ -66,7 +66,7 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CostDelta:
     """The effect of replacing values in a graph on latency and memory."""
 
     seconds: float
@@ -86,7 +86,7 @@ def created_nodes(index: GraphIndex, replaced: Mapping[Value, Value]) -> list[No
     return list(created)
 
 
-def difference(cost: Cost, index: GraphIndex, replaced: Mapping[Value, Value]) -> Difference:
+def cost_delta(cost: Cost, index: GraphIndex, replaced: Mapping[Value, Value]) -> CostDelta:
     """Return the cost effect of replacing values; nodes downstream keep their types and so their costs.
 
     Args:
@@ -98,7 +98,7 @@ def difference(cost: Cost, index: GraphIndex, replaced: Mapping[Value, Value]) -
     read = {operand for node in created for operand, _ in node.inputs} | {value.node for value in replaced.values()}
     dead = _dead_nodes(index, replaced, read)
     seconds = sum(map(cost.node_cost, created)) - sum(map(cost.node_cost, dead))
-    return Difference(seconds, _stored(cost, created, index, dead) - _stored(cost, dead, index, dead))
+    return CostDelta(seconds, _stored(cost, created, index, dead) - _stored(cost, dead, index, dead))
 
 
 def _dead_nodes(index: GraphIndex, replaced: Mapping[Value, Value], read: set[Node]) -> dict[Node, None]:

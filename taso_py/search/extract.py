@@ -22,7 +22,7 @@ PASSES = 20
 """The most passes over all nodes that improve a choice; it converges long before. A first choice may take more."""
 
 
-def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
+def choose_nodes(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
     """Return the node chosen for every e-class, by its representative."""
     prices = {node: cost.node_cost(node) for node in egraph.nodes}
     totals: dict[Value, tuple[float, int]] = {}
@@ -50,7 +50,7 @@ def cheapest(egraph: EGraph, cost: Cost) -> Mapping[Value, Node]:
             return chosen
 
 
-def extracted(egraph: EGraph, graph: Graph, chosen: Mapping[Value, Node]) -> Graph | None:
+def extract_graph(egraph: EGraph, graph: Graph, chosen: Mapping[Value, Node]) -> Graph | None:
     """Return the graph that consists of chosen nodes; None if one is computed from itself.
 
     Args:

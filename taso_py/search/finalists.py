@@ -20,7 +20,7 @@ DOUBT = 0.05
 """The relative error that a cost may have, as usual between prediction and measurement."""
 
 
-class Found(Protocol):
+class RankedGraph(Protocol):
     """A graph with its cost."""
 
     @property
@@ -42,12 +42,12 @@ class NodeCost(Protocol):
         ...
 
 
-AnyFound = TypeVar("AnyFound", bound=Found)
+AnyRanked = TypeVar("AnyFound", bound=RankedGraph)
 _Work: TypeAlias = tuple[str, tuple[tuple[str, bool], ...], float]
 """An operator with its operands' types and whether each is static, which determine its latency; and the latency."""
 
 
-def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> list[AnyFound]:
+def finalists(found: Iterable[AnyRanked], original: AnyRanked, cost: NodeCost, count: int) -> list[AnyRanked]:
     """Return the graphs to keep, cheapest first: a quarter of them for their cost, the others by :func:`distinct`.
 
     Args:
@@ -64,7 +64,9 @@ def finalists(found: Iterable[AnyFound], original: AnyFound, cost: NodeCost, cou
     return sorted([*kept, *given], key=lambda one: one.seconds)
 
 
-def kept(found: Sequence[AnyFound], original: AnyFound, cost: NodeCost, count: int) -> tuple[list[AnyFound], bool]:
+def finalists_or_cheapest(
+    found: Sequence[AnyRanked], original: AnyRanked, cost: NodeCost, count: int
+) -> tuple[list[AnyRanked], bool]:
     """Return (the finalists, true); after a keyboard interrupt, (the cheapest graphs, false).
 
     Costs may be measured here for the first time, so that an interrupt may well come.
@@ -82,7 +84,9 @@ def kept(found: Sequence[AnyFound], original: AnyFound, cost: NodeCost, count: i
         return [one for one in found if one is original or any(one is other for other in cheapest)], False
 
 
-def distinct(found: Sequence[AnyFound], cost: NodeCost, count: int, beside: Sequence[AnyFound] = ()) -> list[AnyFound]:
+def distinct(
+    found: Sequence[AnyRanked], cost: NodeCost, count: int, beside: Sequence[AnyRanked] = ()
+) -> list[AnyRanked]:
     """Return the graphs that are most likely to be the fastest after all, most likely first.
 
     The relative error :data:`DOUBT` is assumed for the cost of the work that two graphs do not share.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from taso_py.ir.graph import Graph
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
-from taso_py.search.result import Candidate, Limits, SearchResult, StopReason
+from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
 from taso_py.search.trace import Trace, TraceError, replay_steps
 
 
@@ -44,7 +44,7 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
     if followed and followed[0].static_bytes > limits.growth * original.static_bytes:
         raise TraceError(f"the result would store more than {limits.growth} times the weights")
     candidates = (*followed, original)
-    return SearchResult(original, candidates, StopReason.FOLLOWED, 0, len(steps), time.monotonic() - start)
+    return SearchResult(original, candidates, SearchStop.FOLLOWED, 0, len(steps), time.monotonic() - start)
 
 
 def add_followed(

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
+from taso_py.search.canonical import CanonicalForm
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine, in_steps
-from taso_py.search.result import Limits, Report, SearchResult, StopReason
-from taso_py.search.skeleton import Skeleton
-from taso_py.search.state import State
+from taso_py.search.explorer import PRECISION, Explorer, quantized
+from taso_py.search.result import Limits, ProgressCallback, SearchResult, SearchStop
+from taso_py.search.state import SearchState
 
 
 def search(
@@ -25,31 +25,31 @@ def search(
     rules: Iterable[Substitution] | Matcher,
     cost: Cost,
     limits: Limits | None = None,
-    report: Report | None = None,
+    report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Improve a graph step by step; like :func:`taso_py.search.backtracking.search`, but without alpha and seed."""
     return _Greedy(graph, rules, cost, limits or Limits(), report).run()
 
 
-class _Greedy(Engine):
-    def explore(self, original: State) -> StopReason:
-        self._seen = set[Skeleton]()
-        state: State | None = original
+class _Greedy(Explorer):
+    def explore(self, original: SearchState) -> SearchStop:
+        self._seen = set[CanonicalForm]()
+        state: SearchState | None = original
         while state is not None:
             if self.is_spent:
-                return StopReason.BUDGET
+                return SearchStop.BUDGET
             state = self._improved(state)
-        return StopReason.BUDGET if self.is_spent else StopReason.EXHAUSTED
+        return SearchStop.BUDGET if self.is_spent else SearchStop.EXHAUSTED
 
-    def _improved(self, state: State) -> State | None:
+    def _improved(self, state: SearchState) -> SearchState | None:
         """Return the state after the first step, most promising first, that makes the graph cheaper."""
         least = PRECISION * self.original.seconds
-        promising = [option for option in state.options if option.difference.seconds <= -least]
-        promising.sort(key=lambda o: (in_steps(o.difference.seconds, least), o.difference.static_bytes))
+        promising = [option for option in state.options if option.cost_delta.seconds <= -least]
+        promising.sort(key=lambda o: (quantized(o.cost_delta.seconds, least), o.cost_delta.static_bytes))
         for option in promising:
             if self.is_spent:
                 break
             built = self.build(state, option, self._seen)
-            if built is not None and built.appraisal.seconds < state.seconds - least:
-                return self.expand(built, ends_excursion=True)
+            if built is not None and built.estimate.seconds < state.seconds - least:
+                return self.expand(built, ends_detour=True)
         return None

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.rules.match import Matcher
-from taso_py.search.compose import Composition, Place
-from taso_py.search.cost import Appraisal, Cost, static_bytes
-from taso_py.search.engine import PRECISION, Engine
-from taso_py.search.finalists import NodeCost, distinct, kept
-from taso_py.search.region import Region, correspondence, cut, output_forms
-from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
+from taso_py.search.compose import Composition, RegionInstance
+from taso_py.search.cost import Cost, CostEstimate, static_bytes
+from taso_py.search.explorer import PRECISION, Explorer
+from taso_py.search.finalists import NodeCost, distinct, finalists_or_cheapest
+from taso_py.search.region import GraphRegion, correspondence, cut, output_forms
+from taso_py.search.result import Candidate, Limits, Progress, ProgressCallback, SearchResult, SearchStop
 
 PASSES = 2
 VARIANTS = 16
@@ -37,8 +37,8 @@ LEAST_BUDGET = 30
 class _Kind:
     """Regions with the same structure up to inputs and weights."""
 
-    first: Region
-    members: list[Place] = field(default_factory=list[Place])
+    first: GraphRegion
+    members: list[RegionInstance] = field(default_factory=list[RegionInstance])
     found: SearchResult | None = None
 
     @property
@@ -73,7 +73,7 @@ class _Assembly:
     """Composed wholes by the candidates chosen for each kind, each with the values at which it was cut."""
 
 
-def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
+def _kinds(regions: Iterable[GraphRegion], reuse: bool) -> list[_Kind]:
     """Group regions by structure, in order of first occurrence; each is a kind of its own if results are not reused."""
     kinds: list[_Kind] = []
     alike: dict[object, list[_Kind]] = {}
@@ -83,11 +83,11 @@ def _kinds(regions: Iterable[Region], reuse: bool) -> list[_Kind]:
         for kind in candidates:
             same = correspondence(kind.first.graph, region.graph)
             if same is not None:
-                kind.members.append(Place(number, region, kind.first.graph, same))
+                kind.members.append(RegionInstance(number, region, kind.first.graph, same))
                 break
         else:
             itself = {node: node for node in region.graph.nodes}
-            kinds.append(_Kind(region, [Place(number, region, region.graph, itself)]))
+            kinds.append(_Kind(region, [RegionInstance(number, region, region.graph, itself)]))
             candidates.append(kinds[-1])
     return kinds
 
@@ -98,8 +98,8 @@ class _Sharing:
     def __init__(self, cost: Cost, stored: Set[Node]) -> None:
         self._stored = stored
         self._cost = cost
-        self.graph_cost, self.node_cost, self.within = cost.graph_cost, cost.node_cost, cost.within
-        self.appraise, self.revise = cost.appraise, cost.revise
+        self.graph_cost, self.node_cost, self.for_part = cost.graph_cost, cost.node_cost, cost.for_part
+        self.estimate, self.revise = cost.estimate, cost.revise
 
     def value_bytes(self, value: Value) -> int:
         return 0 if value.node in self._stored else self._cost.value_bytes(value)
@@ -114,93 +114,93 @@ class Partition:
         matcher: Matcher,
         cost: Cost,
         limits: Limits,
-        report: Report | None,
-        strategy: Callable[[Graph, Matcher, Cost, Limits, Report | None], Engine],
+        report: ProgressCallback | None,
+        strategy: Callable[[Graph, Matcher, Cost, Limits, ProgressCallback | None], Explorer],
     ) -> None:
         """Create a search; ``strategy`` makes the explorer of a region."""
         self._graph, self._matcher, self._cost, self._limits = graph, matcher, cost, limits
         self._report, self._strategy, self._now = report, strategy, limits.now
         self._pool: dict[frozenset[str], Candidate] = {}
-        self._stops: set[StopReason] = set()
+        self._stops: set[SearchStop] = set()
         self._stored: set[Node] = set()
         self._built = self._expansions = 0
         self._gain = 0.0
-        self._appraisals: dict[Graph, Appraisal] = {}
+        self._estimates: dict[Graph, CostEstimate] = {}
         self._variants: list[tuple[float, _Assembly, Mapping[_Kind, Candidate]]] = []
 
     def run(self) -> SearchResult:
         """Run the whole search; a keyboard interrupt ends it with the best known so far."""
         self._started = self._now()
         stored = static_bytes(self._cost, self._graph)
-        self._original = Candidate(self._graph, self._graph, self._appraised(self._graph).seconds, stored)
+        self._original = Candidate(self._graph, self._graph, self._estimated(self._graph).seconds, stored)
         self._keep(self._original)
         try:
             self._explore_all()
             self._vary()
         except KeyboardInterrupt:
-            self._stops.add(StopReason.INTERRUPTED)
+            self._stops.add(SearchStop.INTERRUPTED)
         return self._result()
 
-    def _appraised(self, graph: Graph) -> Appraisal:
+    def _estimated(self, graph: Graph) -> CostEstimate:
         """Return the estimate of a whole, remembered, since a graph that is cut was often composed before."""
-        known = self._appraisals.get(graph)
+        known = self._estimates.get(graph)
         if known is None:
-            known = self._appraisals[graph] = self._cost.appraise(graph)
+            known = self._estimates[graph] = self._cost.estimate(graph)
         return known
 
     def _explore_all(self) -> None:
         """Search the regions of the graph, then those of the best graph so far, which is cut at other values."""
         best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
-            if self._notes_end():
+            if self._must_stop():
                 break
             regions = cut(best.graph, avoid)
-            seams = frozenset([value for region in regions for value in region.outputs])
-            if seams == avoid:
+            cut_values = frozenset([value for region in regions for value in region.outputs])
+            if cut_values == avoid:
                 break
             after, outputs = self._improved(best, self._explored(best.graph, regions))
             if after.seconds < best.seconds - PRECISION * best.seconds:
                 best, avoid = after, outputs
             else:
-                avoid = seams
+                avoid = cut_values
 
-    def _notes_end(self) -> bool:
+    def _must_stop(self) -> bool:
         """Return whether no more regions are to be searched; if the time is up, record that as a reason to stop."""
-        return self._notes_time() or StopReason.INTERRUPTED in self._stops or self._built >= self._limits.budget
+        return self._is_out_of_time() or SearchStop.INTERRUPTED in self._stops or self._built >= self._limits.budget
 
     @property
     def _left(self) -> float:
         return self._limits.seconds - (self._now() - self._started)
 
-    def _notes_time(self) -> bool:
+    def _is_out_of_time(self) -> bool:
         """Return whether the time is up; if so, record that as a reason to stop."""
         is_up = self._left <= 0
         if is_up:
-            self._stops.add(StopReason.TIME)
+            self._stops.add(SearchStop.TIME)
         return is_up
 
-    def _explored(self, graph: Graph, regions: Sequence[Region]) -> list[_Kind]:
+    def _explored(self, graph: Graph, regions: Sequence[GraphRegion]) -> list[_Kind]:
         """Group the regions of a graph by kind, and search each kind as long as there are time and budget.
 
         A keyboard interrupt ends this too; the results until then are still composed.
         """
-        kinds, whole = _kinds(regions, self._limits.reuse), self._appraised(graph)
+        kinds, whole = _kinds(regions, self._limits.reuse), self._estimated(graph)
         waiting = sum(kind.size for kind in kinds)
         try:
             for kind in kinds:
-                if self._notes_end():
+                if self._must_stop():
                     break
                 self._explore(kind, whole, kind.size / max(waiting, 1))
                 waiting -= kind.size
         except KeyboardInterrupt:
-            self._stops.add(StopReason.INTERRUPTED)
+            self._stops.add(SearchStop.INTERRUPTED)
         return kinds
 
-    def _explore(self, kind: _Kind, whole: Appraisal, share: float) -> None:
+    def _explore(self, kind: _Kind, whole: CostEstimate, share: float) -> None:
         """Search a kind of region with its share of what is left."""
         left, region = self._limits.budget - self._built, kind.first
         inputs = {node.value: value for node, value in zip(region.graph.inputs, region.inputs, strict=True)}
-        cost = _Sharing(self._cost.within(whole, inputs, region.outputs), frozenset(self._stored))
+        cost = _Sharing(self._cost.for_part(whole, inputs, region.outputs), frozenset(self._stored))
         more = (self._limits.growth - 1) * self._original.static_bytes / len(kind.members)
         limits = replace(
             self._limits,
@@ -237,7 +237,7 @@ class Partition:
         assembly = _Assembly(before, kinds)
         waiting = [frozenset[str]()]
         for banned in waiting:
-            if banned and self._notes_time():
+            if banned and self._is_out_of_time():
                 break
             chosen = {kind: candidate for kind in kinds if (candidate := kind.choose(banned)) is not None}
             after, outputs = self._compose(assembly, chosen)
@@ -264,7 +264,7 @@ class Partition:
         """Compose and keep the most promising of the recorded wholes; others are not composed."""
         missing = self._limits.results - 1
         for expected, assembly, chosen in sorted(self._variants, key=lambda variant: variant[0]):
-            if not missing or self._notes_time():
+            if not missing or self._is_out_of_time():
                 break
             used = frozenset(assembly.before.applied).union(*[candidate.applied for candidate in chosen.values()])
             if self._is_better(expected, used):
@@ -278,7 +278,7 @@ class Partition:
             if self._is_valid(after) or not chosen:
                 self._keep(after)
                 return after, outputs
-            if self._notes_time():
+            if self._is_out_of_time():
                 return assembly.before, frozenset()
             chosen.pop(min(chosen, key=lambda kind: _worth(kind, chosen[kind])))
 
@@ -288,9 +288,9 @@ class Partition:
         if known is None:
             places = [(place, chosen.get(kind)) for kind in assembly.kinds for place in kind.members]
             made = Composition(assembly.before, sorted(places, key=lambda pair: pair[0].number))
-            seconds, stored = self._appraised(made.graph).seconds, static_bytes(self._cost, made.graph)
+            seconds, stored = self._estimated(made.graph).seconds, static_bytes(self._cost, made.graph)
             whole = Candidate(self._graph, made.graph, seconds, stored, made.applied, made)
-            known = assembly.known[key] = whole, made.seams
+            known = assembly.known[key] = whole, made.cut_values
         return known
 
     def _is_valid(self, candidate: Candidate) -> bool:
@@ -311,26 +311,26 @@ class Partition:
 
     def _result(self) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda candidate: (candidate.seconds, len(candidate.applied)))
-        best, is_whole = kept(best, self._original, self._cost, self._limits.results)
+        best, is_whole = finalists_or_cheapest(best, self._original, self._cost, self._limits.results)
         return SearchResult(
             self._original,
             tuple(best),
-            self._stop_reason if is_whole else StopReason.INTERRUPTED,
+            self._stop_reason if is_whole else SearchStop.INTERRUPTED,
             self._expansions,
             self._built,
             self._now() - self._started,
         )
 
     @property
-    def _stop_reason(self) -> StopReason:
+    def _stop_reason(self) -> SearchStop:
         """The reason why the whole search ended; a region that used up its share of budget or time is stalled."""
-        if StopReason.INTERRUPTED in self._stops:
-            return StopReason.INTERRUPTED
-        if StopReason.TIME in self._stops and self._left <= 0:
-            return StopReason.TIME
+        if SearchStop.INTERRUPTED in self._stops:
+            return SearchStop.INTERRUPTED
+        if SearchStop.TIME in self._stops and self._left <= 0:
+            return SearchStop.TIME
         if self._built >= self._limits.budget:
-            return StopReason.BUDGET
-        return StopReason.STALLED if self._stops - {StopReason.EXHAUSTED} else StopReason.EXHAUSTED
+            return SearchStop.BUDGET
+        return SearchStop.STALLED if self._stops - {SearchStop.EXHAUSTED} else SearchStop.EXHAUSTED
 
 
 def _worth(kind: _Kind, candidate: Candidate) -> float:

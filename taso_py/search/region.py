@@ -34,7 +34,7 @@ _State: TypeAlias = tuple[_Pairs, dict[Node, Node]]
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class GraphRegion:
     """A part of a graph as a graph of its own."""
 
     graph: Graph
@@ -44,11 +44,11 @@ class Region:
     """The values of the whole graph that the outputs stand for."""
 
 
-def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[Region]:
+def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[GraphRegion]:
     """Return the regions of a graph, cut at other values than those to avoid."""
     running = _deepest_first(graph)
     line = _Line(graph, running)
-    regions: list[Region] = []
+    regions: list[GraphRegion] = []
     for start, stop in _runs(running):
         ends = _cuts(line, start, stop, avoid)
         for begin, end in zip([start, *ends], [*ends, stop], strict=True):
@@ -178,7 +178,7 @@ def _ancestors(nodes: Sequence[Node]) -> list[int]:
     return [known[node] for node in nodes]
 
 
-def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:
+def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> GraphRegion:
     """Return the region that consists of some nodes."""
     new: dict[Value, Value] = {}
     inputs: dict[Value, Node] = {}
@@ -196,7 +196,7 @@ def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> Region:
         for value in node.outputs
         if value in returned or any(user not in inside and value in user.inputs for user in graph.users[node])
     )
-    return Region(Graph(tuple(inputs.values()), tuple(new[value] for value in outputs)), tuple(inputs), outputs)
+    return GraphRegion(Graph(tuple(inputs.values()), tuple(new[value] for value in outputs)), tuple(inputs), outputs)
 
 
 def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:

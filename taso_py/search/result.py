@@ -21,7 +21,7 @@ from taso_py.rules.verdict import Numerics
 from taso_py.search.trace import Trace, make_trace
 
 
-class StopReason(enum.Enum):
+class SearchStop(enum.Enum):
     """The reason why a search ended."""
 
     EXHAUSTED = "nothing is left within the slack"
@@ -109,7 +109,7 @@ class SearchResult:
     original: Candidate
     candidates: tuple[Candidate, ...]
     """The best graphs, best first, including the original."""
-    stop_reason: StopReason
+    stop_reason: SearchStop
     expansions: int
     """The number of graphs that were matched against the rules."""
     built: int
@@ -138,4 +138,4 @@ class Progress:
     """The duration of the search so far."""
 
 
-Report: TypeAlias = Callable[[Progress], None]
+ProgressCallback: TypeAlias = Callable[[Progress], None]

@@ -33,11 +33,11 @@ from taso_py.rules.substitution import Substitution
 from taso_py.search.backtracking import WHOLE
 from taso_py.search.cost import Cost
 from taso_py.search.egraph import egraph_of
-from taso_py.search.engine import Engine
-from taso_py.search.extract import cheapest, extracted
+from taso_py.search.explorer import Explorer
+from taso_py.search.extract import choose_nodes, extract_graph
 from taso_py.search.partition import Partition
-from taso_py.search.result import Limits, Report, SearchResult, StopReason
-from taso_py.search.state import Option, State
+from taso_py.search.result import Limits, ProgressCallback, SearchResult, SearchStop
+from taso_py.search.state import Option, SearchState
 
 ROUNDS = 8
 """The most rounds of applying all rules."""
@@ -74,7 +74,7 @@ def search(
     rules: Iterable[Substitution],
     cost: Cost,
     limits: Limits | None = None,
-    report: Report | None = None,
+    report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Saturate a graph, by regions if it is large; like :func:`taso_py.search.backtracking.search`, without alpha.
 
@@ -83,7 +83,9 @@ def search(
     known, limits, tally = tuple(rules), limits or Limits(), _Tally()
     single = [rule for rule in known if len(rule.source.outputs) == 1]
 
-    def strategy(region: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: Report | None) -> Saturation:
+    def strategy(
+        region: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: ProgressCallback | None
+    ) -> Saturation:
         return Saturation(region, single, matcher, cost, limits, report, tally)
 
     matcher = Matcher(single, keep_symmetric=True)
@@ -107,7 +109,7 @@ class _Rewrite:
         return self.target in self.match.values.values()
 
 
-class Saturation(Engine):
+class Saturation(Explorer):
     """The saturation strategy for one region; :func:`search` runs it."""
 
     def __init__(
@@ -117,7 +119,7 @@ class Saturation(Engine):
         matcher: Matcher,
         cost: Cost,
         limits: Limits,
-        report: Report | None,
+        report: ProgressCallback | None,
         tally: _Tally,
     ) -> None:
         """Create the saturation of a region by rules with one output, for which the matcher is prepared."""
@@ -130,7 +132,7 @@ class Saturation(Engine):
         self._forms: dict[Node, Node | None] = {}
         self._queued = 0
 
-    def explore(self, original: State) -> StopReason:
+    def explore(self, original: SearchState) -> SearchStop:
         self._tally.regions += 1
         settled = False
         for _ in range(ROUNDS):
@@ -140,12 +142,12 @@ class Saturation(Engine):
             self._tally.rounds += 1
         self._tally.nodes += len(self._egraph)
         self._tally.full += self._is_full
-        chosen = cheapest(self._egraph, self._cost)
-        goal = extracted(self._egraph, original.graph, chosen)
+        chosen = choose_nodes(self._egraph, self._cost)
+        goal = extract_graph(self._egraph, original.graph, chosen)
         if goal is None:
-            return StopReason.STALLED
+            return SearchStop.STALLED
         stop = self._walk(original, goal, self._wanted(chosen))
-        return StopReason.STALLED if stop is StopReason.EXHAUSTED and not settled else stop
+        return SearchStop.STALLED if stop is SearchStop.EXHAUSTED and not settled else stop
 
     @property
     def _is_full(self) -> bool:
@@ -223,38 +225,38 @@ class Saturation(Engine):
         found = self._egraph.class_of(value, self._forms)
         return found.key if found is not None else ("", -1)
 
-    def _walk(self, original: State, goal: Graph, wanted: set[object]) -> StopReason:
+    def _walk(self, original: SearchState, goal: Graph, wanted: set[object]) -> SearchStop:
         """Take wanted rewrites from the original graph until it is the extracted one, closest to it first.
 
         The search is exhausted once it is reached; if no rewrite is left before that, it has stalled.
         """
         places = frozenset(node for node in goal.nodes if not node.is_static)
-        ways: list[tuple[int, int, State, Option]] = []
+        ways: list[tuple[int, int, SearchState, Option]] = []
         met = {original.graph.key}
         self._offer(ways, original, places, wanted)
         allowed = self._built + len(wanted) + DETOURS
         while ways:
             if self.is_spent:
-                return StopReason.BUDGET
+                return SearchStop.BUDGET
             if self._built >= allowed:
-                return StopReason.STALLED
+                return SearchStop.STALLED
             _, _, state, option = heappop(ways)
             built = self.build(state, option, set())
             if built is None or built.step.graph.key in met:
                 continue
             met.add(built.step.graph.key)
-            after = self.expand(built, ends_excursion=True)
+            after = self.expand(built, ends_detour=True)
             if after.graph == goal:
                 break
             self._offer(ways, after, places, wanted)
         reached = goal.key in met
         self._tally.reached += reached
-        return StopReason.EXHAUSTED if reached else StopReason.STALLED
+        return SearchStop.EXHAUSTED if reached else SearchStop.STALLED
 
     def _offer(
         self,
-        ways: list[tuple[int, int, State, Option]],
-        state: State,
+        ways: list[tuple[int, int, SearchState, Option]],
+        state: SearchState,
         places: frozenset[Node],
         wanted: set[object],
     ) -> None:
@@ -262,7 +264,7 @@ class Saturation(Engine):
         missing = sum(node not in state.index.place for node in places)
         for option in state.options:
             option.origin = None
-            match = option.match(state.sites)
+            match = option.match(state.node_ids)
             forms = {node: self._form(node) for node in match.nodes}
             found = {node: form for node, form in forms.items() if form is not None}
             if len(found) == len(forms) and self._identity(match, found) in wanted:

@@ -25,21 +25,21 @@ from taso_py.ir.node import Value
 from taso_py.rules.apply import changes, circle, replacements
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Identity, Match, Matcher
-from taso_py.search.change import Change
-from taso_py.search.cost import Appraisal, Cost, Difference, difference, static_bytes
+from taso_py.search.canonical import CanonicalForm, CanonicalForms
+from taso_py.search.change import GraphChange
+from taso_py.search.cost import Cost, CostDelta, CostEstimate, cost_delta, static_bytes
+from taso_py.search.node_ids import NodeIds
 from taso_py.search.rewire import rewire
-from taso_py.search.sites import Sites
-from taso_py.search.skeleton import Skeleton, Skeletons
-from taso_py.search.state import Dormant, Option, Path, State, Step
+from taso_py.search.state import BlockedMatch, Option, Path, SearchState, SearchStep
 
 
 @dataclass(frozen=True, eq=False)
-class Appraised:
+class EstimatedStep:
     """A step with the estimated cost of its graph."""
 
-    step: Step
-    change: Change
-    appraisal: Appraisal
+    step: SearchStep
+    change: GraphChange
+    estimate: CostEstimate
 
 
 _Key: TypeAlias = frozenset[tuple[Value, Value]]
@@ -62,61 +62,75 @@ class Space:
         """
         self._matcher, self._cost, self._allows, self._pause = matcher, cost, allows, pause
         self._numbers = count()
-        self._skeletons = Skeletons()
+        self._canonical_forms = CanonicalForms()
 
-    def start(self, graph: Graph) -> State:
+    def start(self, graph: Graph) -> SearchState:
         """Return the state of a graph, without options so far."""
         index = GraphIndex(graph)
-        sites = Sites.fresh(index, self._numbers)
-        forms = {sites.number[node]: form for node, form in self._skeletons.of(graph).forms.items()}
-        appraisal, stored = self._cost.appraise(graph), static_bytes(self._cost, graph)
-        return State(graph, index, sites, forms, appraisal, stored, (), None, frozenset())
+        node_ids = NodeIds.fresh(index, self._numbers)
+        forms = {node_ids.number[node]: form for node, form in self._canonical_forms.of(graph).forms.items()}
+        estimate, stored = self._cost.estimate(graph), static_bytes(self._cost, graph)
+        return SearchState(graph, index, node_ids, forms, estimate, stored, (), None, frozenset())
 
-    def with_options(self, state: State) -> State:
+    def with_options(self, state: SearchState) -> SearchState:
         """Return a state with its options, searched for from scratch."""
         found = self._matcher.matches(state.index, only_running=True)
-        dormant: list[Dormant] = []
-        options = self._options(found, state.index, state.sites, set(), dormant)
-        return replace(state, options=options, dormant=dormant)
+        blocked: list[BlockedMatch] = []
+        options = self._options(found, state.index, state.node_ids, set(), blocked)
+        return replace(state, options=options, blocked=blocked)
 
-    def step(self, state: State, option: Option, seen: Container[Skeleton] = ()) -> Step | None:
+    def step(self, state: SearchState, option: Option, seen: Container[CanonicalForm] = ()) -> SearchStep | None:
         """Return the step of an option; None if it is impossible, or leads to a graph whose canonical form was seen."""
-        match = option.match(state.sites)
+        match = option.match(state.node_ids)
         replaced = replacements(match, state.index)
         if replaced is None:
             return None
         first = min(state.index.place[node] for node, _ in replaced)
-        outline = self._skeletons.after(state.graph, state.form, replaced, first)
-        if outline.skeleton in seen:
+        graph_form = self._canonical_forms.after(state.graph, state.form, replaced, first)
+        if graph_form.canonical in seen:
             return None
         graph, images = rewire(state.graph, replaced, first)
-        return Step(state, match, outline, replaced, images, graph)
+        return SearchStep(state, match, graph_form, replaced, images, graph)
 
-    def appraise(self, step: Step) -> Appraised:
+    def estimate(self, step: SearchStep) -> EstimatedStep:
         """Estimate the cost of the graph that a step leads to."""
-        change = Change(step, GraphIndex(step.graph), self._numbers)
-        appraisal = self._cost.revise(step.before.appraisal, step.graph, step.images, change.touched)
-        return Appraised(step, change, appraisal)
+        change = GraphChange(step, GraphIndex(step.graph), self._numbers)
+        estimate = self._cost.revise(step.before.estimate, step.graph, step.images, change.touched)
+        return EstimatedStep(step, change, estimate)
 
-    def finish(self, appraised: Appraised, ends_excursion: bool = True) -> State:
+    def finish(self, estimated: EstimatedStep, ends_detour: bool = True) -> SearchState:
         """Return the state that a step leads to."""
-        step, change = appraised.step, appraised.change
+        step, change = estimated.step, estimated.change
         index, before = change.index, step.before
-        known, keys, dormant = set[Identity](), set[_Key](), list[Dormant]()
-        options = self._carried(change, before, known, keys, dormant)
-        stirred = self._stirred(change, before, dormant)
+        known, keys, blocked = set[Identity](), set[_Key](), list[BlockedMatch]()
+        options = self._carried(change, before, known, keys, blocked)
+        unblocked = self._unblocked(change, before, blocked)
         places = sorted(change.changed, key=index.place.__getitem__)
         new = self._matcher.around(index, places, only_running=True, known=known)
-        options += self._options(chain(stirred, new), index, change.sites, keys, dormant)
+        options += self._options(chain(unblocked, new), index, change.node_ids, keys, blocked)
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
-        zone = frozenset[int]() if ends_excursion else before.zone | change.zone
-        return State(
-            step.graph, index, change.sites, change.forms, appraised.appraisal, stored, options, path, zone, dormant
+        affected = frozenset[int]() if ends_detour else before.affected | change.affected
+        return SearchState(
+            step.graph,
+            index,
+            change.node_ids,
+            change.forms,
+            estimated.estimate,
+            stored,
+            options,
+            path,
+            affected,
+            blocked,
         )
 
     def _carried(
-        self, change: Change, before: State, known: set[Identity], keys: set[_Key], dormant: list[Dormant]
+        self,
+        change: GraphChange,
+        before: SearchState,
+        known: set[Identity],
+        keys: set[_Key],
+        blocked: list[BlockedMatch],
     ) -> list[Option]:
         """Return the options of the state before that remain, with their cost deltas brought up to date.
 
@@ -130,7 +144,7 @@ class Space:
                 continue
             if change.destroys(option):
                 continue
-            match = change.carried(option.match(before.sites))
+            match = change.carried(option.match(before.node_ids))
             if match is None or _gains_nothing(match):
                 continue
             self._pause()
@@ -138,35 +152,40 @@ class Space:
             way = circle(match, change.index)
             if way:
                 if not is_near:
-                    dormant.append(Dormant(match, change.sites, way))
+                    blocked.append(BlockedMatch(match, change.node_ids, way))
                 continue
             evaluated = self._evaluated(match, change.index)
             if evaluated is None:
                 continue
-            key, estimate = evaluated
+            key, delta = evaluated
             keys.add(key)
             if is_near:
                 known.add(self._matcher.identity(match, change.index))
-            carried.append(Option(match, change.sites, estimate, option))
+            carried.append(Option(match, change.node_ids, delta, option))
         return carried
 
-    def _stirred(self, change: Change, before: State, dormant: list[Dormant]) -> list[Match]:
+    def _unblocked(self, change: GraphChange, before: SearchState, blocked: list[BlockedMatch]) -> list[Match]:
         """Return the blocked matches of the state before that may be applicable now; add the others to ``blocked``.
 
         Matches near the changes are left out: they are found again.
         """
-        stirred: list[Match] = []
-        for remembered in before.dormant:
-            if change.leaves(remembered):
-                dormant.append(remembered)
-            elif not change.destroys(remembered):
-                match = change.carried(remembered.match(before.sites))
+        unblocked: list[Match] = []
+        for cached in before.blocked:
+            if change.leaves(cached):
+                blocked.append(cached)
+            elif not change.destroys(cached):
+                match = change.carried(cached.match(before.node_ids))
                 if not (match is None or _gains_nothing(match)) and change.changed.isdisjoint(match.nodes):
-                    stirred.append(match)
-        return stirred
+                    unblocked.append(match)
+        return unblocked
 
     def _options(
-        self, matches: Iterable[Match], index: GraphIndex, sites: Sites, keys: set[_Key], dormant: list[Dormant]
+        self,
+        matches: Iterable[Match],
+        index: GraphIndex,
+        node_ids: NodeIds,
+        keys: set[_Key],
+        blocked: list[BlockedMatch],
     ) -> list[Option]:
         """Return options for the matches with a new effect, with their cost deltas; add the blocked to ``blocked``."""
         options: list[Option] = []
@@ -176,18 +195,18 @@ class Space:
                 continue
             way = circle(match, index)
             if way:
-                dormant.append(Dormant(match, sites, way))
+                blocked.append(BlockedMatch(match, node_ids, way))
                 continue
             evaluated = self._evaluated(match, index)
             if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_symmetric):
                 keys.add(evaluated[0])
-                options.append(Option(match, sites, evaluated[1]))
+                options.append(Option(match, node_ids, evaluated[1]))
         return options
 
-    def _evaluated(self, match: Match, index: GraphIndex) -> tuple[_Key, Difference] | None:
+    def _evaluated(self, match: Match, index: GraphIndex) -> tuple[_Key, CostDelta] | None:
         """Return the key of a match that is not circular, and its cost delta; None if it has no effect."""
         replaced = changes(match)
-        return None if replaced is None else (frozenset(replaced.items()), difference(self._cost, index, replaced))
+        return None if replaced is None else (frozenset(replaced.items()), cost_delta(self._cost, index, replaced))
 
 
 def _gains_nothing(match: Match) -> bool:

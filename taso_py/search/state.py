@@ -13,12 +13,12 @@ from taso_py.ir.node import Node, Value
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution
-from taso_py.search.cost import Appraisal, Difference
-from taso_py.search.sites import Sites
-from taso_py.search.skeleton import Outline
+from taso_py.search.canonical import GraphForm
+from taso_py.search.cost import CostDelta, CostEstimate
+from taso_py.search.node_ids import NodeIds
 
 
-class Remembered:
+class CachedMatch:
     """A match in a state's graph, stored by the ids of its nodes.
 
     States share it as long as nothing changes there.
@@ -26,11 +26,11 @@ class Remembered:
 
     __slots__ = ("_born", "nodes", "operands")
 
-    def __init__(self, match: Match, sites: Sites) -> None:
+    def __init__(self, match: Match, node_ids: NodeIds) -> None:
         self._born = match
-        self.nodes = tuple([sites.number[node] for node in match.nodes])
+        self.nodes = tuple([node_ids.number[node] for node in match.nodes])
         """The ids of the nodes that the operators are matched to."""
-        self.operands = tuple([sites.number[node] for node, _ in match.values.values()])
+        self.operands = tuple([node_ids.number[node] for node, _ in match.values.values()])
         """The ids of the nodes that the variables are bound to."""
 
     @property
@@ -38,30 +38,30 @@ class Remembered:
         """The rule that is applied."""
         return self._born.rule
 
-    def match(self, sites: Sites) -> Match:
+    def match(self, node_ids: NodeIds) -> Match:
         """Return the match in the graph that has these node ids."""
-        born, node = self._born, sites.node
-        nodes = [node[site] for site in self.nodes]
+        born, node = self._born, node_ids.node
+        nodes = [node[node_id] for node_id in self.nodes]
         now = dict(zip(born.nodes, nodes, strict=True))
         named = zip(born.values.items(), self.operands, strict=True)
         return Match(
             born.rule,
             tuple(nodes),
-            {name: Value(node[site], value.output) for (name, value), site in named},
+            {name: Value(node[node_id], value.output) for (name, value), node_id in named},
             born.sizes,
             born.dtype,
             tuple([Value(now[before], output) for before, output in born.outputs]),
         )
 
 
-class Option(Remembered):
+class Option(CachedMatch):
     """A match that can be applied, with its estimated cost delta."""
 
-    __slots__ = ("difference", "origin")
+    __slots__ = ("cost_delta", "origin")
 
-    def __init__(self, match: Match, sites: Sites, difference: Difference, origin: Option | None = None) -> None:
-        super().__init__(match, sites)
-        self.difference = difference
+    def __init__(self, match: Match, node_ids: NodeIds, cost_delta: CostDelta, origin: Option | None = None) -> None:
+        super().__init__(match, node_ids)
+        self.cost_delta = cost_delta
         self.origin = origin
         """The option of an earlier state that this one was carried over from after a change; None for a new one."""
 
@@ -74,14 +74,14 @@ class Option(Remembered):
         return option
 
 
-class Dormant(Remembered):
+class BlockedMatch(CachedMatch):
     """A match that cannot be applied for now: something that it reads is computed from what it replaces."""
 
-    __slots__ = ("ground",)
+    __slots__ = ("blockers",)
 
-    def __init__(self, match: Match, sites: Sites, way: Iterable[Node]) -> None:
-        super().__init__(match, sites)
-        self.ground = frozenset([*self.operands, *[sites.number[node] for node in way]])
+    def __init__(self, match: Match, node_ids: NodeIds, way: Iterable[Node]) -> None:
+        super().__init__(match, node_ids)
+        self.blockers = frozenset([*self.operands, *[node_ids.number[node] for node in way]])
         """The ids of the nodes it reads, and of a dependency path through them: while all exist, it remains blocked."""
 
 
@@ -95,31 +95,31 @@ class Path:
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class SearchState:
     """A graph, its cost, and the rewrites that can be applied to it."""
 
     graph: Graph
     index: GraphIndex
-    sites: Sites
+    node_ids: NodeIds
     forms: Mapping[int, int]
     """The canonical forms of the nodes by node id (see :mod:`taso_py.search.canonical`)."""
-    appraisal: Appraisal
+    estimate: CostEstimate
     static_bytes: int
     options: Sequence[Option]
     path: Path | None
-    zone: frozenset[int]
+    affected: frozenset[int]
     """The ids of the nodes that the steps of the present detour made or connected anew."""
-    dormant: Sequence[Dormant] = ()
+    blocked: Sequence[BlockedMatch] = ()
 
     def form(self, node: Node) -> int | None:
         """Return the canonical form of a node, None for one that is not in the graph."""
-        site = self.sites.number.get(node)
-        return None if site is None else self.forms[site]
+        node_id = self.node_ids.number.get(node)
+        return None if node_id is None else self.forms[node_id]
 
     @property
     def seconds(self) -> float:
         """The cost of the graph."""
-        return self.appraisal.seconds
+        return self.estimate.seconds
 
     @property
     def steps(self) -> Sequence[Path]:
@@ -133,12 +133,12 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class SearchStep:
     """A step from a state to a graph whose matches are not known yet."""
 
-    before: State
+    before: SearchState
     match: Match
-    outline: Outline
+    graph_form: GraphForm
     replaced: Mapping[Value, Value]
     images: Mapping[Node, Node]
     """Maps nodes that read something else now to their new nodes, which may be dead."""

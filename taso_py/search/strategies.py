@@ -22,7 +22,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.cost import Cost
 from taso_py.search.finalists import finalists
-from taso_py.search.result import Candidate, Limits, Progress, SearchResult, StopReason
+from taso_py.search.result import Candidate, Limits, Progress, SearchResult, SearchStop
 
 SEARCHES = {
     "backtracking": backtracking.search,
@@ -49,11 +49,11 @@ class Refinable(Cost, Protocol):
         """Return the time in seconds, not counting the time spent on measuring costs."""
         ...
 
-    def is_settled(self, graph: Graph, question: str) -> bool:
+    def has_converged(self, graph: Graph, setup: str) -> bool:
         """Return whether a search of this graph with this setup has converged, so that no cost needs refining."""
         ...
 
-    def settle(self, graph: Graph, question: str, best_s: float) -> None:
+    def record_convergence(self, graph: Graph, setup: str, best_s: float) -> None:
         """Record that a search of this graph with this setup has converged, and the cost of its best graph."""
         ...
 
@@ -73,15 +73,15 @@ def search(
             how many of them were known.
         progress: true to show a progress bar.
     """
-    question = _question(strategy, rules, limits)
+    setup = _setup_key(strategy, rules, limits)
     limits = replace(limits, now=cost.now)
-    if cost.is_settled(graph, question):
+    if cost.has_converged(graph, setup):
         return _searched(graph, rules, cost, strategy, limits, progress)
     start = cost.now()
     found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
     try:
         for left in reversed(range(MOST - 1)):
-            if found.stop_reason is StopReason.INTERRUPTED or not cost.refine(graph, found.best.graph):
+            if found.stop_reason is SearchStop.INTERRUPTED or not cost.refine(graph, found.best.graph):
                 break
             remaining = limits.seconds - (cost.now() - start)
             if remaining <= 0:
@@ -90,13 +90,13 @@ def search(
             again = _searched(graph, rules, cost, strategy, share, progress)
             found = _after(found, again, cost, limits.results)
     except KeyboardInterrupt:
-        found = replace(found, stop_reason=StopReason.INTERRUPTED)
-    if found.stop_reason is not StopReason.INTERRUPTED:
-        cost.settle(graph, question, found.best.seconds)
+        found = replace(found, stop_reason=SearchStop.INTERRUPTED)
+    if found.stop_reason is not SearchStop.INTERRUPTED:
+        cost.record_convergence(graph, setup, found.best.seconds)
     return replace(found, seconds=cost.now() - start)
 
 
-def _question(strategy: str, rules: Sequence[Substitution], limits: Limits) -> str:
+def _setup_key(strategy: str, rules: Sequence[Substitution], limits: Limits) -> str:
     """Return a key of strategy, rules and limits; searches with different keys do not converge for each other."""
     asked = [(field.name, getattr(limits, field.name)) for field in fields(limits) if field.name != "now"]
     parts = repr((asked, [rule.id for rule in rules]))

@@ -19,9 +19,9 @@ from taso_py.rules.match import Match, Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.search.cost import Cost
-from taso_py.search.engine import PRECISION, Engine
-from taso_py.search.result import Limits, Report, SearchResult, StopReason
-from taso_py.search.state import Option, State
+from taso_py.search.explorer import PRECISION, Explorer
+from taso_py.search.result import Limits, ProgressCallback, SearchResult, SearchStop
+from taso_py.search.state import Option, SearchState
 
 WEIGHT = "w"
 """Prefix of the names of template variables that stand for values computed from weights alone."""
@@ -38,7 +38,7 @@ def search(
     templates: Iterable[Substitution],
     cost: Cost,
     limits: Limits | None = None,
-    report: Report | None = None,
+    report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Apply templates blindly; the result is the graph they lead to, even if it costs more than the original.
 
@@ -57,25 +57,30 @@ def search_measured(
     templates: Iterable[Substitution],
     cost: Cost,
     limits: Limits | None = None,
-    report: Report | None = None,
+    report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Apply templates as :func:`search` does, but keep only those that make the graph cheaper."""
     return _Measured(graph, tuple(templates), cost, limits or Limits(), report).run()
 
 
-class _Templates(Engine):
+class _Templates(Explorer):
     def __init__(
-        self, graph: Graph, templates: tuple[Substitution, ...], cost: Cost, limits: Limits, report: Report | None
+        self,
+        graph: Graph,
+        templates: tuple[Substitution, ...],
+        cost: Cost,
+        limits: Limits,
+        report: ProgressCallback | None,
     ) -> None:
         super().__init__(graph, Matcher(templates), cost, limits, report)
         self._order = {template.id: number for number, template in enumerate(templates)}
 
-    def explore(self, original: State) -> StopReason:
+    def explore(self, original: SearchState) -> SearchStop:
         state, refused = original, set[Option]()
         while not self.is_spent:
             option = self._next(state, refused)
             if option is None:
-                return StopReason.EXHAUSTED
+                return SearchStop.EXHAUSTED
             after = self._after(state, option)
             if after is None:
                 refused.add(option)
@@ -84,24 +89,24 @@ class _Templates(Engine):
             for new in after.options:
                 new.origin = None  # or the options of all states before would be kept
             state = after
-        return StopReason.BUDGET
+        return SearchStop.BUDGET
 
-    def _next(self, state: State, refused: set[Option]) -> Option | None:
+    def _next(self, state: SearchState, refused: set[Option]) -> Option | None:
         """Return the first match of the first template that matches."""
-        place, node = state.index.place, state.sites.node
+        place, node = state.index.place, state.node_ids.node
 
         def turn(option: Option) -> tuple[int, int]:
-            return self._order[option.rule.id], min(place[node[site]] for site in option.nodes)
+            return self._order[option.rule.id], min(place[node[node_id]] for node_id in option.nodes)
 
-        open_ = (o for o in state.options if o not in refused and _reads_weights(o.match(state.sites)))
+        open_ = (o for o in state.options if o not in refused and _reads_weights(o.match(state.node_ids)))
         return min(open_, key=turn, default=None)
 
-    def _after(self, state: State, option: Option) -> State | None:
+    def _after(self, state: SearchState, option: Option) -> SearchState | None:
         """Return the state after a template is applied; None if it is refused."""
         built = self.build(state, option, set())
         if built is None:
             return None
-        after = self.expand(built, ends_excursion=True)
+        after = self.expand(built, ends_detour=True)
         if not self.is_valid(after.static_bytes):
             return None
         # The last state is the result, however much it costs.
@@ -110,11 +115,11 @@ class _Templates(Engine):
 
 
 class _Measured(_Templates):
-    def _after(self, state: State, option: Option) -> State | None:
+    def _after(self, state: SearchState, option: Option) -> SearchState | None:
         built = self.build(state, option, set())
-        if built is None or built.appraisal.seconds > state.seconds - PRECISION * self.original.seconds:
+        if built is None or built.estimate.seconds > state.seconds - PRECISION * self.original.seconds:
             return None
-        after = self.expand(built, ends_excursion=True)
+        after = self.expand(built, ends_detour=True)
         return after if self.is_valid(after.static_bytes) else None
 
 

@@ -74,8 +74,8 @@ def test_past_the_time_to_measure_a_graph_still_has_a_price_and_later_runs_go_on
         assert plain == 2  # a product and an activation, as PyTorch computes them
         assert math.isfinite(first.graph_cost(graph))
         assert first.latencies.left_out > 0
-        first.settle(graph, "?", 1.0)
-        assert not first.is_settled(graph, "?")
+        first.record_convergence(graph, "?", 1.0)
+        assert not first.has_converged(graph, "?")
         second.warm(graph)
         assert (second.latencies.left_out, second.latencies.measured) == (0, len(measured) - plain)
         third.latencies.limit_s = 0.0
@@ -201,13 +201,13 @@ def test_what_two_graphs_do_not_share_is_measured_in_turns_once_and_kept(monkeyp
         # Another kernel may be the best now, of which no more is known than of this one before.
         refinements = sum(1 for _ in takewhile(bool, (cost.refine(graph, other) for _ in range(9))))
         assert refinements < 9
-        assert not cost.is_settled(graph, "greedy")
-        cost.settle(graph, "greedy", math.inf)
-        assert not cost.is_settled(graph, "greedy")
-        cost.settle(graph, "greedy", 1.0)
-        assert again.is_settled(graph, "greedy")
-        assert not again.is_settled(graph, "backtracking")
-        assert not again.is_settled(other, "greedy")
+        assert not cost.has_converged(graph, "greedy")
+        cost.record_convergence(graph, "greedy", math.inf)
+        assert not cost.has_converged(graph, "greedy")
+        cost.record_convergence(graph, "greedy", 1.0)
+        assert again.has_converged(graph, "greedy")
+        assert not again.has_converged(graph, "backtracking")
+        assert not again.has_converged(other, "greedy")
         count = cost.latencies.measured
         assert not cost.refine(graph, other)
         assert not cost.refine(graph, graph)
@@ -248,8 +248,8 @@ def test_what_was_disturbed_is_used_but_not_kept(measured: list[object], monkeyp
         assert (cost.latencies.measured, cost.latencies.disturbed, database.rows()) == (4, 4, [])
         # What a search decided by such latencies is open, though all is calm now: another one shall find out more.
         monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-        cost.settle(GRAPH, "greedy", 1.0)
-        assert not cost.is_settled(GRAPH, "greedy")
+        cost.record_convergence(GRAPH, "greedy", 1.0)
+        assert not cost.has_converged(GRAPH, "greedy")
     assert len(measured) == 4 * measuring.ATTEMPTS
 
 
@@ -296,7 +296,7 @@ def test_a_rescaled_model_prices_everything_alike(monkeypatch: pytest.MonkeyPatc
         cost.rescale(1.5)
         assert math.isclose(cost.graph_cost(GRAPH), 6e-3)
         assert all(math.isclose(cost.node_cost(node), 1.5 * alone[node]) for node in GRAPH.nodes)
-        assert math.isclose(cost.narrowed(PLAIN).graph_cost(GRAPH), 6e-3)
+        assert math.isclose(cost.with_tiles(PLAIN).graph_cost(GRAPH), 6e-3)
         cost.rescale(1.0)
         assert math.isclose(cost.graph_cost(GRAPH), 4e-3)
 

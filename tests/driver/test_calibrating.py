@@ -55,13 +55,13 @@ def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_canno
 ) -> None:
     asked = list[bool]()
 
-    def in_a_run(cost: CostModel, *_: object) -> list[tuple[float, float]]:
+    def run_and_call_seconds(cost: CostModel, *_: object) -> list[tuple[float, float]]:
         asked.append(cost.captured)
         if cost.captured:
             raise TimingError("this cannot be captured in a CUDA graph")
         return [(3.0, 2.0)]
 
-    monkeypatch.setattr(CostModel, "in_a_run", in_a_run)
+    monkeypatch.setattr(CostModel, "run_and_call_seconds", run_and_call_seconds)
     with LatencyDatabase(":memory:") as database:
         costs = [CostModel(CPU, database, captured=captured) for captured in (False, True)]
         for cost in costs:

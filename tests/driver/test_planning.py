@@ -33,13 +33,13 @@ def _planner(path: Path, runtimes: tuple[Engine, ...], *, kernels: bool = True) 
 
 
 def test_a_plan_names_what_its_runtime_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, narrowed = CostModel.narrowed, list[CostModel]()
+    real, narrowed = CostModel.with_tiles, list[CostModel]()
 
     def told(cost: CostModel, tiles: tuple[Tile, ...]) -> CostModel:
         narrowed.append(real(cost, tiles))
         return narrowed[-1]
 
-    monkeypatch.setattr(CostModel, "narrowed", told)
+    monkeypatch.setattr(CostModel, "with_tiles", told)
     graph = fold(import_module(MODULE, (X,))).graph
     planner = _planner(tmp_path, (EAGER, *WHOLE_MODULE_FORMS, AROUND_KERNELS))
     for runtime, is_fused_allowed in ((EAGER, True), (AROUND_KERNELS, False)):
@@ -72,9 +72,9 @@ def test_a_cap_leaves_out_kernels_that_multiply_by_zeros(numerics: Numerics, tmp
     priced = list[tuple[Tile, ...]]()
 
     class Told(CostModel):
-        def narrowed(self, tiles: tuple[Tile, ...]) -> CostModel:
+        def with_tiles(self, tiles: tuple[Tile, ...]) -> CostModel:
             priced.append(tiles)
-            return super().narrowed(tiles)
+            return super().with_tiles(tiles)
 
     graph = fold(import_module(MODULE, (X,))).graph
     planner = Planner(Told(torch.device("cpu"), LatencyDatabase(tmp_path / "latencies.sqlite"), tiles=tiles))

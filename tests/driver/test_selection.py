@@ -24,8 +24,7 @@ from taso_py.judging.trial import Searched
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
-from taso_py.search.result import Candidate, SearchResult
-from taso_py.search.result import StopReason as SearchStop
+from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 CPU = torch.device("cpu")
 GRAPH = parse_graph("graph(x: f32[64,64]) { return relu(matmul(x, x)) }")

@@ -84,7 +84,7 @@ def test_an_estimate_that_is_far_off_is_noted() -> None:
 class Priced(CostModel):
     """A millisecond for each operator."""
 
-    def narrowed(self, tiles: object) -> CostModel:
+    def with_tiles(self, tiles: object) -> CostModel:
         return self
 
     def node_cost(self, node: object) -> float:

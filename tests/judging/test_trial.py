@@ -34,7 +34,7 @@ from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from taso_py.saving.artifact import load
-from taso_py.search.result import Candidate, SearchResult, StopReason
+from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 X = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
 
@@ -110,7 +110,7 @@ def _search(
             now = apply(now, found[0]) or now
             steps.append((found[0], now))
         candidates = dict.fromkeys((finds(original, steps), original))
-        return SearchResult(original, tuple(candidates), StopReason.EXHAUSTED, 1, 1, 0.0)
+        return SearchResult(original, tuple(candidates), SearchStop.EXHAUSTED, 1, 1, 0.0)
 
     monkeypatch.setattr(searches, "search", search)
 

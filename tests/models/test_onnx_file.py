@@ -26,7 +26,7 @@ from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
 from taso_py.saving.artifact import load
-from taso_py.search.result import Candidate, SearchResult, StopReason
+from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 onnx: Any = pytest.importorskip("onnx")
 onnxruntime: Any = pytest.importorskip("onnxruntime")
@@ -66,7 +66,7 @@ def test_a_file_becomes_a_file_that_computes_the_same(
             now = apply(now, found[0]) or now
             steps.append((found[0], now))
         better = [Candidate(graph, now, 0.1, 0, (RULE.id,) * len(steps), tuple(steps))] if steps else []
-        return SearchResult(original, (*better, original), StopReason.EXHAUSTED, 1, 1, 0.0)
+        return SearchResult(original, (*better, original), SearchStop.EXHAUSTED, 1, 1, 0.0)
 
     def no_page(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

@@ -74,15 +74,15 @@ class FakeCost:
     def graph_cost(self, graph: Graph) -> float:
         return sum(map(self.node_cost, graph.nodes))
 
-    def appraise(self, graph: Graph) -> Latency:
+    def estimate(self, graph: Graph) -> Latency:
         return Latency(self.graph_cost(graph))
 
-    def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
+    def for_part(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
         return self
 
     def revise(self, before: Latency, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Latency:
         assert touched <= set(graph.nodes)
-        return self.appraise(graph)
+        return self.estimate(graph)
 
     def node_cost(self, node: Node) -> float:
         if node.is_static or not node.inputs:

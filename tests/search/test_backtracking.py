@@ -18,8 +18,8 @@ from taso_py.rules.verdict import Numerics
 from taso_py.search import backtracking, greedy
 from taso_py.search.backtracking import search
 from taso_py.search.finalists import finalists
-from taso_py.search.result import Limits, Progress, StopReason
-from taso_py.search.state import State
+from taso_py.search.result import Limits, Progress, SearchStop
+from taso_py.search.state import SearchState
 from tests.search.examples import RULES, FakeCost, Latency, products, read, recurrent, shipped
 
 COST = FakeCost()
@@ -39,7 +39,7 @@ def operators(graph: Graph) -> Counter[str]:
 def test_products_on_one_input_become_one() -> None:
     result = search(products(6), read("merge", "slices"), COST, Limits(patience=2000))
     assert operators(result.best.graph) == {"matmul": 1, "slice": 6, "relu": 6}
-    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.stop_reason is SearchStop.EXHAUSTED
     assert result.best.seconds == pytest.approx(COST.graph_cost(result.best.graph))
     assert result.original.trace.applied == ()
 
@@ -192,13 +192,13 @@ def test_a_search_is_deterministic_under_a_seed() -> None:
 
 def test_the_budget_is_kept() -> None:
     result = search(recurrent(3), read(*RULES), COST, Limits(budget=10))
-    assert (result.built, result.stop_reason) == (10, StopReason.BUDGET)
+    assert (result.built, result.stop_reason) == (10, SearchStop.BUDGET)
     assert result.best.seconds < result.original.seconds
 
 
 def test_a_search_ends_when_nothing_better_comes_for_long() -> None:
     short, long = (search(recurrent(2), read(*RULES), COST, Limits(patience=n, alpha=1.5)) for n in (30, 300))
-    assert short.stop_reason is StopReason.STALLED
+    assert short.stop_reason is SearchStop.STALLED
     assert short.built < long.built
     assert short.best.seconds == pytest.approx(long.best.seconds, rel=0.01)
 
@@ -207,7 +207,7 @@ def test_time_ends_a_search_with_what_is_known() -> None:
     times = iter(range(10_000))
     limits = Limits(seconds=200.0, now=lambda: float(next(times)))
     result = search(recurrent(3), read(*RULES), COST, limits)
-    assert result.stop_reason is StopReason.TIME
+    assert result.stop_reason is SearchStop.TIME
     assert 0 < result.built < 200
     assert result.best.seconds < result.original.seconds
 
@@ -221,7 +221,7 @@ def test_an_interrupt_ends_a_search_with_what_is_known() -> None:
             raise KeyboardInterrupt
 
     result = search(products(10), read("merge", "slices"), COST, report=interrupt)
-    assert result.stop_reason is StopReason.INTERRUPTED
+    assert result.stop_reason is SearchStop.INTERRUPTED
     assert [progress.built for progress in seen] == [1, 2, 3, 4, 5]
     assert operators(result.best.graph)["matmul"] == 6
     assert seen[-1].best_seconds == result.best.seconds
@@ -232,7 +232,7 @@ def test_a_search_leaves_no_cycles_behind(whole: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(backtracking, "WHOLE", whole)
 
     def states() -> int:
-        return sum(type(thing) is State for thing in gc.get_objects())
+        return sum(type(thing) is SearchState for thing in gc.get_objects())
 
     gc.collect()
     gc.disable()
@@ -267,7 +267,7 @@ def test_limits_without_meaning_are_refused(wrong: dict[str, float]) -> None:
 
 def test_an_interrupt_before_it_is_known_what_the_original_costs_leaves_the_search() -> None:
     class Interrupted(FakeCost):
-        def appraise(self, graph: Graph) -> Latency:
+        def estimate(self, graph: Graph) -> Latency:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -291,6 +291,6 @@ def test_an_interrupt_while_results_are_chosen_leaves_the_cheapest(monkeypatch: 
 
     monkeypatch.setattr("taso_py.search.finalists.finalists", choose)
     result = search(products(4), read("merge", "slices"), cost, Limits(results=1))
-    assert result.stop_reason is StopReason.INTERRUPTED
+    assert result.stop_reason is SearchStop.INTERRUPTED
     assert [operators(found.graph)["matmul"] for found in result.candidates] == [1, 4]
     assert result.candidates[1] is result.original

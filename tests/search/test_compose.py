@@ -14,10 +14,10 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
 from taso_py.search import compose, transfer
 from taso_py.search.backtracking import Backtracking
-from taso_py.search.compose import Composition, Place
-from taso_py.search.engine import Engine
+from taso_py.search.compose import Composition, RegionInstance
+from taso_py.search.explorer import Explorer
 from taso_py.search.partition import Partition
-from taso_py.search.region import Region
+from taso_py.search.region import GraphRegion
 from taso_py.search.result import Candidate, Limits, SearchResult
 from taso_py.search.trace import TraceError, replay
 from tests.search.examples import FakeCost, blocks, read
@@ -27,23 +27,23 @@ LONGER = "rule a: float[..B] source sigmoid(a) target tanh(exp(a))"
 IDEMPOTENT = "rule a: float[..B] source relu(relu(a)) target relu(a)"
 
 
-def region(values: tuple[Value, ...], outputs: tuple[Value, ...]) -> Region:
+def region(values: tuple[Value, ...], outputs: tuple[Value, ...]) -> GraphRegion:
     """The region of a graph that computes outputs from values."""
     leaves = {value: make(Input(f"r{number}", value.type)).value for number, value in enumerate(values)}
     whole = Graph((), outputs)
     inside = whole.map(lambda node, inputs: make(node.op, inputs) if inputs else node, leaves)
-    return Region(Graph(tuple(leaf.node for leaf in leaves.values()), inside.outputs), values, outputs)
+    return GraphRegion(Graph(tuple(leaf.node for leaf in leaves.values()), inside.outputs), values, outputs)
 
 
-def place(number: int, of: Region, rule: str) -> tuple[Place, Candidate]:
+def place(number: int, of: GraphRegion, rule: str) -> tuple[RegionInstance, Candidate]:
     """A region with what one application of a rule makes of it."""
     (match,) = Matcher(read_rules(rule)).matches(of.graph)
     after = of.graph.replace(dict(zip(match.outputs, compose.instantiate(match) or (), strict=True)))
     found = Candidate(of.graph, after, 0.0, 0, (match.rule.id,), ((match, after),))
-    return Place(number, of, of.graph, {node: node for node in of.graph.nodes}), found
+    return RegionInstance(number, of, of.graph, {node: node for node in of.graph.nodes}), found
 
 
-def composed(graph: Graph, *chosen: tuple[Place, Candidate | None]) -> Candidate:
+def composed(graph: Graph, *chosen: tuple[RegionInstance, Candidate | None]) -> Candidate:
     made = Composition(Candidate(graph, graph, 0.0, 0), chosen)
     return Candidate(graph, made.graph, 0.0, 0, made.applied, made)
 
@@ -94,7 +94,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Non
 
 
 def partitioned(graph: Graph) -> SearchResult:
-    strategy: type[Engine] = Backtracking
+    strategy: type[Explorer] = Backtracking
     return Partition(graph, Matcher(read("merge", "idempotent")), FakeCost(), Limits(), None, strategy).run()
 
 

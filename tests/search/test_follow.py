@@ -9,7 +9,7 @@ import pytest
 from taso_py.rules.verdict import Numerics
 from taso_py.search.backtracking import search
 from taso_py.search.follow import add_followed, follow
-from taso_py.search.result import Limits, SearchResult, StopReason
+from taso_py.search.result import Limits, SearchResult, SearchStop
 from taso_py.search.trace import TraceError
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
 
@@ -24,7 +24,7 @@ def test_what_a_search_found_is_found_again(found: SearchResult) -> None:
     assert again.best == found.best
     assert again.original == found.original
     assert again.best.seconds < again.original.seconds
-    assert (again.stop_reason, again.expansions, again.built) == (StopReason.FOLLOWED, 0, len(found.best.trace.steps))
+    assert (again.stop_reason, again.expansions, again.built) == (SearchStop.FOLLOWED, 0, len(found.best.trace.steps))
 
 
 def test_a_trace_without_steps_leads_to_the_original(found: SearchResult) -> None:

@@ -11,7 +11,7 @@ from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
 from taso_py.search import backtracking
 from taso_py.search.greedy import search
-from taso_py.search.result import Limits, StopReason
+from taso_py.search.result import Limits, SearchStop
 from tests.search.examples import FakeCost, Latency, products, read, recurrent
 
 COST = FakeCost()
@@ -20,7 +20,7 @@ COST = FakeCost()
 def test_every_step_is_the_best_that_improves() -> None:
     result = search(products(4), read("merge", "slices"), COST)
     assert result.best.trace.applied[:3] == (read("merge")[0].id,) * 3
-    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.stop_reason is SearchStop.EXHAUSTED
     assert result.best.seconds < result.original.seconds
 
 
@@ -40,7 +40,7 @@ def test_shared_weights_are_merged_in_the_same_way_everywhere() -> None:
 
 def test_the_budget_is_kept() -> None:
     result = search(products(9), read("merge"), COST, Limits(budget=3))
-    assert (result.built, result.stop_reason) == (3, StopReason.BUDGET)
+    assert (result.built, result.stop_reason) == (3, SearchStop.BUDGET)
 
 
 def test_a_budget_that_ends_without_a_gain_is_the_reason_to_stop() -> None:
@@ -50,7 +50,7 @@ def test_a_budget_that_ends_without_a_gain_is_the_reason_to_stop() -> None:
             return Latency(before.seconds + 1)
 
     result = search(products(4), read("merge"), Wrong(), Limits(budget=2))
-    assert (result.built, result.stop_reason) == (2, StopReason.BUDGET)
+    assert (result.built, result.stop_reason) == (2, SearchStop.BUDGET)
 
 
 @pytest.mark.parametrize("strategy", [search, backtracking.search])
@@ -65,7 +65,7 @@ def test_latencies_that_nobody_knows_are_no_obstacle(strategy: Any, unknown: str
     )
     cost = FakeCost({"matmul": 8.0, "slice": 1.0, unknown: math.inf})
     result = strategy(graph, read("merge", "idempotent"), cost)
-    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.stop_reason is SearchStop.EXHAUSTED
     if unknown == "slice":
         assert result.best.applied == (read("idempotent")[0].id,)
     else:

@@ -19,7 +19,7 @@ from taso_py.search.compose import Composition
 from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.partition import Partition
 from taso_py.search.region import cut
-from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
+from taso_py.search.result import Candidate, Limits, Progress, ProgressCallback, SearchResult, SearchStop
 from taso_py.search.space import Space
 from taso_py.search.trace import replay
 from tests.search.examples import FakeCost, Latency, blocks, read
@@ -42,7 +42,7 @@ def test_regions_together_are_as_good_as_the_whole() -> None:
     apart, whole = divided(graph), Backtracking(graph, RULES, COST, Limits()).run()
     assert apart.best.seconds == pytest.approx(whole.best.seconds)
     assert operators(apart.best.graph) == operators(whole.best.graph)
-    assert apart.stop_reason is StopReason.EXHAUSTED
+    assert apart.stop_reason is SearchStop.EXHAUSTED
 
 
 def test_repeated_blocks_are_searched_once() -> None:
@@ -129,7 +129,7 @@ def test_the_second_pass_cuts_elsewhere_though_the_first_found_nothing() -> None
 def test_limits_hold_for_the_whole() -> None:
     result = divided(blocks(4), Limits(budget=12))
     assert result.built <= 12
-    assert result.stop_reason is StopReason.BUDGET
+    assert result.stop_reason is SearchStop.BUDGET
     assert result.best.seconds < result.original.seconds
 
 
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_all_regions() -> None:
 
     graph = blocks(8)
     result = search(graph, RULES, COST, report=interrupt)
-    assert (result.stop_reason, result.built) == (StopReason.INTERRUPTED, 4)
+    assert (result.stop_reason, result.built) == (SearchStop.INTERRUPTED, 4)
     assert result.best.seconds < result.original.seconds
     assert replay(graph, result.best.trace) == result.best.graph
 
@@ -162,13 +162,13 @@ def test_no_further_wholes_are_put_together_once_the_time_is_up(monkeypatch: pyt
         return compose(*arguments)
 
     monkeypatch.setattr(Partition, "_compose", slow)
-    for seconds, stop in ((50.0, StopReason.TIME), (1e6, StopReason.EXHAUSTED)):
+    for seconds, stop in ((50.0, SearchStop.TIME), (1e6, SearchStop.EXHAUSTED)):
         times[1:] = []
         limits = Limits(seconds=seconds, now=lambda: times[-1])
         result = Partition(blocks(4), Matcher(RULES), COST, limits, None, Backtracking).run()
         assert result.stop_reason is stop
         assert result.best.seconds < result.original.seconds
-        assert (len(times) == 2) == (stop is StopReason.TIME)
+        assert (len(times) == 2) == (stop is SearchStop.TIME)
 
 
 @pytest.mark.parametrize("wholes", [0, 1])
@@ -185,7 +185,7 @@ def test_an_interrupt_while_a_whole_is_put_together_leaves_those_before(
 
     monkeypatch.setattr(Partition, "_compose", interrupted)
     result = divided(blocks(4))
-    assert result.stop_reason is StopReason.INTERRUPTED
+    assert result.stop_reason is SearchStop.INTERRUPTED
     assert (result.best.seconds < result.original.seconds) == bool(wholes)
 
 
@@ -212,26 +212,28 @@ def test_effects_stay_in_order_between_regions() -> None:
 def shared(share: Mapping[str, float], limits: Limits) -> SearchResult:
     """A search in which no region gets more than a share."""
 
-    def strategy(graph: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: Report | None) -> Backtracking:
+    def strategy(
+        graph: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: ProgressCallback | None
+    ) -> Backtracking:
         least = {name: min(getattr(limits, name), most) for name, most in share.items()}
         return Backtracking(graph, matcher, cost, replace(limits, **least), report)
 
     return Partition(blocks(12), Matcher(RULES), COST, limits, None, strategy).run()
 
 
-@pytest.mark.parametrize(("budget", "stop"), [(10_000, StopReason.STALLED), (20, StopReason.BUDGET)])
-def test_a_region_that_used_up_its_share_is_not_the_end_of_the_budget(budget: int, stop: StopReason) -> None:
+@pytest.mark.parametrize(("budget", "stop"), [(10_000, SearchStop.STALLED), (20, SearchStop.BUDGET)])
+def test_a_region_that_used_up_its_share_is_not_the_end_of_the_budget(budget: int, stop: SearchStop) -> None:
     result = shared({"budget": 5}, Limits(budget=budget, reuse=False))
     assert result.stop_reason is stop
-    assert (result.built == budget) == (stop is StopReason.BUDGET)
+    assert (result.built == budget) == (stop is SearchStop.BUDGET)
 
 
-@pytest.mark.parametrize(("seconds", "stop"), [(10_000.0, StopReason.STALLED), (100.0, StopReason.TIME)])
-def test_a_region_that_used_up_its_share_is_not_the_end_of_the_time(seconds: float, stop: StopReason) -> None:
+@pytest.mark.parametrize(("seconds", "stop"), [(10_000.0, SearchStop.STALLED), (100.0, SearchStop.TIME)])
+def test_a_region_that_used_up_its_share_is_not_the_end_of_the_time(seconds: float, stop: SearchStop) -> None:
     ticks = count()  # each look at the clock takes a second
     result = shared({"seconds": 20.0}, Limits(seconds=seconds, now=lambda: float(next(ticks)), reuse=False))
     assert result.stop_reason is stop
-    assert (next(ticks) > seconds) == (stop is StopReason.TIME)
+    assert (next(ticks) > seconds) == (stop is SearchStop.TIME)
 
 
 class Slow(FakeCost):
@@ -244,7 +246,7 @@ class Slow(FakeCost):
     def now(self) -> float:
         return self.time
 
-    def within(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
+    def for_part(self, whole: Latency, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> FakeCost:
         self.time += self.seconds
         return self
 
@@ -253,14 +255,14 @@ def test_a_search_whose_time_is_up_says_so_though_nothing_was_found() -> None:
     cost = Slow(30.0)
     limits = Limits(seconds=50.0, now=cost.now, reuse=False)
     result = Partition(blocks(4), Matcher([]), cost, limits, None, Backtracking).run()
-    assert result.stop_reason is StopReason.TIME
+    assert result.stop_reason is SearchStop.TIME
 
 
 def test_a_clock_that_runs_out_while_a_region_is_prepared_ends_the_search() -> None:
     cost = Slow(100.0)
     limits = Limits(seconds=50.0, now=cost.now)
     result = Partition(blocks(4), Matcher(RULES), cost, limits, None, Backtracking).run()
-    assert result.stop_reason is StopReason.TIME
+    assert result.stop_reason is SearchStop.TIME
 
 
 @pytest.mark.parametrize("where", ["taso_py.search.space.Space.start", "taso_py.search.finalists.finalists"])
@@ -279,7 +281,7 @@ def test_an_interrupt_between_regions_leaves_what_was_found_before(where: str, m
     monkeypatch.setattr(owner, path[1], interrupted)
     graph = blocks(8)
     result = divided(graph, Limits(reuse=False))
-    assert result.stop_reason is StopReason.INTERRUPTED
+    assert result.stop_reason is SearchStop.INTERRUPTED
     assert result.best.seconds < result.original.seconds
     assert replay(graph, result.best.trace) == result.best.graph
 
@@ -289,11 +291,11 @@ def test_a_whole_that_stores_too_much_is_not_reduced_without_end(monkeypatch: py
 
     def slow(self: Partition, *arguments: Any) -> Any:
         times.append(times[-1] + 30.0)
-        whole, seams = compose(self, *arguments)
-        return replace(whole, static_bytes=1 << 40), seams
+        whole, cut_values = compose(self, *arguments)
+        return replace(whole, static_bytes=1 << 40), cut_values
 
     monkeypatch.setattr(Partition, "_compose", slow)
     limits = Limits(seconds=50.0, now=lambda: times[-1], reuse=False)
     result = Partition(blocks(12), Matcher(RULES), COST, limits, None, Backtracking).run()
-    assert (result.stop_reason, result.best) == (StopReason.TIME, result.original)
+    assert (result.stop_reason, result.best) == (SearchStop.TIME, result.original)
     assert len(times) < 5

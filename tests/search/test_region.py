@@ -5,7 +5,7 @@ import pytest
 from taso_py.ir.graph import Graph
 from taso_py.ir.text import print_graph
 from taso_py.ops.table import parse_graph
-from taso_py.search.region import LEAST, Region, correspondence, cut, output_forms
+from taso_py.search.region import LEAST, GraphRegion, correspondence, cut, output_forms
 from tests.search.examples import products, recurrent
 
 
@@ -22,7 +22,7 @@ def blocks(count: int, width: int = 6) -> Graph:
     return parse_graph(f"graph(h0: f32[4]) {{ {body} return h{count} }}")
 
 
-def put_together(graph: Graph, regions: list[Region]) -> int:
+def put_together(graph: Graph, regions: list[GraphRegion]) -> int:
     """How many nodes that run the regions hold, after checking that each reads only what was computed before."""
     known = {node.value for node in graph.inputs}
     for region in regions:

@@ -10,8 +10,8 @@ from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.pattern import compile_pattern
 from taso_py.search.egraph import egraph_of
-from taso_py.search.extract import PASSES, cheapest, extracted
-from taso_py.search.result import Limits, StopReason
+from taso_py.search.extract import PASSES, choose_nodes, extract_graph
+from taso_py.search.result import Limits, SearchStop
 from taso_py.search.saturation import search
 from taso_py.search.trace import replay
 from tests.search.examples import FakeCost, products, read
@@ -63,7 +63,7 @@ def test_extraction_pays_for_what_is_shared_once() -> None:
     # The sum costs 6; the products cost 2, for the sigmoid is there anyway, and is read three times for nothing more.
     shared = chain("x: f32[4]", "s = sigmoid(x) return mul(mul(s, s), s)").outputs[0]
     made.union(total, made.add(shared))
-    best = extracted(made, graph, cheapest(made, FakeCost({"mul": 1.0})))
+    best = extract_graph(made, graph, choose_nodes(made, FakeCost({"mul": 1.0})))
     assert best is not None
     assert best.outputs == (shared, other)
 
@@ -77,20 +77,20 @@ def test_extraction_chooses_for_all_classes_however_many_looks_that_takes() -> N
     for node in graph.nodes:
         if node.op.name == "relu" and node.inputs[0].node.op.name == "relu":
             made.union(node.value, node.inputs[0])
-    best = extracted(made, graph, cheapest(made, COST))
+    best = extract_graph(made, graph, choose_nodes(made, COST))
     assert best is not None
     assert sum(node.op.name == "relu" for node in best.nodes) == levels
 
 
 def test_what_is_cut_short_is_not_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taso_py.search.saturation.NODES", 6)
-    assert search(SUMS, read("associate", "factor"), COST).stop_reason is StopReason.STALLED
+    assert search(SUMS, read("associate", "factor"), COST).stop_reason is SearchStop.STALLED
 
 
 def test_a_gain_behind_a_step_without_gain_is_found_and_replays() -> None:
     result = search(SUMS, read("associate", "factor"), COST)
     assert sum(node.op.name == "mul" for node in result.best.graph.nodes) == 1
-    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.stop_reason is SearchStop.EXHAUSTED
     assert replay(SUMS, result.best.trace) == result.best.graph
     assert "reached step by step in 1 of 1 regions" in result.notes[-1]
 
@@ -129,9 +129,9 @@ def test_a_rule_that_matches_nowhere_heeds_the_clock() -> None:
     limits = Limits(seconds=15.0, now=lambda: float(next(ticks)))
     inputs, results = ", ".join(f"x{i}: f32[4]" for i in range(25)), ", ".join(f"relu(x{i})" for i in range(25))
     many = chain(inputs, f"return {results}")
-    assert search(many, read("idempotent"), COST, limits).stop_reason is StopReason.TIME
+    assert search(many, read("idempotent"), COST, limits).stop_reason is SearchStop.TIME
 
 
 def test_a_goal_that_is_given_up_is_not_the_end_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taso_py.search.saturation.DETOURS", -100)
-    assert search(SUMS, read("associate", "factor"), COST).stop_reason is StopReason.STALLED
+    assert search(SUMS, read("associate", "factor"), COST).stop_reason is SearchStop.STALLED

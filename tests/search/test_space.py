@@ -12,7 +12,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.search.cost import static_bytes
 from taso_py.search.space import Space
-from taso_py.search.state import Option, Remembered, State
+from taso_py.search.state import CachedMatch, Option, SearchState
 from tests.search.examples import RULES, FakeCost, products, read, recurrent
 
 COST = FakeCost()
@@ -22,12 +22,12 @@ def space(*names: str) -> Space:
     return Space(Matcher(read(*names)), COST, lambda match: True, lambda: None)
 
 
-def possible(space: Space, state: State) -> list[Option]:
+def possible(space: Space, state: SearchState) -> list[Option]:
     """The options of a state but those that became circular."""
     return [option for option in state.options if space.step(state, option) is not None]
 
 
-def walk(space: Space, graph: Graph, seed: int, length: int) -> list[State]:
+def walk(space: Space, graph: Graph, seed: int, length: int) -> list[SearchState]:
     """The states of a walk at random, the first one included."""
     chance = random.Random(seed)
     states = [space.with_options(space.start(graph))]
@@ -35,21 +35,21 @@ def walk(space: Space, graph: Graph, seed: int, length: int) -> list[State]:
         step = space.step(states[-1], chance.choice(options))
         assert step is not None
         assert step.graph == states[-1].graph.replace(dict(step.replaced))
-        states.append(space.finish(space.appraise(step), ends_excursion=chance.random() < 0.5))
+        states.append(space.finish(space.estimate(step), ends_detour=chance.random() < 0.5))
     return states
 
 
-def identities(matcher: Matcher, state: State, remembered: Iterable[Remembered]) -> list[Identity]:
+def identities(matcher: Matcher, state: SearchState, cached: Iterable[CachedMatch]) -> list[Identity]:
     """Tells matches apart; of equal matches in graphs that are equal it gives the same."""
-    return sorted(matcher.identity(one.match(state.sites), state.index) for one in remembered)
+    return sorted(matcher.identity(one.match(state.node_ids), state.index) for one in cached)
 
 
-def expect_as_from_scratch(rules: Space, matcher: Matcher, state: State) -> None:
+def expect_as_from_scratch(rules: Space, matcher: Matcher, state: SearchState) -> None:
     """Checks what a state has; options that became circular and were not followed since count as dormant."""
     fresh = rules.with_options(rules.start(state.graph))
     options = possible(rules, state)
     carried, found = (
-        {matcher.identity(option.match(s.sites), state.index): option.difference for option in options}
+        {matcher.identity(option.match(s.node_ids), state.index): option.cost_delta for option in options}
         for s, options in ((state, options), (fresh, fresh.options))
     )
     assert carried.keys() == found.keys()
@@ -57,8 +57,8 @@ def expect_as_from_scratch(rules: Space, matcher: Matcher, state: State) -> None
         assert change.seconds == pytest.approx(found[identity].seconds)
         assert change.static_bytes == found[identity].static_bytes
     assert len(carried) == len(options)
-    dormant = identities(matcher, state, [*state.dormant, *set(state.options).difference(options)])
-    assert dormant == identities(matcher, fresh, fresh.dormant)
+    blocked = identities(matcher, state, [*state.blocked, *set(state.options).difference(options)])
+    assert blocked == identities(matcher, fresh, fresh.blocked)
     assert [state.form(node) for node in state.graph.nodes] == [fresh.form(node) for node in state.graph.nodes]
 
 
@@ -82,11 +82,11 @@ def following(*rules: Substitution) -> tuple[Space, Matcher]:
     return Space(Matcher(rules), COST, lambda match: True, lambda: None), Matcher(rules)
 
 
-def follow(rules: Space, state: State, option: Option) -> State:
+def follow(rules: Space, state: SearchState, option: Option) -> SearchState:
     """The state after an option."""
     step = rules.step(state, option)
     assert step is not None
-    return rules.finish(rules.appraise(step))
+    return rules.finish(rules.estimate(step))
 
 
 def test_a_circular_match_is_an_option_as_soon_as_a_step_far_from_it_makes_it_possible() -> None:
@@ -103,12 +103,12 @@ def test_a_circular_match_is_an_option_as_soon_as_a_step_far_from_it_makes_it_po
     )
     state = whole.with_options(whole.start(graph))
     for rule in (idempotent, unstack[1]):
-        assert [dormant.rule for dormant in state.dormant] == [stack]
+        assert [blocked.rule for blocked in state.blocked] == [stack]
         (option,) = [option for option in state.options if option.rule is rule]
         state = follow(whole, state, option)
         expect_as_from_scratch(whole, matcher, state)
     assert [option.rule for option in state.options] == [stack]
-    assert not state.dormant
+    assert not state.blocked
 
 
 def test_an_option_that_becomes_circular_is_possible_again_when_that_is_undone() -> None:
@@ -123,7 +123,7 @@ def test_an_option_that_becomes_circular_is_possible_again_when_that_is_undone()
         }"""
     )
     state = whole.with_options(whole.start(graph))
-    later, other = sorted(state.options, key=lambda option: option.match(state.sites).sizes["K"] == 8)
+    later, other = sorted(state.options, key=lambda option: option.match(state.node_ids).sizes["K"] == 8)
     state = follow(whole, state, later)
     assert whole.step(state, other) is None
     expect_as_from_scratch(whole, matcher, state)
@@ -161,7 +161,7 @@ def test_a_value_may_be_replaced_by_what_is_computed_from_it_already() -> None:
         option = next(option for option in state.options if option.rule is rules[0])
         step = both.step(state, option)
         assert step is not None
-        state = both.finish(both.appraise(step))
+        state = both.finish(both.estimate(step))
         expect_as_from_scratch(both, matcher, state)
 
 
@@ -173,9 +173,9 @@ def test_an_estimate_is_the_difference_of_the_costs(seed: int) -> None:
         for option in state.options:
             step = rules.step(state, option)
             assert step is not None
-            assert COST.graph_cost(step.graph) == pytest.approx(state.seconds + option.difference.seconds)
+            assert COST.graph_cost(step.graph) == pytest.approx(state.seconds + option.cost_delta.seconds)
             stored = static_bytes(COST, step.graph)
-            assert stored == state.static_bytes + option.difference.static_bytes
+            assert stored == state.static_bytes + option.cost_delta.static_bytes
 
 
 def test_what_is_computed_at_build_time_is_not_rewritten() -> None:
@@ -187,7 +187,7 @@ def test_what_is_computed_at_build_time_is_not_rewritten() -> None:
     )
     state = space("idempotent").with_options(space("idempotent").start(graph))
     (option,) = state.options
-    assert option.match(state.sites).values["a"].node is graph.inputs[0]
+    assert option.match(state.node_ids).values["a"].node is graph.inputs[0]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_what_a_step_makes_depend_on_inputs_is_rewritten_from_then_on_and_the_ot
     state = both.with_options(both.start(parse_graph(f"{head} {body} }}")))
     step = both.step(state, next(option for option in state.options if option.rule is rules[0]))
     assert step is not None
-    after = both.finish(both.appraise(step))
+    after = both.finish(both.estimate(step))
     was, is_now = ({option.rule for option in s.options} >= {rules[1]} for s in (state, after))
     assert was != is_now
     assert after.seconds == pytest.approx(COST.graph_cost(after.graph))
@@ -242,6 +242,6 @@ def test_the_cost_of_a_step_does_not_depend_on_how_many_graphs_were_seen() -> No
     first = rules.with_options(rules.start(products(5)))
     for count in range(2, 5):
         rules.with_options(rules.start(products(count)))
-    assert [option.difference for option in first.options] == [
-        option.difference for option in rules.with_options(rules.start(products(5))).options
+    assert [option.cost_delta for option in first.options] == [
+        option.cost_delta for option in rules.with_options(rules.start(products(5))).options
     ]

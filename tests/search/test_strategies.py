@@ -15,7 +15,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from taso_py.search import strategies as searching
-from taso_py.search.result import Limits, SearchResult, StopReason
+from taso_py.search.result import Limits, SearchResult, SearchStop
 from taso_py.search.strategies import search
 from tests.search.examples import FakeCost
 
@@ -52,11 +52,11 @@ class Refined(FakeCost):
     def now(self) -> float:
         return float(next(self.times))
 
-    def is_settled(self, graph: Graph, question: str) -> bool:
-        return (graph, question) in self.settled
+    def has_converged(self, graph: Graph, setup: str) -> bool:
+        return (graph, setup) in self.settled
 
-    def settle(self, graph: Graph, question: str, best_s: float) -> None:
-        self.settled[graph, question] = best_s
+    def record_convergence(self, graph: Graph, setup: str, best_s: float) -> None:
+        self.settled[graph, setup] = best_s
 
 
 def operator(found: SearchResult) -> str:
@@ -93,13 +93,13 @@ def test_the_time_of_a_search_is_that_of_the_cost() -> None:
     found = search(GRAPH, RULES, cost, "backtracking", limits, progress=False)
     assert found.seconds == next(cost.times) - 1, "it began at 0"
     hurried = search(GRAPH, RULES, Refined(), "backtracking", replace(limits, seconds=2.0), progress=False)
-    assert (found.stop_reason, hurried.stop_reason) == (StopReason.EXHAUSTED, StopReason.TIME)
+    assert (found.stop_reason, hurried.stop_reason) == (SearchStop.EXHAUSTED, SearchStop.TIME)
 
 
 def test_an_interrupt_between_searches_gives_what_was_found() -> None:
     cost = Refined(is_interrupted=True)
     found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
-    assert (operator(found), found.stop_reason) == ("tanh", StopReason.INTERRUPTED)
+    assert (operator(found), found.stop_reason) == ("tanh", SearchStop.INTERRUPTED)
     assert len(cost.asked) == 1
     assert not cost.settled
 
@@ -113,12 +113,12 @@ def test_an_interrupt_of_a_later_search_gives_the_best_that_is_known_by_present_
         seen.append(graph)
         if len(seen) == 1:
             return real(graph, rules, *others)
-        return replace(real(graph, [], *others), stop_reason=StopReason.INTERRUPTED)
+        return replace(real(graph, [], *others), stop_reason=SearchStop.INTERRUPTED)
 
     monkeypatch.setitem(searching.SEARCHES, "backtracking", second_is_interrupted)
     cost = Refined()
     found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
-    assert (len(seen), found.stop_reason, operator(found)) == (2, StopReason.INTERRUPTED, "sigmoid")
+    assert (len(seen), found.stop_reason, operator(found)) == (2, SearchStop.INTERRUPTED, "sigmoid")
     assert not cost.settled
 
 

@@ -11,7 +11,7 @@ from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome
-from taso_py.search.result import Limits, SearchResult, StopReason
+from taso_py.search.result import Limits, SearchResult, SearchStop
 from taso_py.search.templates import read_templates, search, search_measured
 from taso_py.search.trace import replay
 from tests.search.examples import FakeCost
@@ -54,7 +54,7 @@ def test_query_key_and_value_are_merged() -> None:
     result = search(attention_inputs(), read_templates(), CHEAP_SLICES)
     assert operators(result) == ["add", "linear", "mul", "relu", "slice", "slice", "slice"]
     assert result.best.seconds < result.original.seconds
-    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.stop_reason is SearchStop.EXHAUSTED
 
 
 def test_blindly_a_template_is_applied_even_if_it_loses() -> None:
@@ -67,7 +67,7 @@ def test_measured_a_template_that_loses_is_reverted() -> None:
     result = search_measured(attention_inputs(), read_templates(), DEAR_SLICES)
     assert result.best.trace.steps == ()
     assert result.built > 0
-    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.stop_reason is SearchStop.EXHAUSTED
 
 
 def test_batch_norm_is_folded_before_pointwise_convolutions_are_merged() -> None:
@@ -117,4 +117,4 @@ def test_the_trace_replays_and_the_budget_is_kept() -> None:
     norms = " ".join(f"y{i} = mul(y{i - 1}, sigmoid(y{i - 1}))" for i in range(1, 6))
     chain = parse_graph(f"graph(y0: f32[4]) {{ {norms} return y5 }}")
     limited = search(chain, read_templates(), CHEAP_SLICES, Limits(budget=2))
-    assert (limited.built, limited.stop_reason) == (2, StopReason.BUDGET)
+    assert (limited.built, limited.stop_reason) == (2, SearchStop.BUDGET)

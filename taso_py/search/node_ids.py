@@ -15,16 +15,16 @@ from taso_py.ir.node import Node
 from taso_py.rules.index import GraphIndex
 
 
-class Sites:
+class NodeIds:
     """The ids of the nodes of one graph."""
 
     def __init__(self, number: Mapping[Node, int]) -> None:
         self.number = number
 
     @staticmethod
-    def fresh(index: GraphIndex, numbers: Iterator[int]) -> Sites:
+    def fresh(index: GraphIndex, numbers: Iterator[int]) -> NodeIds:
         """Return new ids for a whole graph."""
-        return Sites(dict(zip(index.place, numbers, strict=False)))
+        return NodeIds(dict(zip(index.place, numbers, strict=False)))
 
     @cached_property
     def node(self) -> Mapping[int, Node]:
@@ -32,10 +32,10 @@ class Sites:
         return dict(zip(self.number.values(), self.number, strict=True))
 
 
-class Inheritance:
+class IdPropagation:
     """Propagation of node ids from a graph to the graph after a step."""
 
-    def __init__(self, before: Sites, index: GraphIndex, images: Mapping[Node, Node], numbers: Iterator[int]) -> None:
+    def __init__(self, before: NodeIds, index: GraphIndex, images: Mapping[Node, Node], numbers: Iterator[int]) -> None:
         """Propagate node ids to the rewritten graph.
 
         Args:
@@ -49,14 +49,14 @@ class Inheritance:
         self.merged: set[int] = set()
         """The ids of nodes that were merged into one node, which keeps the first of them."""
         place, number = index.place, dict[Node, int]()
-        for node, site in before.number.items():
+        for node, node_id in before.number.items():
             now = images.get(node, node)
             if now not in place:
                 self.dead.append(node)
-            elif number.setdefault(now, site) != site:
-                self.merged |= {number[now], site}
+            elif number.setdefault(now, node_id) != node_id:
+                self.merged |= {number[now], node_id}
         self.fresh = {node for node in place if node not in number}
         """Nodes with a new id. Some may have been there before: a step may put ``f(x)`` in place of ``x``
         where there is an ``f(x)``, whose image is ``f(f(x))`` then."""
         number.update(zip((node for node in place if node in self.fresh), numbers, strict=False))
-        self.sites = Sites(number)
+        self.node_ids = NodeIds(number)

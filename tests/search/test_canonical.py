@@ -6,7 +6,7 @@ import pytest
 
 from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
-from taso_py.search.skeleton import Skeletons
+from taso_py.search.canonical import CanonicalForms
 from taso_py.search.space import Space
 from tests.search.examples import RULES, FakeCost, read, recurrent
 
@@ -32,24 +32,26 @@ HEAD = """graph(x: f32[2,4], y: f32[2,4]) {
     ],
 )
 def test_graphs_with_the_same_skeleton(one: str, other: str, same: bool) -> None:
-    skeletons = Skeletons()
-    first, second = (skeletons.of(parse_graph(f"{HEAD} return {outputs} }}")).skeleton for outputs in (one, other))
+    canonical_forms = CanonicalForms()
+    first, second = (
+        canonical_forms.of(parse_graph(f"{HEAD} return {outputs} }}")).canonical for outputs in (one, other)
+    )
     assert (first == second) == same
 
 
 def test_a_skeleton_is_known_before_its_graph_is_built() -> None:
-    skeletons = Skeletons()
+    canonical_forms = CanonicalForms()
     chance = random.Random(5)
     rules = Space(Matcher(read(*RULES)), FakeCost(), lambda match: True, lambda: None)
     state = rules.with_options(rules.start(recurrent(2)))
     for _ in range(15):
         step = rules.step(state, chance.choice(state.options))
         assert step is not None
-        replaced = skeletons.after(state.graph, skeletons.of(state.graph).forms.get, step.replaced, 0)
-        assert replaced.skeleton == skeletons.of(step.graph).skeleton
+        replaced = canonical_forms.after(state.graph, canonical_forms.of(state.graph).forms.get, step.replaced, 0)
+        assert replaced.canonical == canonical_forms.of(step.graph).canonical
         for option in state.options:
-            again = rules.step(state, option, seen={step.outline.skeleton})
-            assert again is None or again.outline.skeleton != step.outline.skeleton
-        state = rules.finish(rules.appraise(step))
+            again = rules.step(state, option, seen={step.graph_form.canonical})
+            assert again is None or again.graph_form.canonical != step.graph_form.canonical
+        state = rules.finish(rules.estimate(step))
         fresh = rules.start(state.graph)
         assert [state.form(node) for node in state.graph.nodes] == [fresh.form(node) for node in state.graph.nodes]

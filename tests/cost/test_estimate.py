@@ -9,14 +9,14 @@ from statistics import mean
 import pytest
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.appraisal import (
+from taso_py.cost.choice import BoundaryFormats, choose
+from taso_py.cost.estimate import (
     REACH,
-    Appraisal,
+    Estimate,
     _Revision,
-    appraise,
+    estimate_graph,
     revise,
 )
-from taso_py.cost.choice import Rim, choose
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running, make
@@ -25,10 +25,10 @@ from taso_py.models import zoo
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
+from taso_py.search.canonical import GraphForm
 from taso_py.search.rewire import rewire
-from taso_py.search.skeleton import Outline
 from taso_py.search.space import Space
-from taso_py.search.state import State, Step
+from taso_py.search.state import SearchState, SearchStep
 from tests.prices import Typed, coverings, least_seconds, plan_seconds
 
 LEAVES = """
@@ -87,7 +87,7 @@ def replacement(graph: Graph, chance: random.Random) -> dict[Value, Value] | Non
 
 
 class Walk:
-    """A walk from graph to graph, the appraisal revised at every step."""
+    """A walk from graph to graph, the estimate revised at every step."""
 
     def __init__(self, graph: Graph, cost: Typed) -> None:
         self._space = Space(Matcher([]), cost, lambda match: True, lambda: None)
@@ -99,23 +99,31 @@ class Walk:
         return self._state.graph
 
     @property
-    def appraisal(self) -> Appraisal:
-        """Its appraisal."""
-        assert isinstance(self._state.appraisal, Appraisal)
-        return self._state.appraisal
+    def estimate(self) -> Estimate:
+        """Its estimate."""
+        assert isinstance(self._state.estimate, Estimate)
+        return self._state.estimate
 
     def replace(self, replaced: Mapping[Value, Value]) -> None:
         """Goes to the graph in which values are replaced."""
         graph, images = rewire(self.graph, replaced)
-        step = Step(self._state, None, Outline((), {}), replaced, images, graph)  # pyright: ignore[reportArgumentType]
-        after = self._space.appraise(step)
-        self._state = State(
-            graph, after.change.index, after.change.sites, after.change.forms, after.appraisal, 0, (), None, frozenset()
+        step = SearchStep(self._state, None, GraphForm((), {}), replaced, images, graph)  # pyright: ignore[reportArgumentType]
+        after = self._space.estimate(step)
+        self._state = SearchState(
+            graph,
+            after.change.index,
+            after.change.node_ids,
+            after.change.forms,
+            after.estimate,
+            0,
+            (),
+            None,
+            frozenset(),
         )
 
 
-def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appraisal, Typed]]:
-    """The graphs of a random walk, each with the appraisal that was revised from step to step."""
+def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Estimate, Typed]]:
+    """The graphs of a random walk, each with the estimate that was revised from step to step."""
     chance = random.Random(seed)
     cost = Typed(seed, fused=0.3 if seed % 2 else 1.0)
     walk = Walk(images_graph(chance, count), cost)
@@ -123,42 +131,42 @@ def rewritings(seed: int, count: int, length: int) -> Iterator[tuple[Graph, Appr
         replaced = replacement(walk.graph, chance)
         if replaced is not None:
             walk.replace(replaced)
-            yield walk.graph, walk.appraisal, cost
+            yield walk.graph, walk.estimate, cost
 
 
-def check(graph: Graph, appraisal: Appraisal, prices: Typed) -> None:
-    """Checks that an appraisal is that of a plan that is possible."""
-    slots = appraisal.slots
-    covered = [node for slot in slots.values() for node in slot.nodes]
+def check(graph: Graph, estimate: Estimate, prices: Typed) -> None:
+    """Checks that an estimate is that of a plan that is possible."""
+    placements = estimate.placements
+    covered = [node for placement in placements.values() for node in placement.nodes]
     assert sorted(node.digest for node in covered) == sorted(n.digest for n in graph.nodes if is_running(n))
-    assert appraisal.homes == {node: root for root, slot in slots.items() for node in slot.nodes[:-1]}
+    assert estimate.homes == {node: root for root, placement in placements.items() for node in placement.nodes[:-1]}
     outputs = {value.node for value in graph.outputs}
     taken = [
         next(
             cover
             for cover in prices.covers(root)
-            if cover.nodes == slot.nodes
-            and set(slot.pairs) <= set(cover.formats)
-            and [prices.cover_seconds(cover, pair) for pair in slot.pairs] == list(slot.own)
+            if cover.nodes == placement.nodes
+            and set(placement.pairs) <= set(cover.formats)
+            and [prices.cover_seconds(cover, pair) for pair in placement.pairs] == list(placement.own)
         )
-        for root, slot in slots.items()
+        for root, placement in placements.items()
     ]
     for cover in taken:
         for node in cover.nodes[:-1]:
             assert node not in outputs
             assert all(user in cover.nodes for user in graph.users[node])
-    pairs = [slot.pairs[slot.label] for slot in slots.values()]
-    assert appraisal.seconds == pytest.approx(plan_seconds(graph, taken, pairs, prices))
-    assert appraisal.conversions == _conversions(graph, appraisal, prices)
+    pairs = [placement.pairs[placement.label] for placement in placements.values()]
+    assert estimate.seconds == pytest.approx(plan_seconds(graph, taken, pairs, prices))
+    assert estimate.conversions == _conversions(graph, estimate, prices)
 
 
-def _conversions(graph: Graph, appraisal: Appraisal, prices: Typed) -> dict[Value, float]:
-    """What the formats of an appraisal imply."""
-    formats = {root: slot.pairs[slot.label] for root, slot in appraisal.slots.items()}
+def _conversions(graph: Graph, estimate: Estimate, prices: Typed) -> dict[Value, float]:
+    """What the formats of an estimate imply."""
+    formats = {root: placement.pairs[placement.label] for root, placement in estimate.placements.items()}
     wanted = {value: {Format.DENSE} for value in graph.outputs if is_formatted(value)}
-    for root, slot in appraisal.slots.items():
-        for value in (value for node in slot.nodes for value in node.inputs):
-            if is_formatted(value) and value.node not in slot.nodes:
+    for root, placement in estimate.placements.items():
+        for value in (value for node in placement.nodes for value in node.inputs):
+            if is_formatted(value) and value.node not in placement.nodes:
                 wanted.setdefault(value, set()).add(formats[root][0])
     given = {value: formats[value.node][1] if value.node in formats else Format.DENSE for value in wanted}
     return {
@@ -169,16 +177,16 @@ def _conversions(graph: Graph, appraisal: Appraisal, prices: Typed) -> dict[Valu
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_revised_appraisal_is_that_of_a_possible_plan(seed: int) -> None:
-    for graph, appraisal, prices in rewritings(seed, 14, 12):
-        check(graph, appraisal, prices)
-        check(graph, appraise(graph, prices), prices)
+def test_a_revised_estimate_is_that_of_a_possible_plan(seed: int) -> None:
+    for graph, estimate, prices in rewritings(seed, 14, 12):
+        check(graph, estimate, prices)
+        check(graph, estimate_graph(graph, prices), prices)
 
 
-def test_a_revised_appraisal_is_nearly_that_of_a_fresh_look() -> None:
+def test_a_revised_estimate_is_nearly_that_of_a_fresh_look() -> None:
     """After up to a dozen changes; what is invented differs from format to format more than latencies do."""
     walks = [walk for seed in range(100) for walk in rewritings(seed, 14, 12)]
-    pairs = [(appraisal.seconds, appraise(graph, prices).seconds) for graph, appraisal, prices in walks]
+    pairs = [(estimate.seconds, estimate_graph(graph, prices).seconds) for graph, estimate, prices in walks]
     ratios = [revised / fresh for revised, fresh in pairs if fresh]
     assert mean(ratios) < 1.01
     assert max(ratios) < 1.5
@@ -186,62 +194,62 @@ def test_a_revised_appraisal_is_nearly_that_of_a_fresh_look() -> None:
 
 
 def test_a_way_to_revise_that_is_passed_over_would_not_have_been_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle, settled = _Revision.settled, list[_Revision]()
+    settle, settled = _Revision.choose_formats, list[_Revision]()
 
-    def count(revision: _Revision, values: Set[Value]) -> Appraisal:
+    def count(revision: _Revision, values: Set[Value]) -> Estimate:
         settled.append(revision)
         return settle(revision, values)
 
     def walked() -> tuple[list[float], int]:
         settled.clear()
-        seconds = [appraisal.seconds for seed in range(50) for _, appraisal, _ in rewritings(seed, 14, 12)]
+        seconds = [estimate.seconds for seed in range(50) for _, estimate, _ in rewritings(seed, 14, 12)]
         return seconds, len(settled)
 
-    monkeypatch.setattr(_Revision, "settled", count)
+    monkeypatch.setattr(_Revision, "choose_formats", count)
     some = walked()
-    monkeypatch.setattr(_Revision, "least", lambda _: 0.0)
+    monkeypatch.setattr(_Revision, "lower_bound", lambda _: 0.0)
     all_ = walked()
     assert some[0] == pytest.approx(all_[0])
     assert some[1] < all_[1]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_fresh_appraisal_is_that_of_the_plan_that_is_chosen(seed: int) -> None:
+def test_a_fresh_estimate_is_that_of_the_plan_that_is_chosen(seed: int) -> None:
     """Single changes from one format throughout miss its formats in one of six of these graphs, by up to 14%."""
     for graph, _, prices in rewritings(seed, 25, 3):
-        assert appraise(graph, prices).seconds == pytest.approx(choose(graph, prices).seconds)
+        assert estimate_graph(graph, prices).seconds == pytest.approx(choose(graph, prices).seconds)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_appraisal_is_below_the_best_plan_of_all(seed: int) -> None:
-    for graph, appraisal, prices in rewritings(seed, 5, 5):
+def test_no_estimate_is_below_the_best_plan_of_all(seed: int) -> None:
+    for graph, estimate, prices in rewritings(seed, 5, 5):
         best = least_seconds(graph, prices, list(Format))
-        assert appraisal.seconds >= best - 1e-12
-        assert appraise(graph, prices).seconds >= best - 1e-12
+        assert estimate.seconds >= best - 1e-12
+        assert estimate_graph(graph, prices).seconds >= best - 1e-12
         assert choose(graph, prices).seconds >= best - 1e-12
 
 
-def walk(space: Space, graph: Graph, seed: int, length: int) -> Sequence[State]:
+def walk(space: Space, graph: Graph, seed: int, length: int) -> Sequence[SearchState]:
     """The states of a walk by rules at random, the first one included."""
     chance = random.Random(seed)
     states = [space.with_options(space.start(graph))]
     while len(states) <= length and states[-1].options:
         step = space.step(states[-1], chance.choice(states[-1].options))
         assert step is not None
-        states.append(space.finish(space.appraise(step)))
+        states.append(space.finish(space.estimate(step)))
     return states
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "nasrnn", "bert_base"])
-def test_models_are_appraised_rule_by_rule_as_from_scratch(name: str) -> None:
+def test_models_are_estimated_rule_by_rule_as_from_scratch(name: str) -> None:
     module, args = zoo.get(name).make(0, small=True)
     graph = import_module(module, args).graph
     cost = Typed(7, fused=0.5)
     space = Space(Matcher(read_database(None)), cost, lambda match: True, lambda: None)
     for state in walk(space, graph, 3, 12):
-        assert isinstance(state.appraisal, Appraisal)
-        check(state.graph, state.appraisal, cost)
-        assert state.seconds <= 1.02 * appraise(state.graph, cost).seconds
+        assert isinstance(state.estimate, Estimate)
+        check(state.graph, state.estimate, cost)
+        assert state.seconds <= 1.02 * estimate_graph(state.graph, cost).seconds
 
 
 class Last(Typed):
@@ -254,18 +262,20 @@ class Last(Typed):
         return 0.25
 
 
-@pytest.mark.parametrize("rim", [Rim({}, (f,)) for f in Format] + [Rim({}, ())])
+@pytest.mark.parametrize("boundary", [BoundaryFormats({}, (f,)) for f in Format] + [BoundaryFormats({}, ())])
 @pytest.mark.parametrize("given", list(Format))
-def test_what_crosses_the_rim_of_a_part_keeps_its_format(rim: Rim, given: Format) -> None:
+def test_what_crosses_the_rim_of_a_part_keeps_its_format(boundary: BoundaryFormats, given: Format) -> None:
     graph = parse_graph(f"graph(x: f32[1,4,6,6], y: f32[1,4,6,6]) {{ {LEAVES} return conv2d(conv2d(x, u), w) }}")
     (value,), prices = graph.outputs, Last(0)
-    rim = Rim({graph.inputs[0].value: given}, rim.wanted)
-    wanted = rim.wanted[0] if rim.wanted else Format.DENSE
+    boundary = BoundaryFormats({graph.inputs[0].value: given}, boundary.wanted)
+    wanted = boundary.wanted[0] if boundary.wanted else Format.DENSE
     conversions = (given is Format.DENSE) + (wanted is Format.DENSE)
-    whole = appraise(graph, prices, rim=rim)
+    whole = estimate_graph(graph, prices, boundary=boundary)
     assert whole.seconds == pytest.approx(2.0 + 0.25 * conversions)
     assert whole.gives(value) is Format.CHANNELS_LAST
-    again = revise(whole, graph, {}, frozenset(node for node in graph.nodes if is_running(node)), prices, rim=rim)
+    again = revise(
+        whole, graph, {}, frozenset(node for node in graph.nodes if is_running(node)), prices, boundary=boundary
+    )
     assert again.seconds == pytest.approx(whole.seconds)
     assert choose(graph, prices).seconds == pytest.approx(2.5)
 
@@ -307,11 +317,11 @@ def test_what_is_read_more_or_less_than_before_is_covered_anew(body: str, old: s
         cost = Typed(1, fused=fused)
         walk = Walk(graph, cost)
         walk.replace({named[old]: named[new]})
-        check(walk.graph, walk.appraisal, cost)
-        assert walk.appraisal.seconds == pytest.approx(appraise(walk.graph, cost).seconds)
+        check(walk.graph, walk.estimate, cost)
+        assert walk.estimate.seconds == pytest.approx(estimate_graph(walk.graph, cost).seconds)
 
 
-def test_a_revised_appraisal_is_the_same_to_the_last_bit_wherever_its_nodes_lie() -> None:
+def test_a_revised_estimate_is_the_same_to_the_last_bit_wherever_its_nodes_lie() -> None:
     """What is added comes from sets, whose order depends on where in memory nodes lie."""
     chance = random.Random(0)
     others: list[Node] = []
@@ -319,5 +329,5 @@ def test_a_revised_appraisal_is_the_same_to_the_last_bit_wherever_its_nodes_lie(
     for _ in range(6):
         # The nodes of the last round are gone; those of the next lie where these leave room.
         others = [node for node in [*others, *(Node() for _ in range(999))] if chance.random() < 0.5]
-        found.add(tuple([appraisal.seconds for seed in range(8) for _, appraisal, _ in rewritings(seed, 30, 6)]))
+        found.add(tuple([estimate.seconds for seed in range(8) for _, estimate, _ in rewritings(seed, 30, 6)]))
     assert len(found) == 1

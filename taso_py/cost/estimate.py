@@ -18,16 +18,16 @@ from math import fsum
 
 from taso_py.backend.plan import Format, is_formatted
 from taso_py.cost.choice import (
-    DENSE_RIM,
-    SURELY,
+    DENSE_BOUNDARY,
+    ROUNDING_MARGIN,
+    BoundaryFormats,
     Costs,
     Prices,
     Problem,
-    Rim,
     allowed,
+    coverings,
     is_usable,
-    labelled,
-    ways,
+    solve,
 )
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
@@ -36,12 +36,12 @@ from taso_py.kernels.tile import Cover, Formats
 REACH = 3
 """The most nodes that a cover has before its last: product, normalisation, sum, activation."""
 
-AMID = tuple(Format)
+SURROUNDINGS = tuple(Format)
 """The formats assumed everywhere around the affected nodes, one after the other, when covers are chosen for them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Placement:
     """A chosen cover, reduced to the facts that later changes around it need."""
 
     nodes: tuple[Node, ...]
@@ -52,15 +52,15 @@ class Slot:
     """The cost in each of them."""
     label: int
     """The index of the chosen formats."""
-    matters: bool
+    format_matters: bool
     """True if the memory format may matter here."""
 
 
 @dataclass(frozen=True)
-class Appraisal:
+class Estimate:
     """The cost estimate of a graph, with the covers, formats and conversions it is based on."""
 
-    slots: Mapping[Node, Slot]
+    placements: Mapping[Node, Placement]
     """The placements, by the last node of each."""
     homes: Mapping[Node, Node]
     """For nodes inside a placement, its last node."""
@@ -70,31 +70,33 @@ class Appraisal:
 
     def gives(self, value: Value) -> Format:
         """Return the format in which a value is given."""
-        slot = self.slots.get(value.node)
-        return Format.DENSE if slot is None else slot.pairs[slot.label][1]
+        placement = self.placements.get(value.node)
+        return Format.DENSE if placement is None else placement.pairs[placement.label][1]
 
 
-def appraise(graph: Graph, prices: Prices, formats: Iterable[Format] = Format, rim: Rim = DENSE_RIM) -> Appraisal:
+def estimate_graph(
+    graph: Graph, prices: Prices, formats: Iterable[Format] = Format, boundary: BoundaryFormats = DENSE_BOUNDARY
+) -> Estimate:
     """Return the estimate of a graph, computed from scratch."""
     problem = Problem(graph, prices, frozenset(formats))
-    seconds, labelling, labels = labelled(problem, rim)
-    slots = {
-        cover.root: Slot(cover.nodes, pairs, own, label, cover.root in problem.images)
+    seconds, labelling, labels = solve(problem, boundary)
+    placements = {
+        cover.root: Placement(cover.nodes, pairs, own, label, cover.root in problem.images)
         for cover, pairs, own, label in zip(labelling.covers, labelling.pairs, labelling.own, labels, strict=True)
     }
     homes = {node: cover.root for cover in labelling.covers for node in cover.nodes[:-1]}
-    return Appraisal(slots, homes, labelling.conversions(labels), seconds)
+    return Estimate(placements, homes, labelling.conversions(labels), seconds)
 
 
 def revise(
-    before: Appraisal,
+    before: Estimate,
     graph: Graph,
     images: Mapping[Node, Node],
     touched: Set[Node],
     prices: Prices,
     formats: Iterable[Format] = Format,
-    rim: Rim = DENSE_RIM,
-) -> Appraisal:
+    boundary: BoundaryFormats = DENSE_BOUNDARY,
+) -> Estimate:
     """Return the estimate of a graph that was made from another by a rewrite.
 
     Args:
@@ -104,17 +106,17 @@ def revise(
         touched: the nodes that are new, read something else than before, or lost or gained readers.
         prices: the latencies.
         formats: the memory formats to choose from.
-        rim: the formats of the graph's inputs and outputs.
+        boundary: the formats of the graph's inputs and outputs.
     """
-    revision = _Revision(before, graph, images, prices, frozenset(formats), rim)
-    zone = revision.dissolve(revision.zone(touched))
-    values = {value for node in {*touched, *zone} for value in node.outputs if is_formatted(value)}
-    least = {way: way.least() for way in revision.filled(zone)}
+    revision = _Revision(before, graph, images, prices, frozenset(formats), boundary)
+    affected = revision.remove_placements(revision.affected(touched))
+    values = {value for node in {*touched, *affected} for value in node.outputs if is_formatted(value)}
+    least = {way: way.lower_bound() for way in revision.retilings(affected)}
     first, *others = sorted(least, key=least.__getitem__)  # the one that is likely to win
-    best = first.settled(values)
+    best = first.choose_formats(values)
     for way in others:
-        if least[way] * SURELY < best.seconds:
-            best = min(best, way.settled(values), key=lambda appraisal: appraisal.seconds)
+        if least[way] * ROUNDING_MARGIN < best.seconds:
+            best = min(best, way.choose_formats(values), key=lambda estimate: estimate.seconds)
     return best
 
 
@@ -123,49 +125,57 @@ class _Revision:
 
     def __init__(
         self,
-        before: Appraisal,
+        before: Estimate,
         graph: Graph,
         images: Mapping[Node, Node],
         prices: Prices,
         formats: frozenset[Format],
-        rim: Rim,
+        boundary: BoundaryFormats,
     ) -> None:
         self._before, self._graph, self._images = before, graph, images
         self._prices, self._formats = prices, formats
         self._users = graph.users
-        self._returned, self._rim, self._wanted = set(graph.outputs), rim, rim.returned(graph)
-        self._slots: dict[Node, Slot] = {}
+        self._returned, self._boundary, self._wanted = set(graph.outputs), boundary, boundary.returned(graph)
+        self._placements: dict[Node, Placement] = {}
         self._homes: dict[Node, Node] = {}
-        self._filled: list[Node] = []
-        self._known_around: dict[Node, list[Value]] = {}
+        self._new_roots: list[Node] = []
+        self._known_adjacent: dict[Node, list[Value]] = {}
         self._known_readers: dict[Value, list[Node]] = {}
-        for slot in before.slots.values():
-            self._keep(slot)
+        for placement in before.placements.values():
+            self._take_over(placement)
 
-    def _keep(self, slot: Slot) -> None:
+    def _take_over(self, placement: Placement) -> None:
         """Take over a placement, unless nodes of it are gone or have become nodes that another placement computes."""
-        images, slots, homes = self._images, self._slots, self._homes
-        if len(slot.nodes) == 1:
-            node = images.get(slot.nodes[0], slot.nodes[0])
-            if node in self._users and node not in slots and node not in homes:
-                is_same = node is slot.nodes[0]
-                slots[node] = slot if is_same else Slot((node,), slot.pairs, slot.own, slot.label, slot.matters)
+        images, placements, homes = self._images, self._placements, self._homes
+        if len(placement.nodes) == 1:
+            node = images.get(placement.nodes[0], placement.nodes[0])
+            if node in self._users and node not in placements and node not in homes:
+                is_same = node is placement.nodes[0]
+                placements[node] = (
+                    placement
+                    if is_same
+                    else Placement((node,), placement.pairs, placement.own, placement.label, placement.format_matters)
+                )
             return
-        nodes = tuple([images.get(node, node) for node in slot.nodes])
+        nodes = tuple([images.get(node, node) for node in placement.nodes])
         for node in nodes:
-            if node not in self._users or node in slots or node in homes:
+            if node not in self._users or node in placements or node in homes:
                 return
         *inner, root = nodes
-        slots[root] = slot if nodes == slot.nodes else Slot(nodes, slot.pairs, slot.own, slot.label, slot.matters)
+        placements[root] = (
+            placement
+            if nodes == placement.nodes
+            else Placement(nodes, placement.pairs, placement.own, placement.label, placement.format_matters)
+        )
         for node in inner:
             homes[node] = root
 
-    def zone(self, touched: Set[Node]) -> dict[Node, None]:
+    def affected(self, touched: Set[Node]) -> dict[Node, None]:
         """Return the nodes to cover anew: touched or uncovered ones, and those that a cover computes with them."""
         start = dict.fromkeys(
             node
             for node in self._graph.nodes
-            if (node in touched or (node not in self._slots and node not in self._homes)) and is_running(node)
+            if (node in touched or (node not in self._placements and node not in self._homes)) and is_running(node)
         )
         waiting = list(start)
         while waiting:
@@ -175,7 +185,7 @@ class _Revision:
                 more = [user for user in self._users[node] if user not in start]
                 start.update(dict.fromkeys(more))
                 waiting += more
-        zone, reached = dict(start), list(start)
+        affected, reached = dict(start), list(start)
         roots = dict(start)
         for _ in range(REACH):
             reached = [user for node in reached for user in self._users[node] if user not in roots]
@@ -183,70 +193,70 @@ class _Revision:
         for root in roots:
             for cover in self._prices.covers(root):
                 if len(cover.nodes) > 1 and not start.keys().isdisjoint(cover.nodes) and self._is_usable(cover):
-                    zone.update(dict.fromkeys(cover.nodes))
-        return zone
+                    affected.update(dict.fromkeys(cover.nodes))
+        return affected
 
-    def dissolve(self, zone: dict[Node, None]) -> list[Node]:
+    def remove_placements(self, affected: dict[Node, None]) -> list[Node]:
         """Remove the placements that meet the affected nodes; return all nodes that have no placement then."""
-        waiting = list(zone)
+        waiting = list(affected)
         while waiting:
             node = waiting.pop()
-            slot = self._slots.pop(self._homes.get(node, node), None)
-            for inner in slot.nodes if slot is not None else ():
+            placement = self._placements.pop(self._homes.get(node, node), None)
+            for inner in placement.nodes if placement is not None else ():
                 self._homes.pop(inner, None)
-                if inner in self._users and inner not in zone:
-                    zone[inner] = None
+                if inner in self._users and inner not in affected:
+                    affected[inner] = None
                     waiting.append(inner)
-        return [node for node in self._graph.nodes if node in zone]
+        return [node for node in self._graph.nodes if node in affected]
 
-    def filled(self, zone: Sequence[Node]) -> list[_Revision]:
+    def retilings(self, affected: Sequence[Node]) -> list[_Revision]:
         """Return one revision for each way to cover the nodes without placement; there is at least one."""
-        inside = set(zone)
-        matter = self._mattering(zone)
+        inside = set(affected)
+        sensitive = self._format_sensitive(affected)
         alone: dict[Node, list[Cover]] = {}
         fused: list[Cover] = []
-        for node in zone:
+        for node in affected:
             covers = self._prices.covers(node)
             alone[node] = [cover for cover in covers if len(cover.nodes) == 1]
             fused += [c for c in covers if len(c.nodes) > 1 and inside.issuperset(c.nodes) and self._is_usable(c)]
 
         @cache
         def costs(cover: Cover) -> Costs:
-            pairs = self._pairs(cover, matter)
+            pairs = self._pairs(cover, sensitive)
             return pairs, [self._prices.cover_seconds(cover, pair) for pair in pairs]
 
-        def slot(cover: Cover) -> Slot:
-            return Slot(cover.nodes, *costs(cover), 0, cover.root in matter)
+        def placement(cover: Cover) -> Placement:
+            return Placement(cover.nodes, *costs(cover), 0, cover.root in sensitive)
 
-        taken = ways(alone, fused, costs, self._prices, AMID if matter else (Format.DENSE,))
-        return [self._with(map(slot, covers)) for covers in taken]
+        taken = coverings(alone, fused, costs, self._prices, SURROUNDINGS if sensitive else (Format.DENSE,))
+        return [self._extended(map(placement, covers)) for covers in taken]
 
-    def _with(self, slots: Iterable[Slot]) -> _Revision:
+    def _extended(self, placements: Iterable[Placement]) -> _Revision:
         """Return this revision with more placements."""
         way = copy(self)
-        way._slots, way._homes, way._filled = dict(self._slots), dict(self._homes), []
-        way._known_around, way._known_readers = {}, {}
-        for slot in slots:
-            *inner, root = slot.nodes
-            way._slots[root] = slot
+        way._placements, way._homes, way._new_roots = dict(self._placements), dict(self._homes), []
+        way._known_adjacent, way._known_readers = {}, {}
+        for placement in placements:
+            *inner, root = placement.nodes
+            way._placements[root] = placement
             way._homes.update(dict.fromkeys(inner, root))
-            way._filled.append(root)
+            way._new_roots.append(root)
         return way
 
     def _is_usable(self, cover: Cover) -> bool:
         return is_usable(cover, self._users, self._returned)
 
-    def _pairs(self, cover: Cover, matter: Set[Node]) -> Sequence[Formats]:
-        if len(cover.formats) > 1 and cover.root not in matter:
+    def _pairs(self, cover: Cover, sensitive: Set[Node]) -> Sequence[Formats]:
+        if len(cover.formats) > 1 and cover.root not in sensitive:
             return cover.formats[:1]
         return allowed(cover, self._formats)
 
-    def _mattering(self, zone: Sequence[Node]) -> set[Node]:
+    def _format_sensitive(self, affected: Sequence[Node]) -> set[Node]:
         """Return the affected nodes whose memory format may matter: image operators, and nodes connected to them."""
         if Format.CHANNELS_LAST not in self._formats:
             return set()
-        inside, found = set(zone), set[Node]()
-        waiting = [node for node in zone if node.op.has_channels or self._meets_mattering(node)]
+        inside, found = set(affected), set[Node]()
+        waiting = [node for node in affected if node.op.has_channels or self._meets_format_sensitive(node)]
         while waiting:
             node = waiting.pop()
             if node not in found:
@@ -261,66 +271,68 @@ class _Revision:
             user for user in self._users[node] if any(v.node is node and is_formatted(v) for v in user.inputs)
         ]
 
-    def _meets_mattering(self, node: Node) -> bool:
-        slots = (self._slots.get(self._homes.get(other, other)) for other in self._connected(node))
-        return any(slot is not None and slot.matters for slot in slots)
+    def _meets_format_sensitive(self, node: Node) -> bool:
+        placements = (self._placements.get(self._homes.get(other, other)) for other in self._connected(node))
+        return any(placement is not None and placement.format_matters for placement in placements)
 
-    def least(self) -> float:
+    def lower_bound(self) -> float:
         """Return a lower bound of the cost of the placements, whatever their formats."""
-        return fsum([min(slot.own) for slot in self._slots.values()])
+        return fsum([min(placement.own) for placement in self._placements.values()])
 
-    def settled(self, values: Set[Value]) -> Appraisal:
+    def choose_formats(self, values: Set[Value]) -> Estimate:
         """Choose formats, of new placements and of others as far as that pays, and return the estimate.
 
         Args:
             values: the values whose conversion cost may have changed, whatever is chosen.
         """
-        free = [root for root in self._filled if len(self._slots[root].pairs) > 1]
-        labellings = self._labellings(free)
-        changed = set(self._filled).union(*labellings)
-        around = set[Value]().union(*map(self._around, changed))
+        free = [root for root in self._new_roots if len(self._placements[root].pairs) > 1]
+        labellings = self._local_optima(free)
+        changed = set(self._new_roots).union(*labellings)
+        around = set[Value]().union(*map(self._adjacent_values, changed))
         if labellings:
             best = min(labellings, key=lambda labels: self._seconds(changed, around, labels))
-            self._slots.update((root, replace(self._slots[root], label=label)) for root, label in best.items())
+            self._placements.update(
+                (root, replace(self._placements[root], label=label)) for root, label in best.items()
+            )
         return self._result(values | around)
 
-    def _labellings(self, free: Sequence[Node]) -> list[dict[Node, int]]:
+    def _local_optima(self, free: Sequence[Node]) -> list[dict[Node, int]]:
         """Return local optima of the labels, one per start; only one if it is fastest everywhere without conversion."""
         found: list[dict[Node, int]] = []
         for label in (1, 0) if free else ():
-            found.append(labels := self._descended(free, label))
-            around = set[Value]().union(*map(self._around, labels))
-            least = fsum([min(self._slots[root].own) for root in labels])
-            if self._seconds(labels.keys(), around, labels) * SURELY <= least:
+            found.append(labels := self._local_search(free, label))
+            around = set[Value]().union(*map(self._adjacent_values, labels))
+            least = fsum([min(self._placements[root].own) for root in labels])
+            if self._seconds(labels.keys(), around, labels) * ROUNDING_MARGIN <= least:
                 break
         return found
 
-    def _descended(self, free: Sequence[Node], start: int) -> dict[Node, int]:
+    def _local_search(self, free: Sequence[Node], start: int) -> dict[Node, int]:
         """Return labels that no single change improves, for free placements, equal at first, and their neighbours."""
         labels = dict.fromkeys(free, start)
         waiting = dict.fromkeys(free)
         while waiting:
             root = next(iter(waiting))
             del waiting[root]
-            label, stays = labels.get(root, self._slots[root].label), self._seconds_at(root, labels)
-            if self._seconds_at(root, {**labels, root: label ^ 1}) < stays * SURELY:
+            label, stays = labels.get(root, self._placements[root].label), self._seconds_at(root, labels)
+            if self._seconds_at(root, {**labels, root: label ^ 1}) < stays * ROUNDING_MARGIN:
                 labels[root] = label ^ 1
-                waiting.update(dict.fromkeys(self._free_neighbours(self._around(root))))
+                waiting.update(dict.fromkeys(self._free_neighbours(self._adjacent_values(root))))
         return labels
 
     def _free_neighbours(self, values: Iterable[Value]) -> list[Node]:
         nodes = [node for value in values for node in (value.node, *self._users[value.node])]
         roots = [self._homes.get(node, node) for node in nodes]
-        return [root for root in roots if root in self._slots and len(self._slots[root].pairs) > 1]
+        return [root for root in roots if root in self._placements and len(self._placements[root].pairs) > 1]
 
-    def _around(self, root: Node) -> list[Value]:
+    def _adjacent_values(self, root: Node) -> list[Value]:
         """Return the values of rank 4 that a placement reads and gives, remembered."""
-        known = self._known_around.get(root)
+        known = self._known_adjacent.get(root)
         if known is None:
-            nodes = self._slots[root].nodes
+            nodes = self._placements[root].nodes
             read = [value for node in nodes for value in node.inputs if is_formatted(value) and value.node not in nodes]
             found = dict.fromkeys([*read, *(value for value in root.outputs if is_formatted(value))])
-            known = self._known_around[root] = list(found)
+            known = self._known_adjacent[root] = list(found)
         return known
 
     def _readers(self, value: Value) -> list[Node]:
@@ -329,45 +341,45 @@ class _Revision:
         if known is None:
             known = self._known_readers[value] = []
             for user in self._users[value.node]:
-                slot = self._slots.get(root := self._homes.get(user, user))
-                if slot is not None and value in user.inputs and value.node not in slot.nodes:
+                placement = self._placements.get(root := self._homes.get(user, user))
+                if placement is not None and value in user.inputs and value.node not in placement.nodes:
                     known.append(root)
         return known
 
     def _seconds(self, roots: Set[Node], values: Set[Value], labels: Mapping[Node, int]) -> float:
         """Return the cost of placements and conversions under labels; the sum does not depend on set order."""
-        slots = [(root, self._slots[root]) for root in roots]
-        own = fsum([slot.own[labels.get(root, slot.label)] for root, slot in slots])
-        return own + fsum([self._converting(value, labels) for value in values])
+        placements = [(root, self._placements[root]) for root in roots]
+        own = fsum([placement.own[labels.get(root, placement.label)] for root, placement in placements])
+        return own + fsum([self._conversion_cost(value, labels) for value in values])
 
     def _seconds_at(self, root: Node, labels: Mapping[Node, int]) -> float:
         """Return the cost of a placement under labels, with the conversions of the values it reads and gives."""
-        slot = self._slots[root]
-        seconds = slot.own[labels.get(root, slot.label)]
-        for value in self._around(root):
-            seconds += self._converting(value, labels)
+        placement = self._placements[root]
+        seconds = placement.own[labels.get(root, placement.label)]
+        for value in self._adjacent_values(root):
+            seconds += self._conversion_cost(value, labels)
         return seconds
 
-    def _converting(self, value: Value, labels: Mapping[Node, int]) -> float:
+    def _conversion_cost(self, value: Value, labels: Mapping[Node, int]) -> float:
         """Return the cost of converting a value: once, if any reader needs another format than it is given in."""
-        slots, node = self._slots, value.node
-        maker = slots.get(node)
-        given = self._rim.gives(value) if maker is None else maker.pairs[labels.get(node, maker.label)][1]
+        placements, node = self._placements, value.node
+        maker = placements.get(node)
+        given = self._boundary.gives(value) if maker is None else maker.pairs[labels.get(node, maker.label)][1]
         is_wanted = value in self._wanted and given.other in self._wanted[value]
         for root in () if is_wanted else self._readers(value):
-            slot = slots[root]
-            if slot.pairs[labels.get(root, slot.label)][0] is not given:
+            placement = placements[root]
+            if placement.pairs[labels.get(root, placement.label)][0] is not given:
                 is_wanted = True
                 break
         return self._prices.conversion_seconds(value, given.other) if is_wanted else 0.0
 
-    def _result(self, changed: Set[Value]) -> Appraisal:
+    def _result(self, changed: Set[Value]) -> Estimate:
         """Return the estimate, with the conversion cost of the changed values recomputed."""
         conversions: dict[Value, float] = {}
         for (node, output), seconds in self._before.conversions.items():
             value = Value(self._images.get(node, node), output)
             if value.node in self._users and value not in changed:
                 conversions[value] = seconds
-        conversions.update((value, seconds) for value in changed if (seconds := self._converting(value, {})))
-        own = sum([slot.own[slot.label] for slot in self._slots.values()])
-        return Appraisal(self._slots, self._homes, conversions, own + fsum(conversions.values()))
+        conversions.update((value, seconds) for value in changed if (seconds := self._conversion_cost(value, {})))
+        own = sum([placement.own[placement.label] for placement in self._placements.values()])
+        return Estimate(self._placements, self._homes, conversions, own + fsum(conversions.values()))

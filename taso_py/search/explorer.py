@@ -14,18 +14,18 @@ from taso_py.collector import collector_paused
 from taso_py.ir.graph import Graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
+from taso_py.search.canonical import CanonicalForm
 from taso_py.search.cost import Cost
-from taso_py.search.finalists import kept
-from taso_py.search.result import Candidate, Limits, Progress, Report, SearchResult, StopReason
-from taso_py.search.skeleton import Skeleton
-from taso_py.search.space import Appraised, Space
-from taso_py.search.state import Option, State
+from taso_py.search.finalists import finalists_or_cheapest
+from taso_py.search.result import Candidate, Limits, Progress, ProgressCallback, SearchResult, SearchStop
+from taso_py.search.space import EstimatedStep, Space
+from taso_py.search.state import Option, SearchState
 
 PRECISION = 1e-5
 """Costs that differ by less than this share of the original's are equal."""
 
 
-def in_steps(seconds: float, step: float) -> float:
+def quantized(seconds: float, step: float) -> float:
     """Return seconds as a whole number of steps, to sort by; infinite if they are unknown or undefined."""
     if -math.inf < seconds < math.inf and step > 0:
         return round(seconds / step)
@@ -36,7 +36,7 @@ class _OutOfTime(Exception):
     pass
 
 
-class Clock:
+class SearchClock:
     """The time limit of a search; a call raises once it is exceeded."""
 
     def __init__(self, limits: Limits) -> None:
@@ -53,7 +53,7 @@ class Clock:
             raise _OutOfTime
 
 
-class Engine(ABC):
+class Explorer(ABC):
     """One search; a strategy decides in which order the space is explored."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Engine(ABC):
         rules: Iterable[Substitution] | Matcher,
         cost: Cost,
         limits: Limits,
-        report: Report | None = None,
+        report: ProgressCallback | None = None,
     ) -> None:
         """Create a search.
 
@@ -75,10 +75,10 @@ class Engine(ABC):
         """
         self.limits = limits
         self._graph, self._cost, self._report = graph, cost, report
-        self.clock = Clock(limits)
+        self.clock = SearchClock(limits)
         matcher = rules if isinstance(rules, Matcher) else Matcher(rules)
         self.space = Space(matcher, cost, limits.allows, self.clock)
-        self._pool: dict[frozenset[str], State] = {}
+        self._pool: dict[frozenset[str], SearchState] = {}
         self._expansions = self._built = 0
 
     def run(self) -> SearchResult:
@@ -93,13 +93,13 @@ class Engine(ABC):
                 self._keep(self.original)
                 stop = self.explore(self.space.with_options(self.original))
             except _OutOfTime:
-                stop = StopReason.TIME
+                stop = SearchStop.TIME
             except KeyboardInterrupt:
-                stop = StopReason.INTERRUPTED
+                stop = SearchStop.INTERRUPTED
         return self._result(stop)
 
     @abstractmethod
-    def explore(self, original: State) -> StopReason:
+    def explore(self, original: SearchState) -> SearchStop:
         """Explore the space from a state until there is a reason to stop."""
 
     @property
@@ -112,7 +112,7 @@ class Engine(ABC):
         limit = self.limits.static_bytes
         return static_bytes <= (self.limits.growth * self.original.static_bytes if limit is None else limit)
 
-    def build(self, state: State, option: Option, seen: set[Skeleton]) -> Appraised | None:
+    def build(self, state: SearchState, option: Option, seen: set[CanonicalForm]) -> EstimatedStep | None:
         """Build the graph of an option and estimate its cost; None if it is impossible or gives nothing new.
 
         Args:
@@ -124,20 +124,20 @@ class Engine(ABC):
         step = self.space.step(state, option, seen)
         if step is None:
             return None
-        seen.add(step.outline.skeleton)
+        seen.add(step.graph_form.canonical)
         self._built += 1
         if self._report is not None:
             self._report(self._progress())
-        return self.space.appraise(step)
+        return self.space.estimate(step)
 
-    def expand(self, appraised: Appraised, ends_excursion: bool) -> State:
+    def expand(self, estimated: EstimatedStep, ends_detour: bool) -> SearchState:
         """Return the state that a step leads to."""
-        state = self.space.finish(appraised, ends_excursion)
+        state = self.space.finish(estimated, ends_detour)
         self._expansions += 1
         self._keep(state)
         return state
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: SearchState) -> None:
         """Remember a state if it is the best, or the best of those that use the same rules."""
         if self.is_valid(state.static_bytes):
             used = frozenset(path.match.rule.id for path in state.steps)
@@ -149,20 +149,20 @@ class Engine(ABC):
     def _progress(self) -> Progress:
         return Progress(self._built, self._expansions, self.original.seconds, self.best.seconds, self.clock.spent)
 
-    def _result(self, stop: StopReason) -> SearchResult:
+    def _result(self, stop: SearchStop) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
-        best, is_whole = kept(best, self.original, self._cost, self.limits.results)
+        best, is_whole = finalists_or_cheapest(best, self.original, self._cost, self.limits.results)
         original = self._candidate(self.original)
         return SearchResult(
             original,
             tuple([original if state is self.original else self._candidate(state) for state in best]),
-            stop if is_whole else StopReason.INTERRUPTED,
+            stop if is_whole else SearchStop.INTERRUPTED,
             self._expansions,
             self._built,
             self.clock.spent,
         )
 
-    def _candidate(self, state: State) -> Candidate:
+    def _candidate(self, state: SearchState) -> Candidate:
         steps = tuple([(path.match, path.after) for path in state.steps])
         applied = tuple([match.rule.id for match, _ in steps])
         return Candidate(self._graph, state.graph, state.seconds, state.static_bytes, applied, steps)

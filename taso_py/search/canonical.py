@@ -20,35 +20,35 @@ from taso_py.ir.operator import Constant, Input
 from taso_py.ops.movement import Concat, Slice
 from taso_py.search.rewire import readers
 
-Skeleton: TypeAlias = tuple[tuple[int, int], ...]
+CanonicalForm: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Outline:
+class GraphForm:
     """The canonical form of a graph, and the forms of its nodes that it consists of."""
 
-    skeleton: Skeleton
+    canonical: CanonicalForm
     forms: Mapping[Node, int]
     """Numbers of node forms; after a change, only those of nodes that are new or have another form now."""
 
 
-class Skeletons:
+class CanonicalForms:
     """Numbering of node forms, by content, so that it keeps no node alive."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
-    def of(self, graph: Graph) -> Outline:
+    def of(self, graph: Graph) -> GraphForm:
         """Return the canonical form of a graph."""
         forms: dict[Node, int] = {}
         for node in graph.nodes:
             operands = [(forms[operand], output) for operand, output in node.inputs]
             forms[node] = self._form(node, operands, node.is_static)
-        return Outline(_skeleton(graph, lambda value: (forms[value.node], value.output)), forms)
+        return GraphForm(_canonical_form(graph, lambda value: (forms[value.node], value.output)), forms)
 
     def after(
         self, graph: Graph, form: Callable[[Node], int | None], replaced: Mapping[Value, Value], first: int
-    ) -> Outline:
+    ) -> GraphForm:
         """Return the canonical form of a graph in which values are replaced.
 
         Args:
@@ -84,7 +84,7 @@ class Skeletons:
             if number != form(node):
                 changed[node] = number
                 affected.add(node)
-        return Outline(_skeleton(graph, moved), {**new, **changed})
+        return GraphForm(_canonical_form(graph, moved), {**new, **changed})
 
     def _form(self, node: Node, operands: list[tuple[int, int]], depends_on_weights: bool) -> int:
         """Return the number of a node's form, from the forms of its operands."""
@@ -102,7 +102,7 @@ class Skeletons:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
-def _skeleton(graph: Graph, form: Callable[[Value], tuple[int, int]]) -> Skeleton:
+def _canonical_form(graph: Graph, form: Callable[[Value], tuple[int, int]]) -> CanonicalForm:
     return tuple([form(value) for value in (*graph.outputs, *(Value(node, 0) for node in graph.effects))])
 
 

@@ -1,10 +1,10 @@
-"""Measuring how long a call takes on a device, on machines that are never quite at rest.
+"""Measurement of the time that calls take on a device, on machines that are never quite idle.
 
 Every figure is a median, since noise on a busy machine has a long tail on one side. Its interval comes from order
-statistics: how many samples lie below the true median is binomial whatever their distribution (David and Nagaraja,
+statistics: the number of samples below the true median is binomial whatever their distribution (David and Nagaraja,
 Order Statistics, 2003, section 7.1).
 
-Invariant: nothing but a `Clock` looks at the time, so that all decisions here can be tested with an invented one.
+Invariant: only a `Clock` reads the time, so that all decisions here can be tested with an invented one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.latency.environment import Device, resolve_device
 
 Timer: TypeAlias = Callable[[int], float]
-"""Calls what it was made for that many times and answers the seconds that all the calls took together."""
+"""Calls its function that many times and returns the seconds that all the calls took together."""
 
 BUDGET_S = 0.25
 CONFIDENCE = 0.95
@@ -39,45 +39,45 @@ MIN_SAMPLES = 10
 MAX_SAMPLES = 1000
 MAX_REPEATS = 100_000
 DEPTHS = 64
-"""At how many depths of the stack samples are taken; a call is some hundred bytes, so that all of a page is met."""
+"""The number of stack depths at which samples are taken; a call takes some hundred bytes, so that they cover a page."""
 OUTLIER_DEVIATIONS = 3.5
 """The usual bound for scores from the median absolute deviation (Iglewicz and Hoaglin, How to Detect and Handle
 Outliers, 1993)."""
 OUTLIER_SHARE = 0.05
-"""Nothing closer to the median than this share of it is an outlier, however quiet the machine."""
+"""A sample within this share of the median is never an outlier, however quiet the machine."""
 
 
 class TimingError(TasoError):
-    """A latency that cannot be, or a function that cannot be timed in the way asked for."""
+    """An impossible latency, or a function that cannot be timed in the requested way."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds that one call takes; raises `TimingError` if its figures contradict each other."""
+    """The seconds that one call takes; raises `TimingError` if its figures contradict each other."""
 
     median_s: float
     low_s: float
     """Lower end of the median's confidence interval; the fastest sample if there were too few for one."""
     high_s: float
-    """Upper end; the slowest sample if there were too few."""
+    """Upper end of the interval; the slowest sample if there were too few for one."""
     samples: int
     outliers: int
     """Samples far from the median. They are counted, not removed."""
 
     def __post_init__(self) -> None:
-        """Check what every measurement fulfils."""
+        """Check what holds for every measurement."""
         ordered = 0 <= self.low_s <= self.median_s <= self.high_s < math.inf
         if not (ordered and 0 <= self.outliers < self.samples):
             raise TimingError(f"{self} is no latency: it needs 0 <= low <= median <= high and outliers < samples")
 
     def scaled(self, factor: float) -> Latency:
-        """The same on a machine that takes so many times as long."""
+        """Return the latency with all times multiplied by a factor."""
         return replace(self, median_s=factor * self.median_s, low_s=factor * self.low_s, high_s=factor * self.high_s)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median and where the true one lies."""
+    """A median and its confidence interval."""
 
     low: float
     median: float
@@ -87,32 +87,32 @@ class Interval:
 
 
 class Clock(Protocol):
-    """What can time calls on a device."""
+    """A device's clock, which can time calls."""
 
     min_sample_s: float
-    """Shorter samples than this are too coarse for the clock's resolution."""
+    """The shortest sample that the clock's resolution allows."""
 
     def now(self) -> float:
-        """Seconds since some moment, for budgets."""
+        """Return the seconds since some moment, for budgets."""
         ...
 
     def bind(self, fn: Callable[[], object]) -> Timer:
-        """A timer of a function; raises `TimingError` if it cannot be timed in this clock's way."""
+        """Return a timer of a function; raise `TimingError` if this clock cannot time it."""
         ...
 
 
 class CpuClock:
     """Wall-clock time, with the garbage collector paused while it runs.
 
-    Where the stack lies can make a fifth of a difference: at one depth of twenty MKL's products of BERT take 54 ms in
-    place of 45, at every call. So each sample is taken at a depth of its own, and their median is that of most depths
+    The address of the stack can make a difference of a fifth: at one depth of twenty, MKL's products of BERT take 54 ms
+    in place of 45, at every call. So each sample is taken at a depth of its own, and the median is that of most depths
     (Mytkowicz and others, Producing wrong data without doing anything obviously wrong!, ASPLOS 2009).
     """
 
     min_sample_s: float = 200e-6
 
     def __init__(self) -> None:
-        """Prepare a clock; the depths of its samples are the same in every run."""
+        """Create a clock; the stack depths of its samples are the same in every run."""
         self._depths = random.Random(0)
 
     def now(self) -> float:
@@ -139,7 +139,7 @@ def _prepared(fn: PreparedCall) -> float:
 
 
 def _at_depth(depth: int, run: Callable[[], float]) -> float:
-    """Runs with so many calls more on the stack: each has a frame of C besides, since it comes out of ``map``."""
+    """Run at a given stack depth: every level has an additional C frame, since it is called by ``map``."""
     return run() if depth == 0 else next(map(_at_depth, (depth - 1,), (run,)))
 
 
@@ -147,23 +147,23 @@ class Event(Protocol):
     """The part of ``torch.cuda.Event`` that a `CudaClock` uses."""
 
     def record(self) -> None:
-        """Mark this point in the queue of the current stream."""
+        """Record this point in the queue of the current stream."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has come to the mark."""
+        """Wait until the device has reached the event."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this mark to another one that was reached."""
+        """Return the milliseconds from this event to a later one that was reached."""
         ...
 
 
 class CudaClock:
     """Time between two events in the GPU's own queue.
 
-    Plain calls include what launching costs the CPU where that takes longer than the kernels, as in eager execution.
-    With ``graph`` all calls of a sample are captured in one CUDA graph, whose replay is timed: the kernels alone.
+    Plain calls include the CPU's launch time if that is longer than the kernels, as in eager execution. With ``graph``
+    all calls of a sample are captured in one CUDA graph, whose replay is timed: the kernels alone.
     """
 
     min_sample_s: float = 500e-6
@@ -171,7 +171,7 @@ class CudaClock:
     def __init__(
         self, device: Device = "cuda", *, graph: bool = False, event: Callable[[], Event] | None = None
     ) -> None:
-        """Time on one GPU, with ``torch.cuda.Event`` for marks, or with the marks that ``event`` makes."""
+        """Create a clock of one GPU, with ``torch.cuda.Event`` or the events that ``event`` makes."""
         self._graph = graph
         self._event = event or _cuda_event
         self._scope = contextlib.nullcontext if event else functools.partial(torch.cuda.device, resolve_device(device))
@@ -198,7 +198,7 @@ class CudaClock:
 
 
 def clock_for(device: Device, *, graph: bool = False) -> Clock:
-    """The clock of a device; ``graph`` as in `CudaClock`. Raises `DeviceError` if the device is not here."""
+    """Return the clock of a device; ``graph`` as in `CudaClock`. Raises `DeviceError` if the device is not here."""
     resolved = resolve_device(device)
     return CpuClock() if resolved.type == "cpu" else CudaClock(resolved, graph=graph)
 
@@ -212,15 +212,15 @@ def measure(
     width: float = WIDTH,
     clock: Clock | None = None,
 ) -> Latency:
-    """The latency of a function, which is called at least twice and otherwise as often as it takes.
+    """Measure the latency of a function, which is called at least twice and otherwise as often as needed.
 
     Args:
-        fn: what to time; modes such as ``torch.inference_mode`` are the caller's business.
-        device: where it runs; ignored if a clock is given.
-        budget_s: seconds, warm-up included, after which what is known is the answer.
-        confidence: the probability with which the interval shall hold the true median.
+        fn: the function to time; the caller sets modes such as ``torch.inference_mode``.
+        device: the device it runs on; ignored if a clock is given.
+        budget_s: seconds, warm-up included, after which sampling ends.
+        confidence: the probability with which the interval shall contain the true median.
         width: sampling ends once the interval is at most this share of the median wide.
-        clock: the clock of the device if not given.
+        clock: by default the clock of the device.
     """
     clock = clock or clock_for(device)
     timer, deadline = clock.bind(fn), clock.now() + budget_s
@@ -235,21 +235,21 @@ def measure(
 
 
 def repeats_for(clock: Clock, fn: Callable[[], object], timer: Timer, *, deadline: float = math.inf) -> int:
-    """How many calls of a function make one sample: one if it is prepared, or else as many as the clock needs."""
+    """Return the number of calls per sample: one if the function is prepared, or else as many as the clock needs."""
     return 1 if isinstance(fn, PreparedCall) else calibrate(clock, timer, deadline=deadline)
 
 
 def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency:
-    """The latency of which there are these samples, in ascending order."""
+    """Return the latency with these samples, given in ascending order."""
     interval = median_interval(ordered, confidence)
     return Latency(interval.median, interval.low, interval.high, len(ordered), _outliers(ordered))
 
 
 def calibrate(clock: Clock, timer: Timer, *, deadline: float = math.inf, sample_s: float = 0.0) -> int:
-    """Warm up, and find how many calls make one sample of ``sample_s`` seconds that is long enough for the clock.
+    """Warm up, and return the number of calls whose sample lasts ``sample_s`` seconds and is long enough for the clock.
 
-    The faster of two readings counts, or an interruption during the first would leave too few calls. Past the
-    ``deadline``, in the clock's seconds, the number reached is taken.
+    The faster of two readings counts; otherwise an interruption of the only one would lead to too few calls. After the
+    ``deadline``, in the clock's seconds, the number reached is returned.
     """
     sample_s = max(sample_s, clock.min_sample_s)
     timer(1)
@@ -264,7 +264,7 @@ def calibrate(clock: Clock, timer: Timer, *, deadline: float = math.inf, sample_
 
 
 def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The median of at least one sample in ascending order, and the narrowest interval that has the confidence.
+    """Return the median of samples in ascending order, and the narrowest interval with the given confidence.
 
     With too few samples for that (less than six for 95 %) the interval is their range, and its coverage is lower.
     """
@@ -274,7 +274,7 @@ def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) ->
 
 @functools.cache
 def _rank(count: int, confidence: float) -> tuple[int, float]:
-    """How many samples to leave out at each end for an interval of the median, and the probability that it holds it."""
+    """Return the number of samples to drop at each end for a confidence interval of the median, and its coverage."""
     rank, below, term = 0, 1, 1
     while True:
         term = term * (count - rank) // (rank + 1)
@@ -301,7 +301,7 @@ def _cuda_event() -> Event:
 
 
 def _capture(fn: Callable[[], object], repeats: int) -> Callable[[], object]:
-    """A CUDA graph of that many calls on the current device, replayed once."""
+    """Capture that many calls in a CUDA graph on the current device, and replay it once."""
     try:
         graph, _ = capture_cuda_graph(functools.partial(_call, fn, repeats), torch.device("cuda"))
     except RuntimeError as error:

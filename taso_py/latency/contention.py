@@ -1,13 +1,13 @@
-"""Whether a process had its processor cores to itself while it timed something, by what the system counted meanwhile.
+"""Contention for processor cores during a measurement, from the system's counters.
 
 Two threads on two cores of which another program holds one take ten times as long as one thread does: a parallel call
-ends when its last thread is done. No statistics over such times finds the true one, so the reasons to doubt them are
-looked for where the system keeps them: how much processor time other programs had, how long our own threads waited for
-a core, what a hypervisor took, and where a limit of the control group was reached. Before anything is timed there may
-be nothing to look back on; a spin of known work on each core tells then.
+ends when its last thread is done. No statistics over such times finds the true one, so reasons to doubt them are taken
+from the system's counters: how much processor time other programs had, how long our own threads waited for a core, how
+much a hypervisor took, and whether a limit of the control group was reached. Before anything is timed there may be no
+history; then a spin of known work on each core is tried.
 
-Invariant: everything is read through a `System`, so that tests give their own counters; what a system does not count is
-None, which is no reason to doubt anything.
+Invariant: everything is read through a `System`, so that tests give their own counters; counters that a system does not
+have are None, which is no reason to doubt anything.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from pathlib import Path
 import torch
 
 SHORTEST_S = 0.25
-"""Counters of processor time go by hundredths of a second; over less time than this they show nothing."""
+"""The shortest useful interval: counters of processor time advance by hundredths of a second."""
 OTHERS = 0.15
-"""Cores that other programs may use beyond those that we leave free: a system at rest uses some hundredths."""
+"""Cores that other programs may use beyond those that we leave free: an idle system uses some hundredths."""
 WAITING = 0.05
-"""Share of the time that our threads may wait for a core, one after the other."""
+"""The share of time that our threads may wait for a core, summed over threads."""
 STOLEN, THROTTLED = 0.03, 0.01
-"""Share of the time that a hypervisor may take from a core, and that a limit may stop us."""
+"""The share of time that a hypervisor may take from a core, and that a cgroup limit may stop us."""
 DELAY = 1.5
-"""How many times as long as its own processor time a spin takes on a core that another program holds."""
+"""A spin's wall-clock time over its processor time, beyond which another program holds the core."""
 UNEQUAL = 3.0
-"""How many times as long as on the fastest core a spin takes where something hidden holds a core: more than cores of
+"""A spin's time relative to the fastest core, beyond which something hidden holds the core: more than cores of
 different kinds differ by."""
 SPIN_ROUNDS = 20_000
-"""About six milliseconds: a scheduler lets a thread that has just begun run for a shorter time undisturbed."""
+"""Rounds of a spin, about six milliseconds: schedulers let a new thread run undisturbed for a shorter time."""
 SPIN_PAUSE_S = 0.25
-"""Between two tries: longer than idle threads of a parallel runtime wait actively."""
+"""The pause between two spins: longer than idle threads of a parallel runtime spin."""
 HEAVY = 0.5
-"""Cores that are lost where times are wrong by factors."""
+"""The number of lost cores from which on times are wrong by factors."""
 MOST_SPINS = 16
-"""How many cores a spin is tried on at most."""
+"""The most cores that are tried with a spin."""
 ADVICE = "run it again when the machine is quiet"
 
 
@@ -53,7 +53,7 @@ class Spin:
 
     wall_s: float
     own_s: float
-    """The processor time that it took."""
+    """Its processor time."""
 
 
 def _read(path: str) -> str:
@@ -64,34 +64,34 @@ def _read(path: str) -> str:
 
 
 def _waits() -> Sequence[str]:
-    """What Linux tells of the scheduling of each thread of this process: nanoseconds run, nanoseconds waited, turns."""
+    """Return Linux's scheduling statistics of this process's threads: nanoseconds run, nanoseconds waited, turns."""
     with suppress(OSError):
         return [_read(f"/proc/self/task/{thread}/schedstat") for thread in os.listdir("/proc/self/task")]
     return []
 
 
 def _own_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
+    """Return the processor time of this process and of its children that have ended."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
 def _cores() -> frozenset[int]:
-    """The cores that this process may run on."""
+    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def _load() -> float | None:
-    """How many threads wanted a core in the last minute, on average."""
+    """Return the average number of threads that wanted a core in the last minute."""
     with suppress(OSError, AttributeError):
         return os.getloadavg()[0]
     return None
 
 
 def _spins(cores: Sequence[int]) -> Mapping[int, Spin]:
-    """Spins on cores, on all of them at once, each by a thread that ends with it."""
+    """Spin on several cores at once, each in a thread of its own."""
     found: dict[int, Spin] = {}
 
     def spin(core: int) -> None:
@@ -111,10 +111,10 @@ def _spins(cores: Sequence[int]) -> Mapping[int, Spin]:
 
 @dataclass(frozen=True)
 class System:
-    """Where everything is read."""
+    """The functions through which the system is read."""
 
     read: Callable[[str], str] = _read
-    """The text of a file, empty if there is none."""
+    """Returns the text of a file, empty if there is none."""
     waits: Callable[[], Sequence[str]] = _waits
     now: Callable[[], float] = time.perf_counter
     own_s: Callable[[], float] = _own_seconds
@@ -125,7 +125,7 @@ class System:
     sleep: Callable[[float], None] = time.sleep
 
     def counters(self) -> Counters:
-        """What has been counted up to now."""
+        """Return the present state of the system's counters."""
         cores = self.cores()
         lines = [line.split() for line in self.read("/proc/stat").splitlines()]
         ours = [list(map(int, line[1:9])) for line in lines if line and line[0] in {f"cpu{core}" for core in cores}]
@@ -140,7 +140,7 @@ class System:
         )
 
     def quota(self) -> float | None:
-        """How many cores the control group lets this process use, if it says so."""
+        """Return the number of cores that the control group allows this process, None if there is no limit."""
         two = self.read("/sys/fs/cgroup/cpu.max").split()
         one = [self.read(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
         for quota, period in (two, one) if len(two) == 2 else (one,):
@@ -162,7 +162,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
 @dataclass(frozen=True)
 class Counters:
-    """What a system has counted up to a moment, in seconds; None for what it does not count."""
+    """The state of a system's counters at a moment, in seconds; None for those that the system does not have."""
 
     at_s: float
     own_s: float
@@ -170,58 +170,58 @@ class Counters:
     busy_s: float | None
     """Processor time of all programs, on the cores that this process may use."""
     stolen_s: float | None
-    """Time for which a hypervisor had these cores run something else."""
+    """Time during which a hypervisor ran something else on these cores."""
     waiting_s: float | None
-    """Time that threads of this process wanted a core and had none."""
+    """Time that threads of this process waited for a core."""
     throttled_s: float | None
-    """Time for which the control group's limit stopped this process."""
+    """Time during which the control group's limit stopped this process."""
 
 
 @dataclass(frozen=True)
 class Contention:
-    """What a process had of its cores for a while; None for what is not known."""
+    """The contention for a process's cores during some time; None for unknown figures."""
 
     seconds: float = 0.0
     cores: float = 1.0
-    """How many there are for this process."""
+    """The number of cores available to this process."""
     threads: int = 1
-    """How many threads PyTorch computes with."""
+    """The number of threads that PyTorch computes with."""
     others: float | None = None
-    """How many of the cores other programs kept busy, on average."""
+    """The average number of cores that other programs kept busy."""
     waiting: float | None = None
-    """How many of our threads waited for a core, on average."""
+    """The average number of our threads that waited for a core."""
     stolen: float | None = None
-    """How many of the cores a hypervisor took, on average."""
+    """The average number of cores that a hypervisor took."""
     throttled: float | None = None
-    """For which share of the time a limit stopped the process."""
+    """The share of time that a limit stopped the process."""
     delayed: tuple[int, ...] = ()
     """The cores on which a spin took far longer than it should."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why times that were taken meanwhile are doubtful, in words; empty on a quiet machine."""
+        """The reasons to doubt times measured meanwhile, in words; empty on a quiet machine."""
         return tuple(self._found())
 
     @property
     def text(self) -> str:
-        """The reasons together."""
+        """The reasons as one text."""
         *most, last = self.reasons or ("",)
         return f"{', '.join(most)} and {last}" if most else last
 
     @property
     def is_quiet(self) -> bool:
-        """Whether there is no reason to doubt the times."""
+        """True if there is no reason to doubt the times."""
         return not self.reasons
 
     @property
     def is_heavy(self) -> bool:
-        """Whether so much was taken that times are wrong by factors."""
+        """True if so much was taken that times are wrong by factors."""
         lost = (self.threads + (self.others or 0.0) - max(self.cores, self.threads), self.waiting or 0.0)
         return bool(self.delayed) or max(lost) > HEAVY or (self.stolen or 0.0) > HEAVY * self.cores
 
     @property
     def advice(self) -> str:
-        """What to do for times that can be believed: fewer threads where that helps."""
+        """Advice on how to get reliable times: with fewer threads if that helps."""
         free = max(1, int(self.cores - (self.others or 0.0) - (self.stolen or 0.0) + OTHERS))
         if self.is_quiet or free >= self.threads:
             return ADVICE
@@ -231,7 +231,7 @@ class Contention:
         )
 
     def as_dict(self) -> dict[str, float | int | list[str] | None]:
-        """The figures and what they mean, for JSON."""
+        """Return the figures and the reasons, for JSON."""
         return {
             "seconds": self.seconds,
             "cores": self.cores,
@@ -262,7 +262,7 @@ class Contention:
 
 
 NOTHING = Contention()
-"""Where nothing was looked at."""
+"""No information about contention."""
 
 
 HERE = System()
@@ -270,24 +270,24 @@ HERE = System()
 
 
 class Watch:
-    """Tells what a process had of its cores since the watch was made."""
+    """Observer of the contention for this process's cores, from its creation on."""
 
     def __init__(self, device: torch.device | str = "cpu", system: System | None = None) -> None:
-        """Begin.
+        """Begin to observe.
 
         Args:
-            device: where is computed; a GPU needs one thread, which launches its kernels.
-            system: where to read, this machine by default.
+            device: the device that computes; a GPU needs one thread, which launches its kernels.
+            system: the system to read, by default this machine.
         """
         self._system = system or HERE
         self._is_parallel = torch.device(device).type == "cpu"
         self._before = self._system.counters()
 
     def contention(self, *, spins: bool = False) -> Contention:
-        """What happened up to now.
+        """Return the contention from the beginning until now.
 
         Args:
-            spins: whether to try each core too, which takes some milliseconds on a quiet machine.
+            spins: true to try each core with a spin too, which takes some milliseconds on a quiet machine.
         """
         system, before, after = self._system, self._before, self._system.counters()
         seconds, own = after.at_s - before.at_s, after.own_s - before.own_s
@@ -314,7 +314,7 @@ class Watch:
         )
 
     def _delayed(self, cores: Sequence[int]) -> tuple[int, ...]:
-        """The cores that something else holds: those on which spins take too long twice, some time apart."""
+        """Return the cores on which spins take too long twice, some time apart, because something else holds them."""
         found = _slow(self._system.spins(cores))
         if found:
             self._system.sleep(SPIN_PAUSE_S)  # threads of our own may have been spinning still, waiting for work
@@ -323,11 +323,11 @@ class Watch:
 
 
 def _rate(before: float | None, after: float | None, seconds: float, own: float = 0.0) -> float | None:
-    """The growth of a counter a second, without our own part; None where there is none to read."""
+    """Return the growth of a counter per second, minus our own part; None if it cannot be read."""
     return None if before is None or after is None else max(0.0, after - before - own) / seconds
 
 
 def _slow(spins: Mapping[int, Spin]) -> set[int]:
-    """The cores on which a spin took too long."""
+    """Return the cores on which a spin took too long."""
     least = min((spin.wall_s for spin in spins.values()), default=0.0)
     return {c for c, spin in spins.items() if spin.wall_s > min(DELAY * spin.own_s, UNEQUAL * least)}

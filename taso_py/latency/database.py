@@ -1,9 +1,9 @@
-"""The latency database: what was measured on this machine, for as long as nothing about it changes.
+"""The latency database: latencies measured on this machine, valid as long as nothing about it changes.
 
 It is an SQLite file that several processes may use at once. Each opens it for itself, also after a fork.
 
-Invariant: it is a cache and only that. Whatever is wrong with the file or its folder costs one warning and new
-measurements, never an answer and never an exception.
+Invariant: it is only a cache. Any problem with the file or its folder costs one warning and new measurements, never a
+result and never an exception.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str]
-"""The text of a kernel and the text of the types and formats that it runs on."""
+"""The text of a kernel, and the text of the types and formats that it runs on."""
 FORMAT = "taso-py latencies 1"
 APPLICATION_ID = 0x7461736F
 """``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
 SCHEMA_VERSION = 4
-"""Raised also where latencies are measured otherwise than before, so that they cannot be compared."""
+"""Also raised when the way of measuring changes, so that latencies cannot be compared."""
 BUSY_S = 10.0
 IN_MEMORY = Path(":memory:")
 
@@ -68,30 +68,30 @@ INSERT_LATENCY = "INSERT OR REPLACE INTO latency VALUES (?, ?, ?, ?, ?, ?, ?, ?,
 
 @dataclass(frozen=True)
 class Row:
-    """One remembered latency."""
+    """One stored latency."""
 
     environment: str
     """The key of its environment; see `LatencyDatabase.environments`."""
     kernel: str
     signature: str
     measured: str
-    """When, as an ISO 8601 date and time in UTC."""
+    """The time of measurement, as an ISO 8601 date and time in UTC."""
     latency: Latency
 
 
 class LatencyDatabase:
     """Latencies by environment, kernel and signature; a context manager that closes its file.
 
-    Made without a path it is the user's own, in `default_path`. If that or the path given cannot be used, the database
-    lives in memory, and ``path`` is None. Threads may share it.
+    Without a path it is the user's own, in `default_path`. If that or the given path cannot be used, the database is in
+    memory, and ``path`` is None. Threads may share it.
     """
 
     path: Path | None
     problem: str | None = None
-    """Why what is put here is kept in memory only, where it should have been in a file."""
+    """The reason why entries are kept in memory only, if they should have been in a file."""
 
     def __init__(self, path: Path | str | None = None) -> None:
-        """Open a database, creating what is missing; ``":memory:"`` makes one that nobody else sees."""
+        """Open a database, creating it if needed; ``":memory:"`` makes a private one."""
         self._lock = threading.Lock()
         self.path = None
         try:
@@ -102,21 +102,21 @@ class LatencyDatabase:
             self._continue_in_memory(error)
 
     def get(self, environment: Environment, kernel: str, signature: str) -> Latency | None:
-        """What was measured for this, or None."""
+        """Return the stored latency, or None."""
         return self.get_many(environment, [(kernel, signature)]).get((kernel, signature))
 
     def get_many(self, environment: Environment, keys: Iterable[Key]) -> dict[Key, Latency]:
-        """What was measured for these; what was not is missing from the answer."""
+        """Return the stored latencies; keys without one are missing from the result."""
         key, wanted = environment.key(), list(keys)
         return self._run(lambda connection: _read(connection, key, wanted))
 
     def put(self, environment: Environment, kernel: str, signature: str, latency: Latency) -> None:
-        """Remember a latency, at once and for all processes; an older one for the same key is replaced."""
+        """Store a latency, at once and for all processes, replacing an older one for the same key."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._insert({environment.key(): environment}, [Row(environment.key(), kernel, signature, now, latency)])
 
     def put_first(self, environment: Environment, latencies: Mapping[Key, Latency]) -> dict[Key, Latency]:
-        """Remember latencies that belong together, unless all are known; answers what is known from then on."""
+        """Store latencies that belong together, unless all are known; return those that are stored from then on."""
         key, now = environment.key(), datetime.now(UTC).isoformat(timespec="seconds")
         rows = [Row(key, *pair, now, latency) for pair, latency in latencies.items()]
 
@@ -130,17 +130,17 @@ class LatencyDatabase:
         return self._run(lambda connection: _transaction(connection, insert))
 
     def rows(self) -> list[Row]:
-        """All there is, sorted by environment, kernel and signature."""
+        """Return all rows, sorted by environment, kernel and signature."""
         found = self._run(lambda connection: connection.execute(SELECT_ALL).fetchall())
         return [Row(where, kernel, what, when, Latency(*figures)) for where, kernel, what, when, *figures in found]
 
     def environments(self) -> dict[str, dict[str, str | int | bool]]:
-        """The environments by key, as `Environment.as_dict` describes them."""
+        """Return the environments by key, as `Environment.as_dict` describes them."""
         found = self._run(lambda connection: connection.execute("SELECT * FROM environment ORDER BY key").fetchall())
         return {key: json.loads(description) for key, description in found}
 
     def clear(self, environment: str | None = None) -> int:
-        """Forget everything, or one environment by its key; answers how many latencies that were."""
+        """Delete everything, or one environment by its key; return the number of latencies deleted."""
         chosen = {"key": environment}
 
         def delete(connection: sqlite3.Connection) -> int:
@@ -151,15 +151,15 @@ class LatencyDatabase:
         return self._run(lambda connection: _transaction(connection, delete))
 
     def export(self) -> dict[str, Any]:
-        """Everything as one JSON document, which `merge` reads."""
+        """Return everything as one JSON document, which `merge` reads."""
         latencies = [{**vars(row), "latency": vars(row.latency)} for row in self.rows()]
         return {"format": FORMAT, "environments": self.environments(), "latencies": latencies}
 
     def merge(self, document: object) -> int:
-        """Take over what `export` gave elsewhere, in place of what is here; answers how many latencies that were.
+        """Import a document that `export` gave, replacing entries here; return the number of latencies imported.
 
-        Where an environment has a usual pace here, that stays, and the latencies are brought to it. Raises `TasoError`,
-        and takes over nothing, if the document is not such an export.
+        If an environment has a usual pace here, that stays, and the latencies are converted to it. Raises `TasoError`,
+        and imports nothing, if the document is not such an export.
         """
         environments, rows = _parse(document)
 
@@ -171,7 +171,7 @@ class LatencyDatabase:
         return self._run(lambda connection: _transaction(connection, insert))
 
     def close(self) -> None:
-        """Close the file; what was put is in it already."""
+        """Close the file; everything that was put is stored already."""
         self._connection.close()
 
     def __enter__(self) -> LatencyDatabase:
@@ -186,7 +186,7 @@ class LatencyDatabase:
         self._run(lambda connection: _transaction(connection, lambda inside: _write(inside, environments, rows)))
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something on the connection; if the file fails, do it in memory from here on."""
+        """Run some work on the connection; if the file fails, continue in memory."""
         with self._lock:
             try:
                 return work(self._connection)
@@ -205,10 +205,10 @@ class LatencyDatabase:
 
 
 def default_path() -> Path:
-    """The user's database: in the folder ``$TASO_PY_CACHE`` or else in ``taso-py`` where the platform keeps caches.
+    """Return the path of the user's database: in ``$TASO_PY_CACHE``, or else in ``taso-py`` in the platform's caches.
 
     Raises:
-        OSError: there is no such place, since the user has no home.
+        OSError: there is no such folder, since the user has no home.
     """
     if folder := os.environ.get("TASO_PY_CACHE"):
         return Path(folder) / "latencies.sqlite"
@@ -229,11 +229,11 @@ def _home() -> Path:
 
 
 class _DamagedError(sqlite3.DatabaseError):
-    """A file that holds something else than a whole latency database."""
+    """A file that is not a complete latency database."""
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Connect to a database, setting aside what is in its place if that is none, and waiting for other processes."""
+    """Connect to a database, setting aside a file that is none, and waiting for other processes."""
     if path == IN_MEMORY:
         return _connect(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _adopt(connection: sqlite3.Connection) -> None:
-    """Make an empty file a latency database, and refuse what is neither empty nor ours."""
+    """Make an empty file a latency database, and refuse a file that is neither empty nor ours."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -287,13 +287,13 @@ def _adopt(connection: sqlite3.Connection) -> None:
 
 
 def _read(connection: sqlite3.Connection, environment: str, keys: Iterable[Key]) -> dict[Key, Latency]:
-    """Those latencies that there are."""
+    """Return the latencies that are stored."""
     found = {pair: connection.execute(SELECT_ONE, (environment, *pair)).fetchone() for pair in keys}
     return {pair: Latency(*row) for pair, row in found.items() if row is not None}
 
 
 def _write(connection: sqlite3.Connection, environments: Mapping[str, Environment], rows: Iterable[Row]) -> None:
-    """Puts rows in the place of those with the same keys, and their environments beside them."""
+    """Insert rows, replacing those with the same keys, and their environments."""
     described = [(key, json.dumps(environment.as_dict())) for key, environment in environments.items()]
     values = [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
     connection.executemany(INSERT_ENVIRONMENT, described)
@@ -301,9 +301,9 @@ def _write(connection: sqlite3.Connection, environments: Mapping[str, Environmen
 
 
 def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterable[Row]) -> list[Row]:
-    """Rows of an environment from elsewhere as they are at the usual pace that the environment has here, if any.
+    """Return an environment's imported rows, converted to the usual pace that is stored for it here, if any.
 
-    Those that come without a pace of theirs, and ceilings, stay what they are.
+    Rows that come without a pace of their own, and ceilings, stay as they are.
     """
     own = {(row.kernel, row.signature): row for row in rows if row.environment == environment}
     here = pace_among(_read(connection, environment, KEYS))
@@ -332,7 +332,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _set_aside(path: Path, found: tuple[int, int] | None, error: Exception) -> None:
-    """Rename the file that was found, unless another process did so already, with the journals that belong to it."""
+    """Rename the file that was found, with its journals, unless another process did so already."""
     with contextlib.closing(sqlite3.connect(f"{path}.lock", timeout=BUSY_S, isolation_level=None)) as lock:
         # The lock between processes that every platform has: nobody else renames between the check and the renaming.
         lock.execute("BEGIN EXCLUSIVE")
@@ -347,7 +347,7 @@ def _set_aside(path: Path, found: tuple[int, int] | None, error: Exception) -> N
 
 
 def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
-    """The environments, by their keys here, and rows of an export; raises `TasoError` if it is not one."""
+    """Return the environments, by their keys here, and rows of an export; raises `TasoError` if it is not one."""
     try:
         content = cast("dict[str, Any]", document)
         if content["format"] != FORMAT:

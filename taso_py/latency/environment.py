@@ -1,4 +1,4 @@
-"""Where a latency is valid: the device, its software, and the settings that choose PyTorch's kernels.
+"""The environment in which a latency is valid: the device, its software, and the settings that select kernels.
 
 Invariant: two environments have the same key exactly if all their fields are equal, so that a latency is never taken
 from another device, another version of PyTorch or another precision.
@@ -23,10 +23,10 @@ import torch
 from taso_py.ir.errors import TasoError
 
 Device: TypeAlias = str | torch.device
-"""What names a device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or a ``torch.device``."""
+"""The name of a device, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``, or a ``torch.device``."""
 
 OPTIONAL = ("settings", "launched_by")
-"""The fields of an environment that are left out where they are empty."""
+"""The fields of an environment that are omitted if they are empty."""
 
 
 class DeviceError(TasoError):
@@ -42,37 +42,37 @@ class Environment:
     device_name: str
     """The model of the processor or of the GPU."""
     instruction_set: str
-    """What kernels are compiled for: PyTorch's CPU capability, e.g. ``AVX512``, or the GPU's, e.g. ``sm_90``."""
+    """The target of compiled kernels: PyTorch's CPU capability, e.g. ``AVX512``, or the GPU's, e.g. ``sm_90``."""
     driver: str
-    """CUDA (or ROCm), cuDNN and driver version; empty on a CPU, where the version of PyTorch says all."""
+    """CUDA (or ROCm), cuDNN and driver version; empty on a CPU, where PyTorch's version implies everything."""
     torch_version: str
     """With the build's suffix, e.g. ``2.13.0+cpu``."""
     threads: int
     """Threads within an operator; 0 on a GPU, whose kernels do not use them."""
     matmul_precision: str
-    """What float32 matrix products are computed in: ``ieee``, ``tf32`` or ``bf16``."""
+    """The precision of float32 matrix products: ``ieee``, ``tf32`` or ``bf16``."""
     convolution_precision: str
-    """What float32 convolutions are computed in; ``tf32`` is PyTorch's default on a GPU."""
+    """The precision of float32 convolutions; ``tf32`` is PyTorch's default on a GPU."""
     deterministic: bool
-    """Whether only deterministic kernels may be chosen."""
+    """True if only deterministic kernels may be chosen."""
     cudnn_benchmark: bool
-    """Whether cuDNN tries its algorithms and takes the fastest; False on a CPU."""
+    """True if cuDNN tries its algorithms and takes the fastest; False on a CPU."""
     settings: str = ""
-    """Which other of PyTorch's switches that choose kernels are off, and whether calls are captured in CUDA graphs;
-    empty as a rule, and left out then."""
+    """Other kernel-selecting switches of PyTorch that are off, and whether calls are captured in CUDA graphs;
+    usually empty, and then omitted."""
     launched_by: str = ""
     """The processor that launches a GPU's kernels: a call that is shorter than its launch takes as long as that. Empty,
-    and left out, on a CPU and where calls are captured."""
+    and omitted, on a CPU and if calls are captured."""
 
     @classmethod
     def current(cls, device: Device) -> Environment:
-        """The environment of this process; raises `DeviceError` for a device that is not here or not supported."""
+        """Return the environment of this process; raise `DeviceError` if the device is not here or not supported."""
         resolved = resolve_device(device)
         return _cpu() if resolved.type == "cpu" else _cuda(resolved)
 
     @classmethod
     def from_dict(cls, description: Mapping[str, object]) -> Environment:
-        """What `as_dict` gave, read back; raises `TasoError` for missing, unknown or mistyped fields."""
+        """Read back a description by `as_dict`; raises `TasoError` for missing, unknown or mistyped fields."""
         kinds = {"str": str, "int": int, "bool": bool}
         description = {**dict.fromkeys(OPTIONAL, ""), **description}
         expected = {field.name: kinds[str(field.type)] for field in dataclasses.fields(cls)}
@@ -81,26 +81,26 @@ class Environment:
         return cls(**description)  # pyright: ignore[reportArgumentType] -- the types were compared above
 
     def as_dict(self) -> dict[str, str | int | bool]:
-        """The fields by name, for people and for JSON."""
+        """Return the fields by name, for people and for JSON."""
         return {name: value for name, value in vars(self).items() if name not in OPTIONAL or value}
 
     def in_graphs(self) -> Environment:
-        """The same where calls are captured in CUDA graphs, whose kernels wait for nobody to launch them one by one."""
+        """Return this environment with calls captured in CUDA graphs, whose kernels are not launched one by one."""
         settings = ", ".join(filter(None, (self.settings, "in CUDA graphs")))
         return dataclasses.replace(self, settings=settings, launched_by="")
 
     def in_engine(self, engine: str) -> Environment:
-        """The same for an engine that is not PyTorch, named with its version."""
+        """Return this environment for an engine other than PyTorch, named with its version."""
         return dataclasses.replace(self, settings=", ".join(filter(None, (self.settings, f"in {engine}"))))
 
     def key(self) -> str:
-        """A digest of the fields, the same in every process: 16 hexadecimal digits."""
+        """Return a digest of the fields, equal in every process: 16 hexadecimal digits."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def resolve_device(device: Device) -> torch.device:
-    """The device meant; raises `DeviceError` if it is not here or not supported."""
+    """Return the device that is meant; raises `DeviceError` if it is not here or not supported."""
     try:
         resolved = torch.device(device)
     except RuntimeError:
@@ -163,7 +163,7 @@ def _cuda(device: torch.device) -> Environment:
 
 
 def _settings(**switches: object) -> str:
-    """Those of a device's switches that are off, and of the ones for attention that all devices have."""
+    """Return the names of a device's switches that are off, and of the attention switches that all devices have."""
     switches["flash_sdp"] = torch.backends.cuda.flash_sdp_enabled()
     switches["math_sdp"] = torch.backends.cuda.math_sdp_enabled()
     return ", ".join(f"no {name}" for name, is_on in switches.items() if not is_on)
@@ -174,10 +174,10 @@ _float32 = threading.RLock()
 
 @contextmanager
 def float32_in(precision: str, device: torch.device, kernels: str = "matmul") -> Generator[None]:
-    """Lets matrix products, or convolutions (``conv``), of float32 be computed in ``ieee``, ``tf32`` or ``bf16``.
+    """Compute float32 matrix products, or convolutions (``conv``), in ``ieee``, ``tf32`` or ``bf16`` in this context.
 
-    What was taken over from a setting for more than these kernels is taken over again afterwards. The setting is that
-    of the process: one thread at a time changes it, for as short as it can.
+    A value that was inherited from a more general setting is inherited again afterwards. The setting is process-wide:
+    one thread at a time changes it, for as short a time as possible.
     """
     with _float32:
         yield from _float32_in(precision, device, kernels)
@@ -187,8 +187,8 @@ def _float32_in(precision: str, device: torch.device, kernels: str) -> Generator
     libraries = {"matmul": torch.backends.cuda, "conv": torch.backends.cudnn}
     settings: Any = getattr(libraries[kernels] if device.type == "cuda" else torch.backends.mkldnn, kernels)
     before = settings.fp32_precision
-    # What is read is what holds, by this setting or by a more general one; which of them, only a change tells. Where
-    # both say the same, it is taken for the general one.
+    # The value that is read is the effective one, from this setting or a more general one; only a change tells which.
+    # If both are equal, it is assumed to come from the general one.
     settings.fp32_precision = "none"
     own = "none" if settings.fp32_precision == before else before
     settings.fp32_precision = precision
@@ -199,15 +199,15 @@ def _float32_in(precision: str, device: torch.device, kernels: str) -> Generator
 
 
 def _precision(library: object, kernels: str) -> str:
-    """What a library's kernels compute float32 in; the legacy flags (``allow_tf32`` and so on) set this as well."""
+    """Return a library's precision of float32 kernels; the legacy flags (``allow_tf32`` and so on) set this as well."""
     setting: str = getattr(library, kernels).fp32_precision
     return "ieee" if setting == "none" else setting
 
 
 def _cpu_name() -> str:
-    """The processor's model; ``platform`` alone says no more than ``x86_64`` on Linux.
+    """Return the processor's model; on Linux, ``platform`` alone says no more than ``x86_64``.
 
-    A virtual machine may be told a bare name, ``AMD EPYC``: family and model then tell generations apart.
+    A virtual machine may show only a bare name, ``AMD EPYC``: family and model then tell generations apart.
     """
     about = dict(re.findall(r"^(model name|cpu family|model)\s*:\s*(.+?)\s*$", _read("/proc/cpuinfo"), re.MULTILINE))
     if "model name" not in about:
@@ -217,7 +217,7 @@ def _cpu_name() -> str:
 
 
 def _driver_version() -> str:
-    """The version of NVIDIA's kernel module where Linux tells it."""
+    """Return the version of NVIDIA's kernel module, if Linux tells it."""
     match = re.search(r"Kernel Module(?: for \S+)? +([\d.]+)", _read("/proc/driver/nvidia/version"))
     return match[1] if match else "unknown"
 

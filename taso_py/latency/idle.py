@@ -1,8 +1,8 @@
 """Waiting until the threads of this process are asleep.
 
-Pools of threads spin for a while after their work, ready for the next: PyTorch's and ONNX Runtime's for about ten
-milliseconds each on an idle core. What another pool computes meanwhile has a core less. So before something is timed
-whose threads are not those that worked last, the processor time that the process uses is watched until it stops.
+Thread pools spin for a while after their work, ready for more: PyTorch's and ONNX Runtime's for about ten milliseconds
+each on an idle core. Another pool that computes meanwhile has a core less. So before a call is timed whose threads are
+not those that worked last, the processor time that the process uses is watched until it stops.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 
 SHARE = 0.1
-"""Of a core: a process that uses less sleeps."""
+"""The share of a core below which a process counts as asleep."""
 STEP_S, MOST_S = 1e-3, 0.1
-"""How often to look, and how long to wait at most."""
+"""The interval of checks, and the longest wait."""
 
 
 def until_idle() -> None:

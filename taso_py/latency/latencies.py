@@ -1,13 +1,13 @@
-"""Latencies of single calls on a device: remembered, taken from the database, or measured once and put there.
+"""Latencies of single calls on a device: remembered, read from the database, or measured once and stored there.
 
-A kernel that computes something besides a product is measured beside the product alone: what it computes besides adds
-a percent or two, as much as two latencies differ that were measured at different times.
+A kernel that computes an epilogue is measured together with the bare product: the epilogue adds a percent or two, as
+much as two latencies differ that were measured at different times.
 
-For a few milliseconds each, one after the other, is how latencies are measured that a search asks for. A machine that
-others share changes its speed more often than that, and the best of many graphs is made of those whose moment was a
-good one. So what decides between two graphs is measured again, in turns (:meth:`Latencies.refine`).
+The latencies that a search asks for are measured one after the other, for a few milliseconds each. The speed of a
+shared machine changes meanwhile, and the best of many graphs tends to consist of kernels measured at a good moment. So
+the kernels that decide between two graphs are measured again, interleaved (:meth:`Latencies.refine`).
 
-Invariant: a latency stays the same until it is refined; none is measured of a kernel that differs from plain operators.
+Invariant: a latency stays the same until it is refined; a kernel that differs from plain operators has none.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from taso_py.latency.usual import Pace
 from taso_py.ops.opaque import Opaque
 
 LEAST_RING, MOST_RING = 2**20, 2**26
-"""Bytes of weights between which the caches of present machines make a difference."""
+"""The range of bytes of weights in which the caches of present machines make a difference."""
 BUDGET_S = 0.02
-"""Longest time to measure one tile for, unless that gives too few samples or too wide an interval."""
+"""The longest time to measure a tile, unless that gives too few samples or too wide an interval."""
 RUN_S, CALL_S = 0.2, 0.01
-"""Time to measure a run for, and each of its calls beside it."""
+"""The time to measure a run, and each of its calls next to it."""
 PASSES = 5
-"""How often a run and its calls are measured one after the other: the machine may change its pace meanwhile."""
+"""The number of times a run and its calls are measured in turn, since the machine's speed may change."""
 PASSES_S = 12.0
-"""How long that goes on, a multiple of what it takes: where other programs hold the cores, each pass takes minutes."""
+"""The longest time for that, a multiple of the usual: when other programs hold the cores, each pass takes minutes."""
 TURNING = 8
-"""How many times fewer weights a cover reads before the same again in turns, where others read theirs in between."""
+"""Divisor of the weight ring in interleaved measurement, where other calls read their weights in between."""
 PLAIN_NAME = "torch:"
-"""How the names of plain operators begin in the database; they are called through PyTorch's Python functions."""
+"""Prefix of the names of plain operators in the database; they are called through PyTorch's Python functions."""
 IN_TURNS = ", in turns"
-"""How the signatures of latencies end in the database that were measured again so."""
+"""Suffix of the signatures, in the database, of latencies that were measured again, interleaved."""
 
 _log = logging.getLogger(__name__)
 
 
 def _no_reference() -> Reference | None:
-    """What a call is measured beside that is like no other."""
+    """Return no reference, for a call that resembles no other."""
     return None
 
 
 class Latencies:
-    """Latencies of covers and conversions, in seconds: on the CPU each is called as if among the calls of a model."""
+    """Latencies of covers and conversions, in seconds; on the CPU, calls are measured as among the calls of a model."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Latencies:
         weight_bytes: int,
         captured: bool,
     ) -> None:
-        """Prepare; the arguments are those of the cost model."""
+        """Create the latencies; the arguments are those of the cost model."""
         self._ring = 2 ** (min(max(weight_bytes, LEAST_RING), MOST_RING).bit_length() - 1)
         self._device = device
         self.database = database
@@ -81,28 +81,28 @@ class Latencies:
         self.layouts = Layouts()
         self._known: dict[Key, float] = {}
         self._refined: dict[Key, float | None] = {}
-        """What latencies became when they were measured in turns, over what they were; None where they were not."""
+        """Ratio of a latency measured interleaved to the first one; None if it was not measured so."""
         self._final: dict[Key, float] = {}
-        """Those of covers, refined. The key of a cover decides on that of its product alone, which is slow to make."""
+        """Refined latencies of covers. A cover's key determines that of its bare product, which is slow to make."""
         self._keeps = True
-        """Whether the pace to which latencies are scaled is one to keep them by."""
+        """True if the usual pace to which latencies are scaled is reliable enough to store them."""
         self.measured = 0
-        """How many latencies were measured, not found in the database."""
+        """The number of latencies that were measured, not found in the database."""
         self.disturbed = 0
-        """How many of these are not kept for other runs: other programs held the machine."""
+        """The number of measured latencies that are not stored, because other programs held the machine."""
         self.measuring_s = 0.0
-        """How long it took to measure them."""
+        """The seconds spent on measuring."""
         self.limit_s = math.inf
-        """How long to measure at most; what is not known by then costs infinity, but for what is required."""
+        """The limit of the seconds spent on measuring; unknown latencies are infinite after that, unless required."""
         self._is_required = False
         self._left_out: set[Key] = set()
 
     def _instrument(self, captured: bool) -> Measuring:
-        """What measures calls."""
+        """Return the instrument that measures calls."""
         return Measuring(self._device, usual=self._usual_pace, captured=captured, is_late=lambda: self.is_over)
 
     def _call(self, cover: Cover, reads: Format, ring: int) -> Callable[[], object]:
-        """A call of a cover, which reads so many bytes of weights before the same again.
+        """Return a call of a cover, which cycles through so many bytes of weights.
 
         Raises:
             TasoError: the kernel differs from plain operators.
@@ -110,7 +110,7 @@ class Latencies:
         return timed_call(cover, reads, self._device, ring)
 
     def _check(self, cover: Cover, reads: Format) -> None:
-        """Makes sure that a kernel computes what plain operators do.
+        """Check that a kernel computes the same as plain operators.
 
         Raises:
             TasoError: it does not.
@@ -119,27 +119,27 @@ class Latencies:
             check(cover, reads, self._device)
 
     def _timed(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
-        """What a cover takes, by a call of it, and whether that can be believed."""
+        """Measure a call of a cover; return its latency, and whether it is reliable."""
         assert self._measuring is not None, "what is elsewhere is not measured"
         return self._measuring.measured(call, BUDGET_S, beside)
 
     def is_view(self, node: Node) -> bool:
-        """Whether a node moves nothing: its result shares memory with its operand."""
+        """Return whether a node moves nothing: its result shares memory with its operand."""
         return self.layouts.is_view(node)
 
     @property
     def is_over(self) -> bool:
-        """Whether the time to measure is used up."""
+        """True if the time for measuring is used up."""
         return self.measuring_s >= self.limit_s
 
     @property
     def left_out(self) -> int:
-        """How many latencies were not measured, because the time was used up."""
+        """The number of latencies that were not measured because the time was used up."""
         return len(self._left_out)
 
     @contextmanager
     def required(self) -> Generator[None]:
-        """Within this, what is not known is measured even if the time is used up, then as briefly as it goes."""
+        """Within this context, unknown latencies are measured even if the time is used up, but briefly."""
         before, self._is_required = self._is_required, True
         try:
             yield
@@ -148,11 +148,11 @@ class Latencies:
 
     @property
     def unknown(self) -> int:
-        """How many latencies there are not: the kernel fails, or was never measured in the environment."""
+        """The number of latencies that are infinite: the kernel fails, or was never measured in the environment."""
         return sum(latency == math.inf for latency in self._known.values())
 
     def of_cover(self, cover: Cover, reads: Format) -> float:
-        """That of a cover that reads a memory format."""
+        """Return the latency of a cover that reads a memory format."""
         key = self.key(cover, reads)
         known = self._final.get(key)
         if known is None:
@@ -161,7 +161,7 @@ class Latencies:
         return known
 
     def _first(self, key: Key, cover: Cover, reads: Format) -> float:
-        """The same before it is refined."""
+        """Return the latency of a cover before refinement."""
 
         def beside() -> Reference | None:
             return None if cover.bare is None else self._reference(cover.bare(), reads)
@@ -175,18 +175,18 @@ class Latencies:
         return self.lookup(key, call, beside=beside, otherwise=otherwise)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
-        """That of laying a value out in a memory format."""
+        """Return the latency of converting a value to a memory format."""
         key = f"convert:{format_.value}", self.layouts.signature([value], format_.other)
         return self.lookup(key, lambda: conversion(value, format_, self._device))
 
     def key(self, cover: Cover, reads: Format) -> Key:
-        """What a latency depends on. For views that is the call alone, whatever the shape and the attributes."""
+        """Return the key of a latency. For views it is the call alone, whatever the shape and the attributes."""
         node, name = cover.root, PLAIN_NAME if cover.binder is None else f"{cover.name}:"
         if len(cover.nodes) == 1 and self.is_view(node):
             return name + node.op.name, f"view of rank {node.inputs[0].type.rank} as {node.types[0].rank}"
         operands = cover.operands
         if len(cover.nodes) == 1 and node.op.commutative:
-            # Which operand comes first is chance.
+            # The order of the operands is arbitrary.
             operands = tuple(sorted(operands, key=lambda value: self.layouts.signature([value], reads)))
         signature = self.layouts.signature(operands, reads)
         if cover.packed is not None:
@@ -202,13 +202,13 @@ class Latencies:
         beside: Callable[[], Reference | None] = _no_reference,
         otherwise: float = math.inf,
     ) -> float:
-        """The median latency of a call.
+        """Return the median latency of a call.
 
         Args:
-            key: what it is known by.
+            key: its key.
             make: makes the call, if it has to be measured.
-            beside: gives a similar call of known latency, if there is one.
-            otherwise: what counts in this run where the call fails, or the time to measure is used up.
+            beside: returns a similar call of known latency, if there is one.
+            otherwise: the latency in this run if the call fails, or if the time for measuring is used up.
         """
         known = self._known.get(key)
         if known is None:
@@ -228,7 +228,7 @@ class Latencies:
         return known
 
     def of_run(self, call: Callable[[], object], budget_s: float) -> Latency:
-        """That of a call again and again, on a CPU at its usual pace, which is not kept.
+        """Measure the latency of repeated calls, on a CPU at its usual pace; it is not stored.
 
         Raises:
             InvariantError: the latencies are those of a device that is not here.
@@ -239,15 +239,17 @@ class Latencies:
             return self._measuring.measured(call, budget_s)[0]
 
     def is_kept(self, *keys: Key) -> bool:
-        """Whether all of these are known in the database."""
+        """Return whether all of these keys are in the database."""
         return len(self.database.get_many(self._environment, keys)) == len(keys)
 
     def kept(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
-        """What was found once and is kept, unless the machine is not calm; None where nothing is and nothing runs.
+        """Return figures from the database, or else compute them, and store them if the machine is calm.
+
+        None if they are not stored and nothing can run here.
 
         Args:
-            keys: what is known by which names; it belongs together.
-            make: finds it, in seconds.
+            keys: the keys of figures that belong together.
+            make: computes the figures, in seconds.
         """
         known = self.database.get_many(self._environment, keys)
         if len(known) < len(keys):
@@ -261,19 +263,19 @@ class Latencies:
         return [known[key].median_s for key in keys]
 
     def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
-        """Measures covers again, in turns, unless all of them were; whether any latency changed.
+        """Measure covers again, interleaved, unless all of them were; return whether any latency changed.
 
-        What is computed besides a product keeps its share. What all take together stays what it was, so that they can
-        be compared with others too.
+        An epilogue keeps its share of the time. The sum of all latencies stays the same, so that they remain comparable
+        with others.
 
         Args:
-            covers: covers that compute nothing besides, and the memory formats that they read, by :meth:`key`.
+            covers: covers without epilogue, and the memory formats that they read, by :meth:`key`.
         """
         first = {key: self._first(key, *where) for key, where in covers.items()}
         before = {key: seconds for key, seconds in first.items() if 0 < seconds < math.inf}
         if self._measuring is None or self.is_over or all(self._refined.get(key) is not None for key in before):
             return False
-        # The others are called in between, and displace from the caches what weights a cover read last time.
+        # The others are called in between, and evict from the caches the weights that a cover read last time.
         ring = max(LEAST_RING, self._ring // TURNING)
         with torch.no_grad():
             calls = {key: self._call(*covers[key], ring) for key in before}
@@ -293,10 +295,10 @@ class Latencies:
     def beside(
         self, run: Callable[[], object], covers: Mapping[Key, tuple[Cover, Format]]
     ) -> Sequence[tuple[float, Mapping[Key, float]]]:
-        """What a run takes and covers do, all of them several times, one after the other; nothing of it is kept.
+        """Measure a run and its calls, several times in turn; nothing of it is stored.
 
         Args:
-            run: called as it is.
+            run: the call that runs the whole graph.
             covers: covers and the memory formats that they read, by :meth:`key`.
 
         Raises:
@@ -312,7 +314,7 @@ class Latencies:
             return found
 
     def _refinement(self, key: Key) -> float:
-        """By what a latency changed when it was measured in turns."""
+        """Return the factor by which a latency changed when it was measured interleaved."""
         if key not in self._refined:
             turns = key[0], key[1] + IN_TURNS
             known = self.database.get_many(self._environment, (key, turns))
@@ -320,7 +322,7 @@ class Latencies:
         return self._refined[key] or 1.0
 
     def _reference(self, bare: Cover, reads: Format) -> Reference | None:
-        """A product alone, where its latency can be believed."""
+        """Return a bare product as a reference, if its latency is reliable."""
         key = self.key(bare, reads)
         self._first(key, bare, reads)
         known = self.database.get(self._environment, *key)
@@ -349,7 +351,7 @@ class Latencies:
         beside: Callable[[], Reference | None],
         otherwise: float,
     ) -> tuple[Latency | None, bool]:
-        """A measurement, and whether it may be kept; None for a call that fails, or whose device is not here."""
+        """Return a measurement, and whether it may be stored; None if the call fails or its device is not here."""
         if self._measuring is None:
             return None, False
         try:
@@ -360,7 +362,7 @@ class Latencies:
                     return found, is_calm and self._keeps
         except Exception as error:
             if otherwise and not isinstance(error, (*FAILURES, TimingError)):
-                raise  # an opaque operator may raise anything; what a kernel does not is a mistake here
+                raise  # an opaque operator may raise anything; other exceptions of kernels are bugs here
             becomes = "is not used" if otherwise else "counts as free"
             _log.warning("%s fails on %s and %s: %s", *key, becomes, first_line(error))
             return None, False

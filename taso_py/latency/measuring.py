@@ -1,13 +1,14 @@
-"""Latencies of calls, measured again where something disturbed them, and whether the machine was at rest meanwhile.
+"""Measurement of calls, repeated when disturbed, with a check that the machine was idle meanwhile.
 
 A parallel region lasts until its last thread is done. While another program holds a core, a call of microseconds can
-take as long as the scheduler's turns, every time; no statistics over such samples finds the true latency. So a small
-matrix product of known latency is called after each measurement: it tells whether the others can be believed. That of a
-GPU runs there, and takes about as long to launch as to compute: it is late where another program has the GPU, where one
-has the core that launches, and where clocks are low. How fast cores and clocks are beyond that is not taken off.
+take as long as the scheduler's time slices, every time; no statistics over such samples finds the true latency. So a
+small matrix product of known latency is called after each measurement: it tells whether the measurement is reliable.
+The product for a GPU runs there, and takes about as long to launch as to compute: it is late if another program uses
+the GPU or the core that launches, and if clocks are low. Speed differences of cores and clocks beyond that are not
+corrected.
 
-Invariant: what is answered as good consists of several samples that agree to within a factor, just after which the
-probe took as long as ever.
+Invariant: a reliable result consists of several samples that agree to within a factor, and just after them the probe
+took as long as ever.
 """
 
 from __future__ import annotations
@@ -29,46 +30,46 @@ from taso_py.latency.usual import Pace
 
 T = TypeVar("T")
 MORE_S, MOST_S = 0.06, 2.0
-"""Longest time for another attempt, unless that is too short for enough calls; and then."""
+"""The longest time for another attempt, unless that is too short for enough calls, and in that case."""
 ATTEMPTS, MOST_ATTEMPTS = 3, 10
-"""How often a call is measured until it is good; and how often if that has to be waited for."""
+"""The attempts to get a good measurement, and the most if one has to wait for a quiet machine."""
 SAMPLES = 4
 WIDTH = 0.5
-"""A measurement with fewer samples, or an interval wider than this share of the median, is made again."""
+"""A measurement with fewer samples, or an interval wider than this share of the median, is repeated."""
 DOUBT = 1.0
 """A measurement with an interval wider than this share of the median was disturbed, whatever the probe says."""
 REST = 2.5
-"""How many times the fastest call of the probe an average one takes at most on a machine at rest."""
+"""On an idle machine, the largest ratio of an average to the fastest call of the probe."""
 PAIRS = 20
-"""How often a call and one that it is measured beside are timed at least, unless they are long."""
+"""The least number of samples of a call and its reference, unless they are long."""
 WARM_UP = 2
 """Calls before anything is measured: the first ones start threads and choose algorithms."""
 PATIENCE_S = 5.0
-"""How long to wait in all for a machine to come to rest."""
+"""The longest total wait for a machine to become idle."""
 PAUSE_S = 0.1
 TURNS = 48
-"""How often each call is sampled of those that are measured in turns."""
+"""The number of samples of each call in interleaved measurement."""
 LEAST_TURNS, TURNS_S = 12, 20.0
-"""How often it is where that takes so long, as it does where other programs hold the cores."""
+"""The least number of samples, and the time after which no more are taken, since other programs hold the cores."""
 LAUNCHES = 10
-"""How many products a GPU is probed by at once, or an interruption of one launch would be all that is seen."""
+"""The products per probe of a GPU; with one, only an interruption of its launch would be seen."""
 LARGEST_KEPT = 31 << 20
-"""Bytes of a block just below the largest that glibc adapts to."""
+"""Bytes of a block just below the largest size that glibc adapts to."""
 
 
 @dataclass
 class Probe:
-    """Tells whether a device is ours: a matrix product on all threads, which takes a fraction of a millisecond."""
+    """Detector of other load: a matrix product on all threads, which takes a fraction of a millisecond."""
 
     least_s: float = 5e-3
-    """The fastest call so far; to begin with, more than any machine at rest takes."""
+    """The fastest call so far; initially more than any idle machine takes."""
     calls: int = 3
     most: float = field(default_factory=lambda: REST)
-    """How many times the fastest call an average one takes at most on a machine at rest."""
+    """On an idle machine, the largest ratio of an average to the fastest call."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def is_calm(self) -> bool:
-        """Whether calls take about as long now as they ever did."""
+        """Return whether calls take about as long now as the fastest ever did."""
         times = [self._timed() for _ in range(self.calls)]
         self.least_s = min(self.least_s, *times)
         return sum(times) <= self.most * self.least_s * self.calls
@@ -83,7 +84,7 @@ class Probe:
 
 
 class Measuring:
-    """Measures calls on a device, and tells whether it was at rest."""
+    """Measures calls on a device, and detects disturbances."""
 
     def __init__(
         self,
@@ -94,14 +95,14 @@ class Measuring:
         captured: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare to measure.
+        """Create an instrument.
 
         Args:
-            device: where.
-            probe: tells whether it is at rest.
-            usual: the pace to which latencies on the CPU are scaled, asked for when the first is measured.
-            captured: whether calls are captured in CUDA graphs, so that launching them costs the processor nothing.
-            is_late: whether the time to measure is used up: then nothing is measured again that was disturbed.
+            device: the device to measure on.
+            probe: detects whether it is idle.
+            usual: returns the pace to which latencies on the CPU are scaled; called when the first is measured.
+            captured: true if calls are captured in CUDA graphs, so that launching them costs the processor nothing.
+            is_late: returns whether the time for measuring is used up: then disturbed measurements are not repeated.
         """
         _settle_allocator()
         self._device = device
@@ -113,7 +114,7 @@ class Measuring:
 
     @cached_property
     def _clock(self) -> PacedClock | None:
-        """What scales latencies, where they are scaled."""
+        """The clock that scales latencies to the usual pace, if they are scaled."""
         if self._usual is None or self._device.type != "cpu":
             return None
         pacer = Pacer()
@@ -124,20 +125,20 @@ class Measuring:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing disturbs measurements now."""
+        """True if nothing disturbs measurements now."""
         return self._probe.is_calm()
 
     def measured(
         self, call: Callable[[], object], budget_s: float, beside: Reference | None = None
     ) -> tuple[Latency, bool]:
-        """The latency of a call, and whether it can be believed.
+        """Measure the latency of a call; return it, and whether it is reliable.
 
-        It is the first measurement that is good, or else the least: what disturbs a measurement makes it longer.
+        The latency is that of the first good measurement, or else the least: disturbances make a measurement longer.
 
         Args:
-            call: what to time.
+            call: the call to time.
             budget_s: longest time for the first measurement.
-            beside: what is known of a similar call, from which it shall differ by as much as it really does.
+            beside: a similar call of known latency, relative to which it is measured.
         """
         if beside is None:
             clock: Clock = self._clock or self._plain_clock()
@@ -165,15 +166,15 @@ class Measuring:
             budget_s = max(MORE_S, budget_s, min(MOST_S, 2 * SAMPLES * latency.median_s))
         if good:
             return min(good, key=lambda latency: latency.median_s), True
-        # What was disturbed throughout is still closest to the truth where it was fastest.
+        # Of disturbed measurements, the fastest is closest to the truth.
         fastest = min(poor, key=lambda latency: latency.low_s)
         return replace(fastest, median_s=fastest.low_s), False
 
     def in_turns(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
-        """The latencies of calls that are compared with each other, and whether they can be believed.
+        """Measure calls interleaved, to compare them with each other; return latencies and whether they are reliable.
 
-        Each is sampled once a round, in an order drawn anew, so that all see the same of what changes meanwhile. Where
-        calls are not prepared, a turn begins with as many that are not timed: others displaced their code and operands.
+        Each is sampled once per round, in random order, so that changes of the machine affect all alike. A call without
+        a preparation is first made as often untimed, since other calls have evicted its code and operands.
         """
         clock = self._clock.alternating() if self._clock is not None else self._plain_clock()
         timers = {what: clock.bind(call) for what, call in calls.items()}
@@ -189,7 +190,7 @@ class Measuring:
         return {what: summary(sorted(taken)) for what, taken in samples.items()}, 2 * sum(calm) > len(calm)
 
     def _wait(self) -> None:
-        """Waits a little, for as long as there is patience."""
+        """Wait until the machine is idle, for as long as there is patience."""
         start = time.perf_counter()
         while not self._probe.is_calm() and time.perf_counter() - start < self._patience_s:
             time.sleep(PAUSE_S)
@@ -197,7 +198,7 @@ class Measuring:
 
 
 def rounds(most: int, least: int, seconds: float) -> Iterator[int]:
-    """Counts the rounds of a measurement: up to ``most``, but no further than ``least`` once so long a time is over."""
+    """Yield the numbers of a measurement's rounds: up to ``most``, but no more than ``least`` after ``seconds``."""
     begun = time.perf_counter()
     for number in range(most):
         if number >= least and time.perf_counter() - begun >= seconds:
@@ -206,15 +207,15 @@ def rounds(most: int, least: int, seconds: float) -> Iterator[int]:
 
 
 def _settle_allocator() -> None:
-    """Lets glibc keep the memory of results for later calls.
+    """Let glibc keep the memory of results for later calls.
 
-    It gives back to the system at once whatever is as large as the largest block that was freed before, and the next
-    call faults every page in again: a convolution whose result takes 3 MB takes four times as long alone as in a model.
-    The size adapts up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD), where this brings it.
+    It returns blocks as large as the largest one freed before to the system at once, and the next call faults every
+    page in again: a convolution with a result of 3 MB takes four times as long alone as in a model. The size adapts up to 32
+    MiB (mallopt(3), M_MMAP_THRESHOLD), which this call achieves.
     """
     torch.empty(LARGEST_KEPT, dtype=torch.uint8)
 
 
 def _spread(latency: Latency) -> float:
-    """The width of the median's interval as a share of the median."""
+    """Return the width of the median's interval as a share of the median."""
     return (latency.high_s - latency.low_s) / latency.median_s if latency.median_s else 0.0

@@ -1,13 +1,13 @@
-"""How fast the machine is now, beside how fast it was when the first latency was measured.
+"""The pace of the machine: its present speed relative to that when the first latency was measured.
 
-A machine that others share is up to twice as slow in one minute as in the next: the same kernel measured twice within
-two seconds differed by 3% on average, measured ten minutes apart by 16%. A search that compares what was measured long
-ago with what is measured now takes the drift for gains and losses. So every sample is followed by two calls that never
-change, a product that keeps all threads busy and a call that does next to nothing, and is scaled by what these take
-longer than usual. 38 kernels, measured again and again for two minutes, deviated from their medians by 10% on average,
-and by 5% so; in another two minutes by 13%, and by 8%.
+A shared machine is up to twice as slow in one minute as in the next: the same kernel measured twice within two seconds
+differed by 3% on average, measured ten minutes apart by 16%. A search that compares old measurements with new ones
+mistakes the drift for gains and losses. So every sample is followed by two fixed calls, a product that keeps all
+threads busy and a call that does next to nothing, and is scaled by how much longer than usual these take. 38 kernels,
+measured repeatedly for two minutes, deviated from their medians by 10% on average, and by 5% if scaled so; in another
+two minutes by 13%, and by 8%.
 
-Invariant: at the usual pace seconds stay what they are.
+Invariant: at the usual pace, latencies are not changed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from taso_py.latency.environment import Environment
 from taso_py.latency.usual import ELEMENTS, KEYS, SIZE, Pace, pace_among
 
 CALLS = 25
-"""How many small calls are timed at once."""
+"""The number of small calls that are timed at once."""
 SHARE = 0.25
-"""How long the products take of what is scaled by them, at least one."""
+"""The time of the products relative to the sample that they scale; at least one product is run."""
 LAST = 5
-"""How many readings tell the pace of one sample: what interrupts one of them says nothing of it."""
+"""The number of readings whose median scales a sample, since one of them may be interrupted."""
 READINGS = 40
-"""Whose medians are a pace that lasts."""
+"""Readings per estimate of the sustained pace."""
 MOMENTS, PAUSE_S = 8, 0.02
-"""Of how many moments, so far apart, the fastest is the usual one: others may hold the processor at some."""
+"""The number of estimates, so far apart, of which the fastest is taken, since others may hold the processor."""
 
 
 class Pacer:
@@ -51,27 +51,28 @@ class Pacer:
         self.read()
 
     def read(self, products: int = 1) -> Pace:
-        """The pace now, by so many products."""
+        """Return the present pace, from so many products."""
         with torch.no_grad():
             return Pace(self._product(products) / products, self._call(CALLS) / CALLS)
 
     def lasting(self) -> Pace:
-        """The pace of the next hundredth of a second."""
+        """Return the sustained pace, over a hundredth of a second."""
         return _median([self.read() for _ in range(READINGS)])
 
 
 def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase) -> tuple[Pace, bool]:
-    """The pace at which the first latency of an environment was measured, which is about now if there is none.
+    """Return the usual pace: that at which the first latency of an environment was measured, or else the present one.
 
     Returns:
-        The pace, and whether it is kept. One that was read while cores were missing may be ten times too slow, and all
-        latencies would be scaled by it for ever: it serves this run, whose latencies are not to be kept either.
+        The pace, and whether it is stored. One that was read while cores were missing may be ten times too slow, and
+        all latencies would be scaled by it from then on: it serves this run only, whose latencies must not be stored
+        either.
     """
     usual = pace_among(database.get_many(environment, KEYS))
     if usual is not None:
         return usual, True
     watch = Watch()
-    # Others may begin at the same time: all go by the pace that is kept first.
+    # Other processes may begin at the same time: all use the pace that is stored first.
     pace = min(_moments(pacer), key=lambda pace: pace.product_s)
     if watch.contention(spins=True).is_heavy:
         return pace, False
@@ -81,7 +82,7 @@ def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase
 
 
 def _moments(pacer: Pacer) -> Iterator[Pace]:
-    """The paces of several moments."""
+    """Yield the paces of several moments."""
     for _ in range(MOMENTS):
         time.sleep(PAUSE_S)
         yield pacer.lasting()
@@ -92,16 +93,16 @@ def _median(readings: Collection[Pace]) -> Pace:
 
 
 class PacedClock:
-    """Another clock, whose samples are scaled to the usual pace."""
+    """A clock whose samples are scaled to the usual pace."""
 
     min_sample_s = 0.5e-3
 
     def __init__(self, clock: Clock, pacer: Pacer, usual: Pace, last: int = LAST) -> None:
-        """Scale the samples of a clock by readings that follow them at once, the median of so many last ones."""
+        """Scale the samples of a clock by pace readings that follow them at once, the median of the last few."""
         self._clock, self._pacer, self._usual, self._last = clock, pacer, usual, last
 
     def alternating(self) -> PacedClock:
-        """The same for samples that are taken in turns with those of others, each with a reading of its own."""
+        """Return a clock for interleaved samples, each scaled by a reading of its own."""
         return PacedClock(self._clock, self._pacer, self._usual, last=1)
 
     def now(self) -> float:
@@ -121,18 +122,18 @@ class PacedClock:
 
 @dataclass(frozen=True)
 class Reference:
-    """A call of known latency, beside which a similar one is measured."""
+    """A call of known latency, next to which a similar one is measured."""
 
     call: Callable[[], object]
     seconds: float
-    """What it takes, on a CPU at its usual pace."""
+    """Its latency, on a CPU at its usual pace."""
 
 
 class RelativeClock:
-    """Another clock, whose samples are scaled by samples of a reference that follow them at once."""
+    """A clock whose samples are scaled by samples of a reference call that follow them at once."""
 
     def __init__(self, clock: Clock, reference: Reference) -> None:
-        """Scale the samples of a clock."""
+        """Scale the samples of a clock by those of a reference."""
         self._clock, self._reference = clock, reference
         self.min_sample_s = clock.min_sample_s
 

@@ -1,12 +1,12 @@
-"""The roofline of a device: what limits an operator from above, measured here rather than taken from a data sheet.
+"""The roofline of a device: upper bounds on its performance, measured rather than taken from a data sheet.
 
-Three ceilings bound a call from below in time: its operations over the device's peak (the best large matrix product),
-its bytes over the bandwidth of the memory that its data fits in (copy, sum and triad, after STREAM: McCalpin 1995),
-and what any call costs that does next to nothing. The first two are the roofline of Williams, Waterman and Patterson
-(CACM 2009), with a roof per level of memory (Ilic, Pratas and Sousa 2014).
+Three ceilings bound the time of a call from below: its operations over the device's peak (the best large matrix
+product), its bytes over the bandwidth of the memory that its data fits in (copy, sum and triad, after STREAM: McCalpin
+1995), and the cost of a call that does next to nothing. The first two are the roofline of Williams, Waterman and
+Patterson (CACM 2009), with a roof per level of memory (Ilic, Pratas and Sousa 2014).
 
-Invariant: ceilings are kept in the latency database, under the environment that they were measured in, and are
-measured once, on a machine at rest; the same inputs always name the same measurements.
+Invariant: ceilings are stored in the latency database, under the environment in which they were measured, and are
+measured once, on an idle machine; the same inputs always give the same keys.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from taso_py.ops.work import Work
 from taso_py.progress import progress_bar
 
 PEAK_DTYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
-"""The element types that matrix products are measured in."""
+"""The element types in which matrix products are measured."""
 MIB = 2**20
 CPU_SETS = (MIB // 4, 2 * MIB, 16 * MIB, 128 * MIB)
-"""Bytes that copies touch, for the levels of a processor's caches; memory itself comes after these."""
+"""Bytes of the working sets for a processor's cache levels; memory itself comes after these."""
 GPU_SETS = (16 * MIB,)
 BEYOND = 4
-"""How many times the largest cache's bytes a copy touches that is to show the bandwidth of memory."""
+"""The working set that shows the bandwidth of memory, as a multiple of the largest cache."""
 LEAST_BEYOND, MOST_BEYOND = 256 * MIB, 1024 * MIB
 MEMORY_SHARE = 8
-"""No copy touches more than one part in so many of the machine's memory."""
+"""The largest working set, as one part in so many of the machine's memory."""
 BUDGET_S = 0.15
-"""Longest time for one attempt at a measurement, unless four calls take longer."""
+"""The longest time for one attempt at a measurement, unless four calls take longer."""
 
 _log = logging.getLogger(__name__)
 
 
 class Bound(enum.Enum):
-    """What limits a call."""
+    """The resource that limits a call."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -63,17 +63,17 @@ class Bound(enum.Enum):
 
 @dataclass(frozen=True)
 class Level:
-    """A level of memory."""
+    """A level of the memory hierarchy."""
 
     size: int
-    """Bytes of the data that fit in it."""
+    """The largest working set in bytes that fits in it."""
     bandwidth: float
     """Bytes per second, read and written."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The least time that some work can take."""
+    """A lower bound on the time of some work, and the resource that sets it."""
 
     bound: Bound
     seconds: float
@@ -81,20 +81,20 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What a device can do at most."""
+    """The roofline of a device."""
 
     peaks: Mapping[DType, float]
     """Operations per second by element type, a fused multiply-add being two."""
     levels: tuple[Level, ...]
-    """From the smallest and fastest to memory itself; at least one."""
+    """The levels from the smallest and fastest to memory itself; at least one."""
     dispatch_s: float
-    """Seconds that a call takes which computes one element."""
+    """The seconds of a call that computes one element."""
     convolution_peak: float | None = None
-    """That of convolutions in single precision, where there are any that settings let be less precise than products, or
-    more."""
+    """The peak of convolutions in single precision, if there are any and settings give them another precision than
+    products."""
 
     def peak(self, dtype: DType, *, convolves: bool) -> float | None:
-        """Operations per second of products or convolutions at most; None where that was not measured."""
+        """Return the peak operations per second of products or convolutions; None if it was not measured."""
         return (self.convolution_peak if convolves and dtype is DType.F32 else None) or self.peaks.get(dtype)
 
     @property
@@ -103,11 +103,11 @@ class Roofline:
         return self.levels[-1].bandwidth
 
     def level(self, size: int) -> Level:
-        """The level that so many bytes fit in; memory itself for more."""
+        """Return the level that so many bytes fit in; memory itself for more."""
         return next((level for level in self.levels if size <= level.size), self.levels[-1])
 
     def ceiling(self, work: Work, dtype: DType, calls: int = 1, *, convolves: bool = False) -> Ceiling:
-        """What limits so many calls that have this to do in this element type, and the least time for them."""
+        """Return the least time of so many calls with this work and element type, and the resource that limits them."""
         peak = self.peak(dtype, convolves=convolves)
         times = {
             Bound.OVERHEAD: self.dispatch_s * calls,
@@ -120,7 +120,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class _Probe:
-    """One measurement: its key in the database, and how to make what is measured."""
+    """One measurement: its key in the database, and how to make the measured call."""
 
     kernel: str
     signature: str
@@ -128,7 +128,7 @@ class _Probe:
     """Operations, or bytes, of one call."""
     make: Callable[[], Callable[[], object]]
     is_launching: bool = False
-    """Whether it shows how fast kernels are launched; on a GPU that would be all that is seen of caches."""
+    """True if it measures how fast kernels are launched; on a GPU that would hide the caches."""
 
 
 def measure_roofline(
@@ -139,14 +139,14 @@ def measure_roofline(
     convolved: Iterable[DType] = (),
     progress: bool = False,
 ) -> Roofline:
-    """The roofline of a device; what the database does not have is measured, within seconds.
+    """Return the roofline of a device; ceilings that are not in the database are measured, within seconds.
 
     Args:
-        device: where.
+        device: the device.
         dtypes: the element types that matter; a peak is measured for those among `PEAK_DTYPES`.
-        database: where latencies are kept.
-        convolved: those of them that there are convolutions in.
-        progress: whether to show a bar.
+        database: the store of latencies.
+        convolved: the element types in which there are convolutions.
+        progress: true to show a progress bar.
     """
     environment = Environment.current(resolve_device(device))
     probes = _Probes(device, environment, set(dtypes), set(convolved))
@@ -155,7 +155,7 @@ def measure_roofline(
 
 
 def known_roofline(device: torch.device, dtypes: Iterable[DType], database: LatencyDatabase) -> Roofline | None:
-    """The roofline of a device if all of it was measured before; None otherwise."""
+    """Return the roofline of a device if all of it was measured before, else None."""
     environment = Environment.current(resolve_device(device))
     probes = _Probes(device, environment, set(dtypes), set())
     known = database.get_many(environment, [(probe.kernel, probe.signature) for probe in probes.all])
@@ -165,7 +165,7 @@ def known_roofline(device: torch.device, dtypes: Iterable[DType], database: Late
 
 
 class _Probes:
-    """What has to be measured for a roofline."""
+    """The measurements that a roofline needs."""
 
     def __init__(
         self, device: torch.device, environment: Environment, dtypes: Set[DType], convolved: Set[DType]
@@ -184,12 +184,12 @@ class _Probes:
         self.all = [*chain(*self._peaks.values(), self._convolution, *self._streams.values()), self._dispatch]
 
     def roofline(self, found: Mapping[_Probe, Latency]) -> Roofline:
-        """The roofline, of what each probe takes."""
+        """Return the roofline, given the latency of each probe."""
 
         def rate(probe: _Probe) -> float:
             return probe.amount / max(found[probe].median_s, 1e-12)
 
-        # What a larger set reaches, a smaller one can: where it was measured slower, it was disturbed.
+        # A smaller set reaches at least the rate of a larger one: if it was measured slower, it was disturbed.
         rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(self._streams.values())), max))
         levels = tuple(Level(size, reached) for size, reached in zip(self._streams, reversed(rates), strict=True))
         rates_of = {dtype: max(map(rate, products)) for dtype, products in self._peaks.items()}
@@ -200,7 +200,7 @@ class _Probes:
 def _found(
     probes: Iterable[_Probe], device: torch.device, environment: Environment, database: LatencyDatabase
 ) -> Mapping[_Probe, Latency]:
-    """What probes take; on a GPU they are captured in CUDA graphs, but for those that show how fast it is launched."""
+    """Return the latencies of probes; on a GPU they are captured in CUDA graphs, except those of the launch speed."""
     plain = Measuring(device)
     captured = Measuring(device, captured=True) if device.type == "cuda" else plain
     found: dict[_Probe, Latency] = {}
@@ -216,7 +216,7 @@ def _found(
 
 @torch.inference_mode()
 def _measured(probe: _Probe, plain: Measuring, captured: Measuring) -> tuple[Latency, bool]:
-    """What a probe takes, and whether to keep that: not where it should have been captured and could not be."""
+    """Measure a probe; return whether to store it, which is not so if it should have been captured and could not be."""
     call = probe.make()
     if not probe.is_launching:
         try:
@@ -228,15 +228,15 @@ def _measured(probe: _Probe, plain: Measuring, captured: Measuring) -> tuple[Lat
 
 
 def _products(device: torch.device, environment: Environment, dtype: DType, precision: str) -> list[_Probe]:
-    """What may reach the peak of an element type: of several libraries that compute products one may be far from it.
+    """Return the probes of an element type's peak: of several libraries, one may be far from it.
 
     On AMD's processors MKL multiplies matrices at half the pace of oneDNN's convolutions.
 
     Args:
-        device: where.
-        environment: what is set there.
+        device: the device.
+        environment: its environment.
         dtype: the element type.
-        precision: what single precision is computed in.
+        precision: the precision of single-precision products.
     """
     place = f" in {precision}" if dtype is DType.F32 and precision != environment.matmul_precision else ""
     found = [_matmul(device, environment, dtype, precision, place)]
@@ -246,7 +246,7 @@ def _products(device: torch.device, environment: Environment, dtype: DType, prec
 
 
 def _matmul(device: torch.device, environment: Environment, dtype: DType, precision: str, place: str) -> _Probe:
-    """A product of square matrices, large enough for the device's peak and small enough for a slow one."""
+    """Return a product of square matrices, large enough for the device's peak and small enough for a slow one."""
     if device.type == "cpu":
         size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
     else:
@@ -266,7 +266,7 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
 
 
 def _convolution(device: torch.device, dtype: DType, precision: str, place: str) -> _Probe:
-    """A convolution of many channels with themselves, channels last."""
+    """Return a convolution of many channels with themselves, channels last."""
     channels, side = 256, 32
 
     def make() -> Callable[[], object]:
@@ -305,7 +305,7 @@ def _triad(device: torch.device, size: int) -> _Probe:
 
 
 def _read(device: torch.device, size: int) -> _Probe:
-    """Matrices by vectors read and hardly write, and are faster than any copy."""
+    """Return a reduction: like a matrix-vector product it reads and hardly writes, and is faster than any copy."""
 
     def make() -> Callable[[], object]:
         (source,) = _vectors(device, size, 1)
@@ -315,7 +315,7 @@ def _read(device: torch.device, size: int) -> _Probe:
 
 
 def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:
-    """Vectors of single precision that together take so many bytes."""
+    """Return vectors of single precision that together take so many bytes."""
     return (torch.ones(size // (4 * count), dtype=torch.float32, device=device) for _ in range(count))
 
 
@@ -329,7 +329,7 @@ def _dispatch(device: torch.device) -> Callable[[], object]:
 
 
 def _sets(device: torch.device) -> list[int]:
-    """The bytes that copies touch, ascending; the last is well beyond the caches."""
+    """Return the working sets in bytes, ascending; the last is well beyond the caches."""
     if device.type == "cpu":
         sets, cache, memory = CPU_SETS, _largest_cache(), _memory()
     else:
@@ -340,7 +340,7 @@ def _sets(device: torch.device) -> list[int]:
 
 
 def _largest_cache() -> int:
-    """Bytes of the largest cache that Linux tells of, 0 where it does not."""
+    """Return the bytes of the largest cache, 0 if Linux does not tell."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         with suppress(OSError, ValueError):
@@ -351,7 +351,7 @@ def _largest_cache() -> int:
 
 
 def _memory() -> int:
-    """Bytes of the machine's memory; where the system does not tell, enough for any copy."""
+    """Return the bytes of the machine's memory; if the system does not tell, enough for any copy."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

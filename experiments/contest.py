@@ -22,7 +22,7 @@ import torch
 from taso_py.ir.errors import TasoError
 from taso_py.judging.timing import Race, StopReason, race
 from taso_py.latency.clock import CpuClock, Timer
-from taso_py.latency.idle import until_idle
+from taso_py.latency.idle import wait_until_idle
 
 Make: TypeAlias = Callable[[], Callable[[], object]]
 """Builds what is called; it is sent to the process, so that it consists of functions of modules and of plain data."""
@@ -57,14 +57,14 @@ def _build(make: Make, heat: int) -> None:
     call = make()
     call()
     _HERE.timer = CpuClock().bind(call)
-    until_idle()
+    wait_until_idle()
 
 
 def _time(repeats: int) -> float:
     """Seconds of so many calls in the process of a contestant, whose threads are asleep afterwards."""
     assert _HERE.timer is not None, "built before"
     seconds = _HERE.timer(repeats)
-    until_idle()
+    wait_until_idle()
     return seconds
 
 
@@ -164,7 +164,14 @@ def _heat(running: Mapping[str, Contestant], seconds: float, seed: int) -> Mappi
     """The median of each contestant's turns."""
     clock = _ThereClock()
     held = race(
-        running, device="cpu", seconds=seconds, clock=clock, seed=seed, until_clear=False, least=3, settle=until_idle
+        running,
+        device="cpu",
+        seconds=seconds,
+        clock=clock,
+        seed=seed,
+        until_clear=False,
+        least=3,
+        settle=wait_until_idle,
     )
     if held.stop is StopReason.INTERRUPTED:
         raise KeyboardInterrupt

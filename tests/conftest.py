@@ -29,10 +29,10 @@ contention.HERE = contention.System(
 plausible.SLACK = plausible.CONTENDED_SLACK = math.inf
 # Nor do they need to know latencies well, nor what a run takes longer than its calls; but each is kept for all tests.
 _CAREFULLY = {
-    name: getattr(measuring, name) for name in ("ATTEMPTS", "DOUBT", "REST", "SAMPLES", "TURNS", "LEAST_TURNS")
+    name: getattr(measuring, name) for name in ("ATTEMPTS", "DOUBT", "REST", "SAMPLES", "ROUNDS", "LEAST_ROUNDS")
 }
 measuring.ATTEMPTS, measuring.DOUBT, measuring.REST, measuring.SAMPLES = 1, math.inf, math.inf, 1
-measuring.TURNS = measuring.LEAST_TURNS = 6
+measuring.ROUNDS = measuring.LEAST_ROUNDS = 6
 latencies.BUDGET_S, latencies.PASSES, latencies.RUN_S = 0.005, 1, 0.01
 # Nor do they wait for a race to show small gains: those that have to be seen are large.
 timing.SAMPLE_S = 0.003

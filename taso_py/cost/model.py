@@ -153,7 +153,7 @@ class CostModel:
 
     def has_converged(self, graph: Graph, setup: str) -> bool:
         """Return whether a search of this graph with these kernels and this setup has converged, in any process."""
-        return self.latencies.is_kept(self._search_key(graph, setup))
+        return self.latencies.is_stored(self._search_key(graph, setup))
 
     def record_convergence(self, graph: Graph, setup: str, best_s: float) -> None:
         """Record that a search has converged, and the cost of its best graph; the next such search measures nothing.
@@ -163,7 +163,7 @@ class CostModel:
         """
         if self.latencies.disturbed or self.latencies.left_out or not math.isfinite(best_s):
             return
-        self.latencies.kept([self._search_key(graph, setup)], lambda: [best_s])
+        self.latencies.load_or_compute([self._search_key(graph, setup)], lambda: [best_s])
 
     def _search_key(self, graph: Graph, setup: str) -> Key:
         return f"best by {setup} of {len(self.tiles)} kernels", graph.digest
@@ -176,7 +176,7 @@ class CostModel:
             run: runs it according to :meth:`plan`.
         """
         covers = [(self.latencies.key(*where), where) for where in self._chosen_covers(graph)]
-        found = self.latencies.beside(run, dict(covers))
+        found = self.latencies.measure_run_and_calls(run, dict(covers))
         return [(together, sum(apart[key] for key, _ in covers)) for together, apart in found]
 
     def _chosen_covers(self, graph: Graph) -> list[tuple[Cover, Format]]:

@@ -61,10 +61,10 @@ def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
     def measured() -> tuple[float, float]:
         return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
-    if cost.latencies.is_over and not cost.latencies.is_kept(TOGETHER, APART):
+    if cost.latencies.is_over and not cost.latencies.is_stored(TOGETHER, APART):
         return
     try:
-        found = cost.latencies.kept((TOGETHER, APART), measured)
+        found = cost.latencies.load_or_compute((TOGETHER, APART), measured)
     except TimingError as error:
         _log.warning("latencies are those of calls one by one, not in a run: %s", first_line(error))
         return

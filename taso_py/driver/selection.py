@@ -24,7 +24,7 @@ from taso_py.engines.table import AROUND_KERNELS, engines_to_try
 from taso_py.judging.plausible import products_seconds
 from taso_py.judging.timing import race
 from taso_py.judging.trial import ORIGINAL, Searched
-from taso_py.latency.idle import until_idle
+from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 
 PREDICTED = 0.9
@@ -100,7 +100,7 @@ def _unchanged_seconds(
         modules.append(module)
         calls[prices] = source.call_of(runner)
     with state_kept(program, modules):
-        found = race(calls, device=program.device, seconds=SCOUT_S, settle=until_idle)
+        found = race(calls, device=program.device, seconds=SCOUT_S, settle=wait_until_idle)
     if not found.rounds:
         raise KeyboardInterrupt
     seconds = {name: median(times) for name, times in found.times.items()}

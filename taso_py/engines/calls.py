@@ -21,7 +21,7 @@ from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.types import TensorType
 from taso_py.kernels.layout import is_weight
 from taso_py.latency.clock import Latency
-from taso_py.latency.idle import until_idle
+from taso_py.latency.idle import wait_until_idle
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import work
@@ -60,7 +60,7 @@ class SessionCall:
         self.copies = _copies(nodes, ring_bytes)
         model, operands = _model(engine, nodes, self.copies)
         self._run = engine.bound(model, operands)
-        until_idle()
+        wait_until_idle()
 
     def __call__(self) -> object:
         """Run the model once."""
@@ -85,7 +85,7 @@ def reorder_split(engine: SessionEngine, nodes: Sequence[Node], ring_bytes: int)
     """
     copies = _copies(nodes, ring_bytes)
     model, operands = _model(engine, nodes, copies)
-    until_idle()
+    wait_until_idle()
     times = engine.profile(model, operands, PROFILED_RUNS)
     inside, before, after = (sum(t.seconds for t in times if t.reorders == way) for way in ("", "in", "out"))
     # All copies with weights of their own read one image, which is brought into the engine's order once.

@@ -60,7 +60,7 @@ class SessionLatencies(Latencies):
         """
         device = torch.device("cpu")
         super().__init__(device, database, None, weight_bytes, captured=False)
-        self._environment = Environment.current(device).in_engine(engine.version)
+        self._environment = Environment.current(device).for_engine(engine.version)
         self._engine = engine
         self._empty_s: float | None = None
         self._splits: dict[Key, tuple[float, float, float]] = {}
@@ -165,12 +165,12 @@ class SessionLatencies(Latencies):
             self._splits[key] = reorder_split(self._engine, cover.nodes, self._ring)
         return self._splits[key]
 
-    def _timed(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
+    def _measure_call(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
         assert self._measuring is not None, "what is elsewhere is not measured"
         if isinstance(call, _Known):
             return Latency(call.value, call.value, call.value, PROFILED_RUNS, 0), self._measuring.is_calm
         assert isinstance(call, SessionCall), "all that is measured here is run by an engine"
-        latency, is_calm = super()._timed(call, beside)
+        latency, is_calm = super()._measure_call(call, beside)
         if self._empty_s is None:
             self._empty_s = self._empty()
         return call.net(latency, self._empty_s), is_calm

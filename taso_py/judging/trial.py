@@ -46,7 +46,7 @@ from taso_py.ir.graph import Graph
 from taso_py.judging.timing import CONFIDENCE, INDIFFERENCE, Race, Ratio, confirm, race
 from taso_py.judging.timing import StopReason as RaceStop
 from taso_py.kernels.saved import dump
-from taso_py.latency.idle import until_idle
+from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.progress import Phases
 from taso_py.saving.artifact import deserialize, reimport
@@ -453,7 +453,7 @@ def _adds_nothing(finalist: Finalist, finalists: Mapping[str, Finalist], first: 
 
 def _settle(finalists: Iterable[Finalist]) -> Callable[[], None] | None:
     """What to do before each turn of a race, so that no other contestant's threads are awake."""
-    return until_idle if any(finalist.engine.has_own_threads for finalist in finalists) else None
+    return wait_until_idle if any(finalist.engine.has_own_threads for finalist in finalists) else None
 
 
 def _restored(finalist: Finalist, content: bytes) -> nn.Module:

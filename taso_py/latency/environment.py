@@ -84,12 +84,12 @@ class Environment:
         """Return the fields by name, for people and for JSON."""
         return {name: value for name, value in vars(self).items() if name not in OPTIONAL or value}
 
-    def in_graphs(self) -> Environment:
+    def with_cuda_graphs(self) -> Environment:
         """Return this environment with calls captured in CUDA graphs, whose kernels are not launched one by one."""
         settings = ", ".join(filter(None, (self.settings, "in CUDA graphs")))
         return dataclasses.replace(self, settings=settings, launched_by="")
 
-    def in_engine(self, engine: str) -> Environment:
+    def for_engine(self, engine: str) -> Environment:
         """Return this environment for an engine other than PyTorch, named with its version."""
         return dataclasses.replace(self, settings=", ".join(filter(None, (self.settings, f"in {engine}"))))
 
@@ -173,17 +173,17 @@ _float32 = threading.RLock()
 
 
 @contextmanager
-def float32_in(precision: str, device: torch.device, kernels: str = "matmul") -> Generator[None]:
+def float32_precision(precision: str, device: torch.device, kernels: str = "matmul") -> Generator[None]:
     """Compute float32 matrix products, or convolutions (``conv``), in ``ieee``, ``tf32`` or ``bf16`` in this context.
 
     A value that was inherited from a more general setting is inherited again afterwards. The setting is process-wide:
     one thread at a time changes it, for as short a time as possible.
     """
     with _float32:
-        yield from _float32_in(precision, device, kernels)
+        yield from _float32_precision(precision, device, kernels)
 
 
-def _float32_in(precision: str, device: torch.device, kernels: str) -> Generator[None]:
+def _float32_precision(precision: str, device: torch.device, kernels: str) -> Generator[None]:
     libraries = {"matmul": torch.backends.cuda, "conv": torch.backends.cudnn}
     settings: Any = getattr(libraries[kernels] if device.type == "cuda" else torch.backends.mkldnn, kernels)
     before = settings.fp32_precision

@@ -15,7 +15,7 @@ STEP_S, MOST_S = 1e-3, 0.1
 """The interval of checks, and the longest wait."""
 
 
-def until_idle() -> None:
+def wait_until_idle() -> None:
     """Sleep until no thread of this process spins, or for a tenth of a second."""
     deadline = time.perf_counter() + MOST_S
     while time.perf_counter() < deadline:

@@ -45,11 +45,11 @@ PASSES = 5
 """The number of times a run and its calls are measured in turn, since the machine's speed may change."""
 PASSES_S = 12.0
 """The longest time for that, a multiple of the usual: when other programs hold the cores, each pass takes minutes."""
-TURNING = 8
+RING_DIVISOR = 8
 """Divisor of the weight ring in interleaved measurement, where other calls read their weights in between."""
 PLAIN_NAME = "torch:"
 """Prefix of the names of plain operators in the database; they are called through PyTorch's Python functions."""
-IN_TURNS = ", in turns"
+INTERLEAVED = ", in turns"
 """Suffix of the signatures, in the database, of latencies that were measured again, interleaved."""
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Latencies:
         self._device = device
         self.database = database
         here = Environment.current(device) if environment is None else environment
-        self._environment = here.in_graphs() if captured else here
+        self._environment = here.with_cuda_graphs() if captured else here
         self._measuring = None if environment else self._instrument(captured)
         self.layouts = Layouts()
         self._known: dict[Key, float] = {}
@@ -84,7 +84,7 @@ class Latencies:
         """Ratio of a latency measured interleaved to the first one; None if it was not measured so."""
         self._final: dict[Key, float] = {}
         """Refined latencies of covers. A cover's key determines that of its bare product, which is slow to make."""
-        self._keeps = True
+        self._may_store = True
         """True if the usual pace to which latencies are scaled is reliable enough to store them."""
         self.measured = 0
         """The number of latencies that were measured, not found in the database."""
@@ -118,7 +118,7 @@ class Latencies:
         if cover.binder is not None:
             check(cover, reads, self._device)
 
-    def _timed(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
+    def _measure_call(self, call: Callable[[], object], beside: Reference | None) -> tuple[Latency, bool]:
         """Measure a call of a cover; return its latency, and whether it is reliable."""
         assert self._measuring is not None, "what is elsewhere is not measured"
         return self._measuring.measured(call, BUDGET_S, beside)
@@ -157,10 +157,10 @@ class Latencies:
         known = self._final.get(key)
         if known is None:
             bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
-            known = self._final[key] = self._first(key, cover, reads) * self._refinement(bare_key)
+            known = self._final[key] = self._unrefined(key, cover, reads) * self._refinement(bare_key)
         return known
 
-    def _first(self, key: Key, cover: Cover, reads: Format) -> float:
+    def _unrefined(self, key: Key, cover: Cover, reads: Format) -> float:
         """Return the latency of a cover before refinement."""
 
         def beside() -> Reference | None:
@@ -238,11 +238,11 @@ class Latencies:
         with self._stopwatch():
             return self._measuring.measured(call, budget_s)[0]
 
-    def is_kept(self, *keys: Key) -> bool:
+    def is_stored(self, *keys: Key) -> bool:
         """Return whether all of these keys are in the database."""
         return len(self.database.get_many(self._environment, keys)) == len(keys)
 
-    def kept(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
+    def load_or_compute(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
         """Return figures from the database, or else compute them, and store them if the machine is calm.
 
         None if they are not stored and nothing can run here.
@@ -256,7 +256,7 @@ class Latencies:
             if self._measuring is None:
                 return None
             found = make()
-            if not (self._measuring.is_calm and self._keeps):
+            if not (self._measuring.is_calm and self._may_store):
                 return found
             made = {key: Latency(seconds, seconds, seconds, 1, 0) for key, seconds in zip(keys, found, strict=True)}
             known = self.database.put_first(self._environment, made)
@@ -271,17 +271,17 @@ class Latencies:
         Args:
             covers: covers without epilogue, and the memory formats that they read, by :meth:`key`.
         """
-        first = {key: self._first(key, *where) for key, where in covers.items()}
+        first = {key: self._unrefined(key, *where) for key, where in covers.items()}
         before = {key: seconds for key, seconds in first.items() if 0 < seconds < math.inf}
         if self._measuring is None or self.is_over or all(self._refined.get(key) is not None for key in before):
             return False
         # The others are called in between, and evict from the caches the weights that a cover read last time.
-        ring = max(LEAST_RING, self._ring // TURNING)
+        ring = max(LEAST_RING, self._ring // RING_DIVISOR)
         with torch.no_grad():
             calls = {key: self._call(*covers[key], ring) for key in before}
             with self._stopwatch():
-                found, is_calm = self._measuring.in_turns(calls)
-        is_calm = is_calm and self._keeps
+                found, is_calm = self._measuring.measure_interleaved(calls)
+        is_calm = is_calm and self._may_store
         self._final.clear()
         scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
         for key, latency in found.items():
@@ -289,10 +289,10 @@ class Latencies:
             self._count(is_calm)
             self._refined[key] = again.median_s / before[key]
             if is_calm:
-                self.database.put(self._environment, key[0], key[1] + IN_TURNS, again)
+                self.database.put(self._environment, key[0], key[1] + INTERLEAVED, again)
         return True
 
-    def beside(
+    def measure_run_and_calls(
         self, run: Callable[[], object], covers: Mapping[Key, tuple[Cover, Format]]
     ) -> Sequence[tuple[float, Mapping[Key, float]]]:
         """Measure a run and its calls, several times in turn; nothing of it is stored.
@@ -316,7 +316,7 @@ class Latencies:
     def _refinement(self, key: Key) -> float:
         """Return the factor by which a latency changed when it was measured interleaved."""
         if key not in self._refined:
-            turns = key[0], key[1] + IN_TURNS
+            turns = key[0], key[1] + INTERLEAVED
             known = self.database.get_many(self._environment, (key, turns))
             self._refined[key] = known[turns].median_s / known[key].median_s if len(known) == 2 else None
         return self._refined[key] or 1.0
@@ -324,7 +324,7 @@ class Latencies:
     def _reference(self, bare: Cover, reads: Format) -> Reference | None:
         """Return a bare product as a reference, if its latency is reliable."""
         key = self.key(bare, reads)
-        self._first(key, bare, reads)
+        self._unrefined(key, bare, reads)
         known = self.database.get(self._environment, *key)
         return known and Reference(self._call(bare, reads, self._ring), known.median_s)
 
@@ -341,7 +341,7 @@ class Latencies:
             self.measuring_s += time.monotonic() - start
 
     def _usual_pace(self, pacer: Pacer) -> Pace:
-        pace, self._keeps = usual_pace(pacer, self._environment, self.database)
+        pace, self._may_store = usual_pace(pacer, self._environment, self.database)
         return pace
 
     def _measure(
@@ -358,8 +358,8 @@ class Latencies:
             with torch.no_grad():
                 reference = beside()
                 with self._stopwatch():
-                    found, is_calm = self._timed(make(), reference)
-                    return found, is_calm and self._keeps
+                    found, is_calm = self._measure_call(make(), reference)
+                    return found, is_calm and self._may_store
         except Exception as error:
             if otherwise and not isinstance(error, (*FAILURES, TimingError)):
                 raise  # an opaque operator may raise anything; other exceptions of kernels are bugs here

@@ -47,9 +47,9 @@ WARM_UP = 2
 PATIENCE_S = 5.0
 """The longest total wait for a machine to become idle."""
 PAUSE_S = 0.1
-TURNS = 48
+ROUNDS = 48
 """The number of samples of each call in interleaved measurement."""
-LEAST_TURNS, TURNS_S = 12, 20.0
+LEAST_ROUNDS, ROUNDS_S = 12, 20.0
 """The least number of samples, and the time after which no more are taken, since other programs hold the cores."""
 LAUNCHES = 10
 """The products per probe of a GPU; with one, only an interruption of its launch would be seen."""
@@ -170,18 +170,18 @@ class Measuring:
         fastest = min(poor, key=lambda latency: latency.low_s)
         return replace(fastest, median_s=fastest.low_s), False
 
-    def in_turns(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
+    def measure_interleaved(self, calls: Mapping[T, Callable[[], object]]) -> tuple[Mapping[T, Latency], bool]:
         """Measure calls interleaved, to compare them with each other; return latencies and whether they are reliable.
 
         Each is sampled once per round, in random order, so that changes of the machine affect all alike. A call without
         a preparation is first made as often untimed, since other calls have evicted its code and operands.
         """
-        clock = self._clock.alternating() if self._clock is not None else self._plain_clock()
+        clock = self._clock.interleaved() if self._clock is not None else self._plain_clock()
         timers = {what: clock.bind(call) for what, call in calls.items()}
         repeats = {what: repeats_for(clock, calls[what], timer) for what, timer in timers.items()}
         samples = {what: list[float]() for what in calls}
         order, calm = random.Random(0), list[bool]()
-        for _ in rounds(TURNS, LEAST_TURNS, TURNS_S):
+        for _ in rounds(ROUNDS, LEAST_ROUNDS, ROUNDS_S):
             for what in order.sample(list(calls), len(calls)):
                 if not isinstance(calls[what], PreparedCall):
                     timers[what](repeats[what])
@@ -210,8 +210,8 @@ def _settle_allocator() -> None:
     """Let glibc keep the memory of results for later calls.
 
     It returns blocks as large as the largest one freed before to the system at once, and the next call faults every
-    page in again: a convolution with a result of 3 MB takes four times as long alone as in a model. The size adapts up to 32
-    MiB (mallopt(3), M_MMAP_THRESHOLD), which this call achieves.
+    page in again: a convolution with a result of 3 MB takes four times as long alone as in a model. The size adapts up
+    to 32 MiB (mallopt(3), M_MMAP_THRESHOLD), which this call achieves.
     """
     torch.empty(LARGEST_KEPT, dtype=torch.uint8)
 

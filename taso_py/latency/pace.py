@@ -55,7 +55,7 @@ class Pacer:
         with torch.no_grad():
             return Pace(self._product(products) / products, self._call(CALLS) / CALLS)
 
-    def lasting(self) -> Pace:
+    def sustained(self) -> Pace:
         """Return the sustained pace, over a hundredth of a second."""
         return _median([self.read() for _ in range(READINGS)])
 
@@ -85,7 +85,7 @@ def _moments(pacer: Pacer) -> Iterator[Pace]:
     """Yield the paces of several moments."""
     for _ in range(MOMENTS):
         time.sleep(PAUSE_S)
-        yield pacer.lasting()
+        yield pacer.sustained()
 
 
 def _median(readings: Collection[Pace]) -> Pace:
@@ -101,7 +101,7 @@ class PacedClock:
         """Scale the samples of a clock by pace readings that follow them at once, the median of the last few."""
         self._clock, self._pacer, self._usual, self._last = clock, pacer, usual, last
 
-    def alternating(self) -> PacedClock:
+    def interleaved(self) -> PacedClock:
         """Return a clock for interleaved samples, each scaled by a reading of its own."""
         return PacedClock(self._clock, self._pacer, self._usual, last=1)
 

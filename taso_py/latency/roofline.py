@@ -30,7 +30,7 @@ from taso_py.ir.errors import first_line
 from taso_py.ir.types import DType
 from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
-from taso_py.latency.environment import Environment, float32_in, resolve_device
+from taso_py.latency.environment import Environment, float32_precision, resolve_device
 from taso_py.latency.measuring import Measuring
 from taso_py.latency.usual import CEILING
 from taso_py.ops.work import Work
@@ -62,7 +62,7 @@ class Bound(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Level:
+class MemoryLevel:
     """A level of the memory hierarchy."""
 
     size: int
@@ -85,7 +85,7 @@ class Roofline:
 
     peaks: Mapping[DType, float]
     """Operations per second by element type, a fused multiply-add being two."""
-    levels: tuple[Level, ...]
+    levels: tuple[MemoryLevel, ...]
     """The levels from the smallest and fastest to memory itself; at least one."""
     dispatch_s: float
     """The seconds of a call that computes one element."""
@@ -102,7 +102,7 @@ class Roofline:
         """Bytes per second from and to memory itself."""
         return self.levels[-1].bandwidth
 
-    def level(self, size: int) -> Level:
+    def level(self, size: int) -> MemoryLevel:
         """Return the level that so many bytes fit in; memory itself for more."""
         return next((level for level in self.levels if size <= level.size), self.levels[-1])
 
@@ -191,7 +191,7 @@ class _Probes:
 
         # A smaller set reaches at least the rate of a larger one: if it was measured slower, it was disturbed.
         rates = list(accumulate((max(map(rate, kinds)) for kinds in reversed(self._streams.values())), max))
-        levels = tuple(Level(size, reached) for size, reached in zip(self._streams, reversed(rates), strict=True))
+        levels = tuple(MemoryLevel(size, reached) for size, reached in zip(self._streams, reversed(rates), strict=True))
         rates_of = {dtype: max(map(rate, products)) for dtype, products in self._peaks.items()}
         convolution = max(map(rate, self._convolution), default=None)
         return Roofline(rates_of, levels, found[self._dispatch].median_s, convolution)
@@ -257,7 +257,7 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
         out = torch.empty_like(left)
 
         def product() -> object:
-            with float32_in(precision, device):
+            with float32_precision(precision, device):
                 return torch.mm(left, right, out=out)
 
         return product
@@ -275,7 +275,7 @@ def _convolution(device: torch.device, dtype: DType, precision: str, place: str)
         image, kernel = (operand.to(memory_format=torch.channels_last) for operand in operands)
 
         def convolution() -> object:
-            with float32_in(precision, device, "conv"):
+            with float32_precision(precision, device, "conv"):
                 return torch.conv2d(image, kernel, padding=1)
 
         return convolution

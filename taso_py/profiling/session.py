@@ -25,7 +25,7 @@ from taso_py.ir.types import DType
 from taso_py.latency.contention import Contention, Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
-from taso_py.latency.idle import until_idle
+from taso_py.latency.idle import wait_until_idle
 from taso_py.latency.roofline import Roofline, measure_roofline
 from taso_py.models.source import Source
 from taso_py.ops.work import Work, region_work
@@ -69,7 +69,7 @@ def profile_session(
     """
     module: nn.Module = engine.restore(program, saved.folder)
     model = OnnxModel(saved.folder / engine.file, input_names(program.graph))
-    until_idle()
+    wait_until_idle()
     watch = Watch(program.device)
     original = duration_as_given(replace(source, module=module), program.device, seconds / 3)
     runs = max(LEAST_RUNS, min(MOST_RUNS, int(seconds / (original.ms * 1e-3))))

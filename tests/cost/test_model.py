@@ -222,13 +222,13 @@ def test_the_time_that_measuring_takes_is_told_apart(monkeypatch: pytest.MonkeyP
         times[0] += 1.0
         return Latency(1e-3, 1e-3, 1e-3, 10, 0), True
 
-    def in_turns(_: object, calls: Mapping[Key, object]) -> tuple[Mapping[Key, Latency], bool]:
+    def measure_interleaved(_: object, calls: Mapping[Key, object]) -> tuple[Mapping[Key, Latency], bool]:
         times[0] += 1.0
         return {key: Latency(2e-3, 2e-3, 2e-3, 10, 0) for key in calls}, True
 
     monkeypatch.setattr(time, "monotonic", lambda: times[0])
     monkeypatch.setattr(measuring.Measuring, "measured", measured)
-    monkeypatch.setattr(measuring.Measuring, "in_turns", in_turns)
+    monkeypatch.setattr(measuring.Measuring, "measure_interleaved", measure_interleaved)
     graph, other = (parse_graph(f"graph(x: f32[2]) {{ return {name}(x) }}") for name in ("relu", "tanh"))
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database)

@@ -90,7 +90,7 @@ def test_a_run_and_its_calls_are_measured_several_times_unless_that_takes_too_lo
     monkeypatch.setattr(latencies, "PASSES_S", most_s)
     monkeypatch.setattr(latencies.Latencies, "of_run", lambda *_: Latency(1.0, 1.0, 1.0, 9, 0))
     with LatencyDatabase(":memory:") as database:
-        found = CostModel(CPU, database).latencies.beside(lambda: None, {})
+        found = CostModel(CPU, database).latencies.measure_run_and_calls(lambda: None, {})
     assert found == [(1.0, {})] * passes
 
 

@@ -105,7 +105,7 @@ class Clock:
 @pytest.fixture
 def latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SessionLatencies]]:
     """Makes the latencies of an engine, of which the clock says what a cover takes."""
-    monkeypatch.setattr(calls, "until_idle", lambda: None)
+    monkeypatch.setattr(calls, "wait_until_idle", lambda: None)
     with LatencyDatabase(tmp_path / "latencies.sqlite") as database:
 
         def made(engine: SessionEngine, each_s: float = 2e-3) -> SessionLatencies:

@@ -15,7 +15,7 @@ from taso_py.judging import plausible
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.latency.contention import Contention
 from taso_py.latency.database import LatencyDatabase
-from taso_py.latency.roofline import Level, Roofline
+from taso_py.latency.roofline import MemoryLevel, Roofline
 from taso_py.ops.table import parse_graph
 
 QUIET = Contention(seconds=10.0, cores=2, threads=2, others=0.01, waiting=0.0)
@@ -98,7 +98,7 @@ def graph(body: str) -> Graph:
 def test_bounds_are_sums_of_latencies() -> None:
     one = graph("relu(matmul(x, w))")
     module = nn.Sequential(nn.ReLU(), nn.ReLU())
-    roofline = Roofline({DType.F32: 1e9}, (Level(2**30, 1e9),), 1e-6)
+    roofline = Roofline({DType.F32: 1e9}, (MemoryLevel(2**30, 1e9),), 1e-6)
     with LatencyDatabase(":memory:") as database:
         cost = Priced(torch.device("cpu"), database)
         found = bounds(one, one, module, cost, 2e-3, None)

@@ -23,7 +23,7 @@ from taso_py.kernels import mkl, onednn
 from taso_py.kernels.check import check
 from taso_py.kernels.table import PLAIN, TRACED, covers
 from taso_py.kernels.tile import Cover
-from taso_py.latency.environment import float32_in
+from taso_py.latency.environment import float32_precision
 from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.table import DEFINED, parse_graph
 
@@ -110,7 +110,7 @@ def _fused(graph: Graph, device: torch.device) -> list[Cover]:
 @pytest.fixture(autouse=True)
 def _no_tf32() -> Generator[None]:
     """Kernels are compared with each other, and cuDNN's choose for themselves where to use TF32."""
-    with float32_in("ieee", CUDA, "conv"):
+    with float32_precision("ieee", CUDA, "conv"):
         yield
 
 

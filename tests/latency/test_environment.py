@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taso_py.ir.errors import TasoError
 from taso_py.latency import environment as environments
-from taso_py.latency.environment import DeviceError, Environment, float32_in, resolve_device
+from taso_py.latency.environment import DeviceError, Environment, float32_precision, resolve_device
 
 
 def test_the_processor_is_described() -> None:
@@ -121,7 +121,7 @@ def test_processors_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
 
 def test_products_are_computed_otherwise_for_a_while_only() -> None:
     before = Environment.current("cpu")
-    with float32_in("bf16", torch.device("cpu")):
+    with float32_precision("bf16", torch.device("cpu")):
         assert Environment.current("cpu").matmul_precision == "bf16"
     assert Environment.current("cpu") == before
 
@@ -133,7 +133,7 @@ def test_a_precision_that_is_taken_over_from_a_general_setting_is_so_afterwards(
     before = general.fp32_precision, products.fp32_precision
     try:
         general.fp32_precision, products.fp32_precision = "bf16", own
-        with float32_in("ieee", torch.device("cpu")):
+        with float32_precision("ieee", torch.device("cpu")):
             assert products.fp32_precision == "ieee"
         general.fp32_precision = "ieee"
         assert products.fp32_precision == ("ieee" if own == "none" else own)
@@ -151,9 +151,9 @@ def test_eager_calls_on_a_gpu_depend_on_what_launches_them(monkeypatch: pytest.M
     one, another = found
     assert (one.device_name, one.launched_by) == ("A GPU", "One")
     assert one.key() != another.key()
-    assert one.in_graphs() == another.in_graphs()
+    assert one.with_cuda_graphs() == another.with_cuda_graphs()
     assert Environment.from_dict(one.as_dict()) == one
-    assert "launched_by" not in {**Environment.current("cpu").as_dict(), **one.in_graphs().as_dict()}
+    assert "launched_by" not in {**Environment.current("cpu").as_dict(), **one.with_cuda_graphs().as_dict()}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -29,7 +29,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Clocks], float]:
     def wait(clocks: Clocks) -> float:
         fake = SimpleNamespace(perf_counter=lambda: clocks.now, process_time=lambda: clocks.used, sleep=clocks.sleep)
         monkeypatch.setattr(idle, "time", fake)
-        idle.until_idle()
+        idle.wait_until_idle()
         return clocks.now
 
     return wait

@@ -57,7 +57,7 @@ def test_calls_are_captured_where_that_is_asked_for(captured: bool, monkeypatch:
     here = Measuring(CPU, Told(repeat(True)), captured=captured)
     here.measured(lambda: None, 0.01)
     here.measured(lambda: None, 0.01, Reference(lambda: None, 1e-6))
-    here.in_turns({"call": lambda: None})
+    here.measure_interleaved({"call": lambda: None})
     assert asked == [captured] * 3
 
 
@@ -129,20 +129,20 @@ def test_in_turns_a_call_that_is_not_prepared_is_called_before_it_is_timed(monke
     monkeypatch.setattr(measuring, "repeats_for", lambda *_: 1)
     done: list[str] = []
     prepared = PreparedCall(lambda: done.append("prepare"), lambda: done.append("prepared"))
-    Measuring(CPU, Told(repeat(True))).in_turns({"prepared": prepared})
-    assert done == ["prepare", "prepared"] * measuring.TURNS
+    Measuring(CPU, Told(repeat(True))).measure_interleaved({"prepared": prepared})
+    assert done == ["prepare", "prepared"] * measuring.ROUNDS
     done.clear()
-    Measuring(CPU, Told(repeat(True))).in_turns({"plain": prepared.call})
-    assert done == ["prepared"] * 2 * measuring.TURNS
+    Measuring(CPU, Told(repeat(True))).measure_interleaved({"plain": prepared.call})
+    assert done == ["prepared"] * 2 * measuring.ROUNDS
 
 
 def test_turns_that_take_too_long_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "repeats_for", lambda *_: 1)
-    monkeypatch.setattr(measuring, "TURNS_S", 0.0)
+    monkeypatch.setattr(measuring, "ROUNDS_S", 0.0)
     done: list[str] = []
     calls = {"a": lambda: done.append("a"), "b": lambda: done.append("b")}
-    half = measuring.LEAST_TURNS // 2
+    half = measuring.LEAST_ROUNDS // 2
     for calm, believed in ((half + 1, True), (half, False)):
-        here = Measuring(CPU, Told(iter([True] * calm + [False] * (measuring.LEAST_TURNS - calm))))
-        assert here.in_turns(calls)[1] is believed
-    assert done.count("a") == done.count("b") == 2 * 2 * measuring.LEAST_TURNS
+        here = Measuring(CPU, Told(iter([True] * calm + [False] * (measuring.LEAST_ROUNDS - calm))))
+        assert here.measure_interleaved(calls)[1] is believed
+    assert done.count("a") == done.count("b") == 2 * 2 * measuring.LEAST_ROUNDS

@@ -130,9 +130,9 @@ def test_who_begins_at_the_same_time_goes_by_the_pace_that_is_kept_first() -> No
         class Meanwhile(Told):
             """While it is read, another process keeps its pace."""
 
-            def lasting(self) -> Pace:
+            def sustained(self) -> Pace:
                 usual_pace(Told(repeat(USUAL)), here, database)
-                return super().lasting()
+                return super().sustained()
 
         assert usual_pace(Meanwhile(repeat(slower(3.0, 2.0))), here, database) == (USUAL, True)
         assert usual_pace(Told(repeat(slower(3.0, 2.0))), here, database) == (USUAL, True)

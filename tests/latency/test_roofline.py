@@ -11,11 +11,11 @@ from taso_py.ir.types import DType
 from taso_py.latency import measuring, roofline
 from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
-from taso_py.latency.environment import Environment, float32_in
-from taso_py.latency.roofline import Bound, Level, Roofline, _found, _Probe, measure_roofline
+from taso_py.latency.environment import Environment, float32_precision
+from taso_py.latency.roofline import Bound, MemoryLevel, Roofline, _found, _Probe, measure_roofline
 from taso_py.ops.work import Work
 
-ROOF = Roofline({DType.F32: 1e11}, (Level(2**20, 1e11), Level(2**30, 1e10)), 2e-6)
+ROOF = Roofline({DType.F32: 1e11}, (MemoryLevel(2**20, 1e11), MemoryLevel(2**30, 1e10)), 2e-6)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_convolutions_have_a_peak_of_their_own_where_they_may_be_less_precise() 
 
 
 def test_the_peak_of_convolutions_is_measured_in_their_precision() -> None:
-    with LatencyDatabase(":memory:") as database, float32_in("bf16", torch.device("cpu"), "conv"):
+    with LatencyDatabase(":memory:") as database, float32_precision("bf16", torch.device("cpu"), "conv"):
         assert measure_roofline(torch.device("cpu"), [DType.F32], database).convolution_peak is None
         found = measure_roofline(torch.device("cpu"), [DType.F32], database, convolved=[DType.F32])
         (plain, special) = sorted(row.signature for row in database.rows() if row.kernel == "ceiling:matmul")

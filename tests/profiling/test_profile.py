@@ -19,7 +19,7 @@ from taso_py.kernels.saved import dump
 from taso_py.kernels.table import covers
 from taso_py.kernels.tile import CHANNELS_LAST, DENSE
 from taso_py.latency.contention import NOTHING
-from taso_py.latency.environment import float32_in
+from taso_py.latency.environment import float32_precision
 from taso_py.models.source import Source, load_source
 from taso_py.profiling import run as profile_run
 from taso_py.profiling.profile import ProfileError, ProfileOptions, _Job, profile_source
@@ -105,7 +105,7 @@ def test_memory_is_what_the_values_of_a_run_take(profile: Profile) -> None:
 @pytest.mark.parametrize(("layer", "shape"), [(nn.ReLU(), (2, 3)), (nn.Conv2d(3, 3, 1), (1, 3, 4, 4))])
 def test_convolutions_have_a_ceiling_where_there_are_any(layer: nn.Module, shape: tuple[int, ...]) -> None:
     source = Source("small", layer.eval(), (torch.randn(shape),))
-    with float32_in("bf16", torch.device("cpu"), "conv"):
+    with float32_precision("bf16", torch.device("cpu"), "conv"):
         profile = profile_source(source, ProfileOptions(seconds=0.01))
     peaks = ["f32", "f32 convolutions"] if isinstance(layer, nn.Conv2d) else ["f32"]
     assert list(profile.ceilings.peaks) == peaks

@@ -184,7 +184,7 @@ class _Session:
             peak_bytes=0,
             weight_bytes=stored_bytes(self.program.weights.values()),
             input_bytes=stored_bytes(self.program.example_inputs),
-            environment=Environment.current(self.program.device).in_engine(self.engine.version).as_dict(),
+            environment=Environment.current(self.program.device).for_engine(self.engine.version).as_dict(),
             notes=(*source.notes, *doubts(regions, contention)),
             engine=self.engine.name,
         )

@@ -25,7 +25,7 @@ Bits: TypeAlias = tuple[bool, bool]
 """True or false for each bit: whether a tensor is a conjugate view, and whether it is a negative view."""
 PLAIN: Bits = (False, False)
 VIEWING = (("aten.conj_physical.default", "aten._conj.default"), ("aten.neg.default", "aten._neg_view.default"))
-"""For each bit, the operator that computes without it, and the one that gives a view with the bit set instead."""
+"""For each bit, two operators that, applied one after the other, set it without changing the numbers."""
 
 
 def bits_of(tensor: Tensor) -> Bits:
@@ -60,7 +60,7 @@ def may_have_bits(value: Value) -> bool:
         if isinstance(op, Opaque) and any(op.target == setting for _, setting in VIEWING):
             return True
         is_alias = isinstance(op, Opaque) and may_alias(overload_named(op.target))
-        # What moves or casts may give the bits of its operand, for some layouts or after a rewrite.
+        # A movement or cast may pass on the bits of its operand, for some layouts or after a rewrite.
         if is_alias or op.is_movement or isinstance(op, Cast):
             new = {operand.node for operand in node.inputs} - seen
             seen |= new

@@ -134,7 +134,7 @@ class _Writer:
         first = [node for node in graph.effects if not is_write(node)]
         for node in topological([*first, *(value.node for value in (*contents, *graph.outputs))]):
             self._node(node)
-        # What is returned or written must be as it was before the writes.
+        # Returned and written values must be as they were before the writes.
         kept = {value: self._kept(value, bool(writes)) for value in (*contents, *graph.outputs)}
         for node, content in zip(writes, contents, strict=True):
             self._node(node.inputs[0].node)

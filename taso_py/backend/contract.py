@@ -137,7 +137,7 @@ def keep_contract(
             lies_alike = _places(tensor.shape, tensor.stride()) == _places(tensor.shape, example)
             bits = wanted.bits[index]
             if lies_alike and index in wasteful and leaf in copies:
-                leaves[place] = copies[leaf]  # what is returned twice stays one tensor
+                leaves[place] = copies[leaf]  # a value that is returned twice stays one tensor
             elif not lies_alike or index in apart or index in wasteful or seen.bits[index] != bits:
                 # In memory is the conjugate, or the negative, of what is read as such.
                 stored = _called(module.graph, leaf, bits, (aten.conj_physical, aten.neg))

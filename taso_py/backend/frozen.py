@@ -37,7 +37,7 @@ NO_GRADIENTS = (
     "gradients, or detach the argument"
 )
 NO_TRACE = (
-    "torch.jit.trace has no form for an optimized module, whose kernels hold weights packed for this machine; save it "
+    "torch.jit.trace cannot express an optimized module, whose kernels hold weights packed for this machine; save it "
     "with optimize(..., output=FOLDER), or export it with torch.export"
 )
 NO_CAST = (

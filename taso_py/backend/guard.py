@@ -63,9 +63,9 @@ def check_tree(tree: object, spec: TreeSpec) -> None:
     elif spec.type in (list, tuple):
         children = list(tree) if isinstance(tree, list | tuple) else []
         if len(children) != spec.num_children:
-            raise ArgumentError(f"this module was built for {spec.num_children} values in a row, not {len(children)}")
+            raise ArgumentError(f"this module takes a sequence of {spec.num_children} values here, not {len(children)}")
     elif pytree.tree_structure(tree) != spec:
-        raise ArgumentError(f"this module was built for another {type(tree).__name__} of arguments")
+        raise ArgumentError(f"this module was built for {type(tree).__name__} arguments of another structure")
     else:
         return
     for child, wanted in zip(children, spec.children(), strict=True):

@@ -94,7 +94,7 @@ def variants(node: Node) -> range:
     """Return the indices of the lowerings that a node has."""
     if isinstance(node.op, Reshape):
         return range(len(_ways_to_drop(node)) + 1)
-    # Where operands differ in layout, the first decides that of the result.
+    # If operands differ in layout, the first determines that of the result.
     return range(2 if node.op.commutative else 1)
 
 

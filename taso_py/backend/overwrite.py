@@ -108,7 +108,7 @@ def _may_take(node: fx.Node, operand: fx.Node, storages: Storages) -> bool:
     return (
         storage.is_private
         and storage.last_read <= storages.place[node]
-        # Of all that shares storage with it, the call reads the operand only, and once.
+        # The operand is the only value with this storage that the call reads, and it reads it once.
         and sum(isinstance(other, fx.Node) and storages.of(other) is storage for other in operands) == 1
         and (allocates(source) or OVERWRITES in source.meta)
         and type_ is not None

@@ -135,7 +135,7 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class PlanStep:
-    """How one node, or the nodes that one kernel covers, are computed."""
+    """The computation of one node, or of the nodes that one kernel covers."""
 
     kernel: Kernel | None
     """The kernel; None for plain ATen calls."""

@@ -29,7 +29,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Signature:
-    """How the original is called and what it returns."""
+    """The calling convention of the original: the structure of its arguments and of its result."""
 
     in_spec: TreeSpec
     """The tree of (positional arguments, keyword arguments)."""

@@ -65,7 +65,7 @@ def ir_dtype(dtype: torch.dtype) -> DType:
     """
     found = _IR_DTYPES.get(dtype)
     if dtype in _QUANTIZED:
-        raise TensorError("a graph has no form of quantized tensors; optimize the model before it is quantized")
+        raise TensorError("quantized tensors are not supported; optimize the model before it is quantized")
     if found is None:
         raise TensorError(f"tensors of type {dtype} are not supported; cast them to a supported type before the model")
     return found
@@ -76,14 +76,14 @@ def unsupported(value: Any) -> str | None:
     if not isinstance(value, Tensor):
         return None
     if value.is_nested:
-        return "a nested tensor, of which a graph has no form; pad it by torch.nested.to_padded_tensor and pass a mask"
+        return "a nested tensor, which is not supported; pad it with torch.nested.to_padded_tensor and pass a mask"
     if value.is_quantized:
-        return "a quantized tensor, of which a graph has no form; optimize the model before it is quantized"
+        return "a quantized tensor, which is not supported; optimize the model before it is quantized"
     if value.is_mkldnn:
-        return "a tensor packed for oneDNN, of which a graph has no form; call .to_dense() on it"
+        return "a tensor packed for oneDNN, which is not supported; call .to_dense() on it"
     if value.layout is not torch.strided:
         kind = str(value.layout).removeprefix("torch.")
-        return f"a sparse tensor ({kind}), of which a graph has no form; call .to_dense() on it"
+        return f"a sparse tensor ({kind}), which is not supported; call .to_dense() on it"
     return None
 
 

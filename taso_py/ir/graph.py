@@ -23,7 +23,7 @@ Record: TypeAlias = tuple[Operator, tuple[tuple[int, int], ...], int | None]
 
 
 def topological(roots: Iterable[Node]) -> list[Node]:
-    """The nodes that ``roots`` reach, operands first; deterministic (depth first, operands from left to right)."""
+    """Return the nodes that ``roots`` reach, operands first, by a depth-first traversal from left to right."""
     order: list[Node] = []
     seen: set[Node] = set()
     # None stands for the last node that was opened, its operands being done.

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 
 class Rounding(enum.Enum):
-    """When a result in floating point may differ from the definition, which is over the reals."""
+    """The cases in which a floating-point result may differ from the definition, which is over the reals."""
 
     NEVER = "never"
     """No rounding: elements are only selected or fixed numbers; or rounding is the meaning itself, as in a cast."""
@@ -46,7 +46,7 @@ class Traits:
     applies: ClassVar[frozenset[str]] = frozenset()
     """The scalar functions (:mod:`taso_py.ops.functions`) that the definition applies to element-dependent values."""
     rounding: ClassVar[Rounding] = Rounding.ANY
-    """When a result in floating point may differ from the definition."""
+    """The cases in which a floating-point result may differ from the definition."""
     has_channels: ClassVar[bool] = False
     """True if it works on images by channel, so that its speed depends on their memory format."""
     keeps_format: ClassVar[bool] = False

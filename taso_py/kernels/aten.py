@@ -56,7 +56,7 @@ def _order(node: Node) -> tuple[int, ...] | None:
 def _reads_formats(node: Node) -> bool:
     op = node.op
     if isinstance(op, Opaque):
-        # Of all ways to pad, that one makes a dense result.
+        # Circular padding is the only kind with a dense result.
         return op.target in _OPAQUE_KEEP_FORMAT and len(node.inputs) == 1 and "text:circular" not in op.arguments
     return op.reads_formats or op.keeps_format
 
@@ -65,7 +65,7 @@ def _follows(node: Node) -> bool:
     """Return whether the result gets the memory format of the operands; sums and mixed concatenations are dense."""
     if not is_formatted(node.value) or _is_either(node.value):
         return True
-    # What may be either counts as dense.
+    # Values that are both dense and channels last count as dense.
     if isinstance(node.op, Concat):
         return all(is_formatted(value) and not _is_either(value) for value in node.inputs)
     return not node.op.reads_formats

@@ -61,17 +61,17 @@ def check(cover: Cover, reads: Format, device: torch.device) -> None:
         if is_formatted(cover.root.value) and not result.is_contiguous(memory_format=MEMORY_FORMATS[gives]):
             raise WrongKernelError(f"its result is not {gives.value}")
         if not all(map(torch.equal, operands[untouched], kept[untouched])):
-            raise WrongKernelError("it writes to what it reads")
+            raise WrongKernelError("it writes to its operands")
 
     result, last = bound.function(*operands), operands[-1]
     compare(result, slice(None))
     overwriting = bound.overwriting_function
-    # What lies otherwise than the result, or is read twice, is never overwritten.
+    # An operand with another layout than the result, or that is read twice, is never overwritten.
     if overwriting is not None and last.stride() == result.stride() and len(set(cover.operands)) == len(operands):
         written = overwriting(*operands)
         compare(written, slice(-1))
         if written.data_ptr() != last.data_ptr():
-            raise WrongKernelError("its result is not where it was to be written")
+            raise WrongKernelError("its result is not in the operand that it overwrites")
 
 
 class KernelChecks:

@@ -40,7 +40,7 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
 
 
 def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
-    # What MKL packs has several MiB of addresses however small the weight is, most of which nobody ever touches.
+    # MKL's packed tensors span several MiB of addresses however small the weight is, most of which is never touched.
     packed, bias = chain.packed(statics, packs, _packed, chain.rows, tells_size=False)
     return _bound(packed, bias, chain.rows, chain.weight.sizes)
 

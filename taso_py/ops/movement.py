@@ -165,7 +165,7 @@ def runs(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[slice, slice
                 found.append((slice(i, fits[0][0]), slice(j, fits[0][1])))
                 i, j = fits[0]
                 break
-        else:  # of an empty value the rest may be of another product than what is left on the other side
+        else:  # for an empty value, the remaining sizes of both sides may differ in their product
             found.append((slice(i, len(before)), slice(j, len(after))))
             break
     return found

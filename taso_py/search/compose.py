@@ -91,7 +91,7 @@ class Composition:
             # All other leaves are the same node in both.
             if isinstance(node.op, Input | Weight):
                 leaves[node] = self._now(inputs[there]) if there in inputs else Value(there, 0)
-        # Where two inputs became one, steps that tell them apart may not fit any more.
+        # If two inputs became one, steps that distinguish them may not fit any more.
         if candidate is not None and len(set(leaves.values())) == len(leaves):
             self._inserted.append((leaves, candidate))
             after = candidate.graph

@@ -148,8 +148,8 @@ def test_the_structure_of_arguments_is_checked() -> None:
     module = build(import_module(model, ([X, X], {"scale": X, "other": X})))
     assert torch.equal(module([X, X + 1], {"other": X, "scale": X + 2}), (2 * X + 1) * (X + 2))
     for xs, named, problem in (
-        ([X, X, X], {"scale": X, "other": X}, "2 values in a row, not 3"),
-        (X, {"scale": X, "other": X}, "2 values in a row, not 0"),
+        ([X, X, X], {"scale": X, "other": X}, "a sequence of 2 values here, not 3"),
+        (X, {"scale": X, "other": X}, "a sequence of 2 values here, not 0"),
         ([X, X], {"scale": X}, "a dict with 'scale', 'other', not 'scale'"),
         ([X, X], {"scale": X, "other": X, "mask": X}, "not 'scale', 'other', 'mask'"),
         ([X, X], {"scale": None, "other": X}, "a tensor as args_1_scale, not NoneType"),

@@ -65,7 +65,7 @@ def test_layers_that_drop_out_or_project_are_refused() -> None:
     parameters = [p.detach() for p in projected.parameters()]
     hx = [floats(1, 2, 3), floats(1, 2, 6)]
     given = call("lstm.input", floats(5, 2, 4), hx, parameters, True, 1, 0.0, False, False, False)
-    with pytest.raises(NotInOnnx, match=r"aten\.lstm\.input projects its state, which has no form"):
+    with pytest.raises(NotInOnnx, match=r"aten\.lstm\.input projects its state, which cannot be expressed"):
         onnx_model(graph_of(given)[0], {})
 
 

@@ -54,7 +54,7 @@ def onnx_model(
         rows: the row of each operator.
 
     Raises:
-        NotInOnnx: an operator, an element type or an effect has no form in ONNX, or ``onnx-ir`` is not installed.
+        NotInOnnx: ONNX cannot express an operator, an element type or an effect, or ``onnx-ir`` is not installed.
     """
     try:
         import onnx_ir as ir
@@ -175,7 +175,7 @@ def _found(held: Mapping[Value, OnnxValue], value: Value) -> OnnxValue:
     found = held.get(value)
     if found is None:
         what = getattr(value.node.op, "target", value.node.op.name)
-        kind = "is no tensor" if value.type == NO_TENSOR else "has no form in ONNX"
+        kind = "is no tensor" if value.type == NO_TENSOR else "cannot be expressed in ONNX"
         raise NotInOnnx(f"result {value.output} of {what} {kind}")
     return found
 

@@ -54,7 +54,7 @@ class OpaqueCall:
         """Return an argument that must be a tensor."""
         found = self.arguments[name]
         if not isinstance(found, OnnxOperand):
-            raise NotInOnnx(f"{self.target} with {found} as {name} has no form in ONNX")
+            raise NotInOnnx(f"{self.target} with {found} as {name} cannot be expressed in ONNX")
         return found
 
     def optional(self, name: str) -> OnnxOperand | None:
@@ -63,7 +63,7 @@ class OpaqueCall:
 
     def refuse(self, why: str) -> NotInOnnx:
         """Return the error that says why this call cannot be written."""
-        return NotInOnnx(f"{self.target} {why}, which has no form in ONNX")
+        return NotInOnnx(f"{self.target} {why}, which cannot be expressed in ONNX")
 
 
 OpaqueRow: TypeAlias = Callable[[Writer, OpaqueCall], Result]

@@ -165,7 +165,7 @@ class Writer:
             NotInOnnx: the engines know none.
         """
         if dtype in _NOT_IN_ONNX:
-            raise NotInOnnx(f"element type {dtype} has no form in ONNX that engines compute with")
+            raise NotInOnnx(f"element type {dtype} cannot be expressed in ONNX for any engine")
         return self._adapters.from_torch_dtype(TORCH_DTYPES[dtype])
 
     def declare(self, size: Open, value: OnnxValue) -> None:

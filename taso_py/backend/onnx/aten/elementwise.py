@@ -112,7 +112,7 @@ def _log1p(w: Writer, call: OpaqueCall) -> OnnxValue:
     total = w.op("Add", x, one)
     logarithm = w.op("Log", total)
     corrected = w.op("Div", w.op("Mul", x, logarithm), w.op("Sub", total, one))
-    # Where nothing was lost, and at infinity, the logarithm is right as it is.
+    # If nothing was lost, and at infinity, the logarithm is correct without a correction.
     lost = w.op("And", w.op("Less", w.op("Abs", x), one), w.op("Not", w.op("Equal", total, one)))
     return w.op("Where", w.op("Equal", total, one), x, w.op("Where", lost, corrected, logarithm))
 
@@ -224,7 +224,7 @@ def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
     left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
     if not dtype.is_floating:
         return w.op("Mod", left, right)
-    # What is left after division towards zero has the dividend's sign; where that is not the divisor's, one more fits.
+    # The remainder of division towards zero has the dividend's sign; if that is not the divisor's, add the divisor.
     rest, zero = w.op("Mod", left, right, fmod=1), w.number(0.0, dtype)
     differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
     wrong = w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))

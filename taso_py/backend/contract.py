@@ -141,7 +141,7 @@ def keep_contract(
             elif not lies_alike or index in apart or index in wasteful or seen.bits[index] != bits:
                 # In memory is the conjugate, or the negative, of what is read as such.
                 stored = _called(module.graph, leaf, bits, (aten.conj_physical, aten.neg))
-                copy = strided_copy(module.graph, stored, tensor, shape, strides, written)
+                copy = strided_copy(module.graph, stored, tensor, shape=shape, strides=strides, written=written)
                 leaves[place] = copies[leaf] = _called(module.graph, copy, bits, (aten._conj, aten._neg_view))
             elif list(tensor.stride()) != example:
                 arguments = (leaf, [written(step) for step in strides])

@@ -98,7 +98,7 @@ def _part(node: fx.Node) -> _Part | None:
         return None
     type_: TensorType = node.meta[TYPE]
     fits = 0 <= start <= stop and type_.shape[axis] == stop - start
-    return _Part(node, value, axis % type_.rank, start, stop) if fits else None
+    return _Part(node, value, axis % type_.rank, start=start, stop=stop) if fits else None
 
 
 def _tilings(graph: fx.Graph) -> list[Sequence[_Part]]:

@@ -46,7 +46,7 @@ def size_places(graph: Graph) -> tuple[SizePlace, ...]:
                 (size,) = unknown
                 factor = next((c for monomial, c in terms(dim) if monomial == (size,)), 0)
                 rest = substitute_open(dim, {size: 0})
-                found[size] = SizePlace(size, node, axis, factor, rest)
+                found[size] = SizePlace(size, node, axis, factor=factor, rest=rest)
     return tuple(found.values())
 
 

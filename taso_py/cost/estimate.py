@@ -81,7 +81,7 @@ def estimate_graph(
     problem = Problem(graph, prices, frozenset(formats))
     seconds, labelling, labels = solve(problem, boundary)
     placements = {
-        cover.root: Placement(cover.nodes, pairs, own, label, cover.root in problem.images)
+        cover.root: Placement(cover.nodes, pairs, own, label=label, format_matters=cover.root in problem.images)
         for cover, pairs, own, label in zip(labelling.covers, labelling.pairs, labelling.own, labels, strict=True)
     }
     homes = {node: cover.root for cover in labelling.covers for node in cover.nodes[:-1]}
@@ -108,7 +108,7 @@ def revise(
         formats: the memory formats to choose from.
         boundary: the formats of the graph's inputs and outputs.
     """
-    revision = _Revision(before, graph, images, prices, frozenset(formats), boundary)
+    revision = _Revision(before, graph, images, prices=prices, formats=frozenset(formats), boundary=boundary)
     affected = revision.remove_placements(revision.affected(touched))
     values = {value for node in {*touched, *affected} for value in node.outputs if is_formatted(value)}
     least = {way: way.lower_bound() for way in revision.retilings(affected)}
@@ -154,7 +154,13 @@ class _Revision:
                 placements[node] = (
                     placement
                     if is_same
-                    else Placement((node,), placement.pairs, placement.own, placement.label, placement.format_matters)
+                    else Placement(
+                        (node,),
+                        placement.pairs,
+                        placement.own,
+                        label=placement.label,
+                        format_matters=placement.format_matters,
+                    )
                 )
             return
         nodes = tuple([images.get(node, node) for node in placement.nodes])
@@ -165,7 +171,9 @@ class _Revision:
         placements[root] = (
             placement
             if nodes == placement.nodes
-            else Placement(nodes, placement.pairs, placement.own, placement.label, placement.format_matters)
+            else Placement(
+                nodes, placement.pairs, placement.own, label=placement.label, format_matters=placement.format_matters
+            )
         )
         for node in inner:
             homes[node] = root

@@ -69,7 +69,9 @@ class CostModel:
             captured: true if calls will be captured in CUDA graphs, and are measured so; others are never chosen.
             latencies: the source of latencies; by default calls of PyTorch's kernels are measured.
         """
-        self.latencies = latencies or Latencies(device, database, environment, weight_bytes, captured)
+        self.latencies = latencies or Latencies(
+            device, database, environment, weight_bytes=weight_bytes, captured=captured
+        )
         self.device, self.captured = device, captured
         self.tiles, self._formats = tiles, frozenset(formats)
         self._progress, self._is_elsewhere = progress, environment is not None
@@ -104,7 +106,7 @@ class CostModel:
 
     def revise(self, before: Estimate, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Estimate:
         """Return the cost estimate of a graph made from another; see :func:`taso_py.cost.estimate.revise`."""
-        return revise(before, graph, images, touched, self, self._formats)
+        return revise(before, graph, images, touched=touched, prices=self, formats=self._formats)
 
     def for_part(self, whole: Estimate, inputs: Mapping[Value, Value], outputs: Sequence[Value]) -> PartCost:
         """Return this cost for a part of a graph: values that cross its boundary keep their memory format.
@@ -272,7 +274,9 @@ class PartCost:
 
     def revise(self, before: Estimate, graph: Graph, images: Mapping[Node, Node], touched: Set[Node]) -> Estimate:
         """Return the estimate of a graph made from another; see :func:`taso_py.cost.estimate.revise`."""
-        return revise(before, graph, images, touched, self._cost, self._formats, self._boundary)
+        return revise(
+            before, graph, images, touched=touched, prices=self._cost, formats=self._formats, boundary=self._boundary
+        )
 
 
 def _is_free(node: Node) -> bool:

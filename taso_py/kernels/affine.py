@@ -30,7 +30,15 @@ def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
             return _bound(*scale_and_shift(node, statics))
 
         statics = node.inputs[1:]
-        yield Cover("aten.addcmul", (node,), node.inputs[:1], (CHANNELS_LAST,), statics, statics[0].type, binder)
+        yield Cover(
+            "aten.addcmul",
+            (node,),
+            node.inputs[:1],
+            formats=(CHANNELS_LAST,),
+            statics=statics,
+            packed=statics[0].type,
+            binder=binder,
+        )
 
 
 def _bound(scale: Tensor, shift: Tensor) -> BoundKernel:

@@ -77,7 +77,7 @@ class Chain:
     def bare(self) -> Chain:
         """The product alone, without a bias."""
         product = make_as(self.product.op, self.product.inputs[:2], self.product.types)
-        return Chain(product, None, None, (product,), None)
+        return Chain(product, None, None, nodes=(product,), activation=None)
 
     def cover(
         self,
@@ -171,11 +171,11 @@ def chains(root: Node) -> Iterator[Chain]:
 
 def _normed(end: Node, other: Value | None, tail: list[Node], activation: Node | None) -> Iterator[Chain]:
     if _is_product(end):
-        yield Chain(end, None, other, (end, *tail), activation)
+        yield Chain(end, None, other, nodes=(end, *tail), activation=activation)
     elif is_inference_norm(end):
         product = end.inputs[0].node
         if isinstance(product.op, Conv2d) and _is_product(product):
-            yield Chain(product, end, other, (product, end, *tail), activation)
+            yield Chain(product, end, other, nodes=(product, end, *tail), activation=activation)
 
 
 def _is_product(node: Node) -> bool:

@@ -242,7 +242,7 @@ def repeats_for(clock: Clock, fn: Callable[[], object], timer: Timer, *, deadlin
 def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency:
     """Return the latency with these samples, given in ascending order."""
     interval = median_interval(ordered, confidence)
-    return Latency(interval.median, interval.low, interval.high, len(ordered), _outliers(ordered))
+    return Latency(interval.median, interval.low, interval.high, samples=len(ordered), outliers=_outliers(ordered))
 
 
 def calibrate(clock: Clock, timer: Timer, *, deadline: float = math.inf, sample_s: float = 0.0) -> int:

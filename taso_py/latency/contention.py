@@ -136,7 +136,12 @@ class System:
             stolen = sum(ticks[7] for ticks in ours) * TICK_S
         waits = [int(text.split()[1]) for text in self.waits() if len(text.split()) == 3]
         return Counters(
-            self.now(), self.own_s(), busy, stolen, sum(waits) * 1e-9 if waits else None, self._throttled_s()
+            self.now(),
+            self.own_s(),
+            busy,
+            stolen_s=stolen,
+            waiting_s=sum(waits) * 1e-9 if waits else None,
+            throttled_s=self._throttled_s(),
         )
 
     def quota(self) -> float | None:

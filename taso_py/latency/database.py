@@ -113,7 +113,9 @@ class LatencyDatabase:
     def put(self, environment: Environment, kernel: str, signature: str, latency: Latency) -> None:
         """Store a latency, at once and for all processes, replacing an older one for the same key."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._insert({environment.key(): environment}, [Row(environment.key(), kernel, signature, now, latency)])
+        self._insert(
+            {environment.key(): environment}, [Row(environment.key(), kernel, signature, measured=now, latency=latency)]
+        )
 
     def put_first(self, environment: Environment, latencies: Mapping[Key, Latency]) -> dict[Key, Latency]:
         """Store latencies that belong together, unless all are known; return those that are stored from then on."""
@@ -132,7 +134,10 @@ class LatencyDatabase:
     def rows(self) -> list[Row]:
         """Return all rows, sorted by environment, kernel and signature."""
         found = self._run(lambda connection: connection.execute(SELECT_ALL).fetchall())
-        return [Row(where, kernel, what, when, Latency(*figures)) for where, kernel, what, when, *figures in found]
+        return [
+            Row(where, kernel, what, measured=when, latency=Latency(*figures))
+            for where, kernel, what, when, *figures in found
+        ]
 
     def environments(self) -> dict[str, dict[str, str | int | bool]]:
         """Return the environments by key, as `Environment.as_dict` describes them."""

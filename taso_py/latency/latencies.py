@@ -258,7 +258,10 @@ class Latencies:
             found = make()
             if not (self._measuring.is_calm and self._may_store):
                 return found
-            made = {key: Latency(seconds, seconds, seconds, 1, 0) for key, seconds in zip(keys, found, strict=True)}
+            made = {
+                key: Latency(seconds, seconds, seconds, samples=1, outliers=0)
+                for key, seconds in zip(keys, found, strict=True)
+            }
             known = self.database.put_first(self._environment, made)
         return [known[key].median_s for key in keys]
 

@@ -77,7 +77,7 @@ def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase
     if watch.contention(spins=True).is_heavy:
         return pace, False
     found = zip(KEYS, (pace.product_s, pace.call_s), strict=True)
-    known = database.put_first(environment, {key: Latency(s, s, s, READINGS, 0) for key, s in found})
+    known = database.put_first(environment, {key: Latency(s, s, s, samples=READINGS, outliers=0) for key, s in found})
     return Pace(*[known[key].median_s for key in KEYS]), True
 
 

@@ -64,8 +64,8 @@ def search(
     matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
     with collector_paused(shared=False):
         if sum(not node.is_static for node in graph.nodes) <= WHOLE:
-            return Backtracking(graph, matcher, cost, limits, report).run()
-        return Partition(graph, matcher, cost, limits, report, Backtracking).run()
+            return Backtracking(graph, matcher, cost, limits=limits, report=report).run()
+        return Partition(graph, matcher, cost, limits=limits, report=report, strategy=Backtracking).run()
 
 
 WHOLE = 60

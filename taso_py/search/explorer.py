@@ -147,7 +147,13 @@ class Explorer(ABC):
                 self.best = state
 
     def _progress(self) -> Progress:
-        return Progress(self._built, self._expansions, self.original.seconds, self.best.seconds, self.clock.spent)
+        return Progress(
+            self._built,
+            self._expansions,
+            self.original.seconds,
+            best_seconds=self.best.seconds,
+            seconds=self.clock.spent,
+        )
 
     def _result(self, stop: SearchStop) -> SearchResult:
         best = sorted(self._pool.values(), key=lambda state: (state.seconds, len(state.steps)))
@@ -157,12 +163,14 @@ class Explorer(ABC):
             original,
             tuple([original if state is self.original else self._candidate(state) for state in best]),
             stop if is_whole else SearchStop.INTERRUPTED,
-            self._expansions,
-            self._built,
-            self.clock.spent,
+            expansions=self._expansions,
+            built=self._built,
+            seconds=self.clock.spent,
         )
 
     def _candidate(self, state: SearchState) -> Candidate:
         steps = tuple([(path.match, path.after) for path in state.steps])
         applied = tuple([match.rule.id for match, _ in steps])
-        return Candidate(self._graph, state.graph, state.seconds, state.static_bytes, applied, steps)
+        return Candidate(
+            self._graph, state.graph, state.seconds, static_bytes=state.static_bytes, applied=applied, steps=steps
+        )

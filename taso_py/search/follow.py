@@ -38,13 +38,22 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         )
     ends = [(graph, ()), (steps[-1][1], steps)] if steps else [(graph, ())]
     original, *followed = (
-        Candidate(graph, end, cost.graph_cost(end), static_bytes(cost, end), trace.applied[: len(taken)], taken)
+        Candidate(
+            graph,
+            end,
+            cost.graph_cost(end),
+            static_bytes=static_bytes(cost, end),
+            applied=trace.applied[: len(taken)],
+            steps=taken,
+        )
         for end, taken in ends
     )
     if followed and followed[0].static_bytes > limits.growth * original.static_bytes:
         raise TraceError(f"the result would store more than {limits.growth} times the weights")
     candidates = (*followed, original)
-    return SearchResult(original, candidates, SearchStop.FOLLOWED, 0, len(steps), time.monotonic() - start)
+    return SearchResult(
+        original, candidates, SearchStop.FOLLOWED, expansions=0, built=len(steps), seconds=time.monotonic() - start
+    )
 
 
 def add_followed(

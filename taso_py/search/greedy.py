@@ -28,7 +28,7 @@ def search(
     report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Improve a graph step by step; like :func:`taso_py.search.backtracking.search`, but without alpha and seed."""
-    return _Greedy(graph, rules, cost, limits or Limits(), report).run()
+    return _Greedy(graph, rules, cost, limits=limits or Limits(), report=report).run()
 
 
 class _Greedy(Explorer):

@@ -225,7 +225,9 @@ class Partition:
         seconds, built = self._original.seconds, before[0] + progress.built
         spent = self._now() - self._started
         if self._report is not None:
-            self._report(Progress(built, before[1] + progress.expansions, seconds, seconds - gain, spent))
+            self._report(
+                Progress(built, before[1] + progress.expansions, seconds, best_seconds=seconds - gain, seconds=spent)
+            )
 
     def _improved(self, before: Candidate, kinds: Sequence[_Kind]) -> tuple[Candidate, frozenset[Value]]:
         """Return the best whole composed of the best candidate of each kind, and the values at which it was cut.
@@ -289,7 +291,7 @@ class Partition:
             places = [(place, chosen.get(kind)) for kind in assembly.kinds for place in kind.members]
             made = Composition(assembly.before, sorted(places, key=lambda pair: pair[0].number))
             seconds, stored = self._estimated(made.graph).seconds, static_bytes(self._cost, made.graph)
-            whole = Candidate(self._graph, made.graph, seconds, stored, made.applied, made)
+            whole = Candidate(self._graph, made.graph, seconds, static_bytes=stored, applied=made.applied, steps=made)
             known = assembly.known[key] = whole, made.cut_values
         return known
 
@@ -316,9 +318,9 @@ class Partition:
             self._original,
             tuple(best),
             self._stop_reason if is_whole else SearchStop.INTERRUPTED,
-            self._expansions,
-            self._built,
-            self._now() - self._started,
+            expansions=self._expansions,
+            built=self._built,
+            seconds=self._now() - self._started,
         )
 
     @property

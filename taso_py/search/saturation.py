@@ -86,13 +86,13 @@ def search(
     def strategy(
         region: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: ProgressCallback | None
     ) -> Saturation:
-        return Saturation(region, single, matcher, cost, limits, report, tally)
+        return Saturation(region, single, matcher, cost=cost, limits=limits, report=report, tally=tally)
 
     matcher = Matcher(single, keep_symmetric=True)
     if sum(not node.is_static for node in graph.nodes) <= WHOLE:
         found = strategy(graph, matcher, cost, limits, report).run()
     else:
-        found = Partition(graph, matcher, cost, limits, report, strategy).run()
+        found = Partition(graph, matcher, cost, limits=limits, report=report, strategy=strategy).run()
     return replace(found, notes=tally.notes(len(known) - len(single)))
 
 

@@ -70,7 +70,17 @@ class Space:
         node_ids = NodeIds.fresh(index, self._numbers)
         forms = {node_ids.number[node]: form for node, form in self._canonical_forms.of(graph).forms.items()}
         estimate, stored = self._cost.estimate(graph), static_bytes(self._cost, graph)
-        return SearchState(graph, index, node_ids, forms, estimate, stored, (), None, frozenset())
+        return SearchState(
+            graph,
+            index,
+            node_ids,
+            forms=forms,
+            estimate=estimate,
+            static_bytes=stored,
+            options=(),
+            path=None,
+            affected=frozenset(),
+        )
 
     def with_options(self, state: SearchState) -> SearchState:
         """Return a state with its options, searched for from scratch."""
@@ -90,7 +100,7 @@ class Space:
         if graph_form.canonical in seen:
             return None
         graph, images = rewire(state.graph, replaced, first)
-        return SearchStep(state, match, graph_form, replaced, images, graph)
+        return SearchStep(state, match, graph_form, replaced=replaced, images=images, graph=graph)
 
     def estimate(self, step: SearchStep) -> EstimatedStep:
         """Estimate the cost of the graph that a step leads to."""
@@ -115,13 +125,13 @@ class Space:
             step.graph,
             index,
             change.node_ids,
-            change.forms,
-            estimated.estimate,
-            stored,
-            options,
-            path,
-            affected,
-            blocked,
+            forms=change.forms,
+            estimate=estimated.estimate,
+            static_bytes=stored,
+            options=options,
+            path=path,
+            affected=affected,
+            blocked=blocked,
         )
 
     def _carried(

@@ -76,9 +76,11 @@ def search(
     setup = _setup_key(strategy, rules, limits)
     limits = replace(limits, now=cost.now)
     if cost.has_converged(graph, setup):
-        return _searched(graph, rules, cost, strategy, limits, progress)
+        return _searched(graph, rules, cost, strategy=strategy, limits=limits, progress=progress)
     start = cost.now()
-    found = _searched(graph, rules, cost, strategy, replace(limits, seconds=limits.seconds / 2), progress)
+    found = _searched(
+        graph, rules, cost, strategy=strategy, limits=replace(limits, seconds=limits.seconds / 2), progress=progress
+    )
     try:
         for left in reversed(range(MOST - 1)):
             if found.stop_reason is SearchStop.INTERRUPTED or not cost.refine(graph, found.best.graph):
@@ -87,7 +89,7 @@ def search(
             if remaining <= 0:
                 break
             share = replace(limits, seconds=remaining / 2 if left else remaining)
-            again = _searched(graph, rules, cost, strategy, share, progress)
+            again = _searched(graph, rules, cost, strategy=strategy, limits=share, progress=progress)
             found = _after(found, again, cost, limits.results)
     except KeyboardInterrupt:
         found = replace(found, stop_reason=SearchStop.INTERRUPTED)

@@ -49,7 +49,7 @@ def search(
         limits: the limits of the search; alpha and seed have no effect.
         report: called with the progress after every graph that is built.
     """
-    return _Templates(graph, tuple(templates), cost, limits or Limits(), report).run()
+    return _Templates(graph, tuple(templates), cost, limits=limits or Limits(), report=report).run()
 
 
 def search_measured(
@@ -60,7 +60,7 @@ def search_measured(
     report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Apply templates as :func:`search` does, but keep only those that make the graph cheaper."""
-    return _Measured(graph, tuple(templates), cost, limits or Limits(), report).run()
+    return _Measured(graph, tuple(templates), cost, limits=limits or Limits(), report=report).run()
 
 
 class _Templates(Explorer):

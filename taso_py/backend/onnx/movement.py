@@ -53,7 +53,7 @@ def _expand(w: Writer, op: Expand, node: Node, operands: Sequence[OnnxValue]) ->
 def _pad(w: Writer, op: Pad, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     before, after = ([pair[side] for pair in op.widths] for side in (0, 1))
     is_convolved = w.is_read_only_as(node.value, lambda reader: isinstance(reader.op, Conv2d))
-    return padded(w, operands[0], node.types[0], before, after, op.value, may_fuse=is_convolved)
+    return padded(w, operands[0], node.types[0], before=before, after=after, filler=op.value, may_fuse=is_convolved)
 
 
 def padded(

@@ -105,7 +105,7 @@ def _pad(mode: str | None = None, widths_name: str = "pad") -> OpaqueRow:
         # PyTorch lists (before, after) from the last axis backwards.
         before, after = (list(reversed(widths[side::2])) for side in (0, 1))
         if kind == "constant":
-            return padded(w, x.onnx, x.type, before, after, call.arguments.get("value") or 0)
+            return padded(w, x.onnx, x.type, before=before, after=after, filler=call.arguments.get("value") or 0)
         lead = [0] * (x.type.rank - len(before))
         return w.op("Pad", x.onnx, w.dims([*lead, *before, *lead, *after]), mode=_PAD_MODES[kind])
 
@@ -132,7 +132,7 @@ def _scattered_slice(w: Writer, call: OpaqueCall) -> OnnxValue:
     size = as_number(x.type.dims[axis])
     start, end = call.arguments["start"], call.arguments["end"]
     start, end = _place(0 if start is None else start, size), _place(size if end is None else end, size)
-    return _replaced(w, x.onnx, operand_as(w, call.operand("src"), x.type.dtype), axis, start, end)
+    return _replaced(w, x.onnx, operand_as(w, call.operand("src"), x.type.dtype), axis=axis, start=start, end=end)
 
 
 def _place(bound: Dim, size: int) -> int:
@@ -153,7 +153,7 @@ def _scattered_row(w: Writer, call: OpaqueCall) -> OnnxValue:
     place += as_number(x.type.dims[axis]) if place < 0 else 0
     axis %= x.type.rank
     row = w.op("Unsqueeze", operand_as(w, call.operand("src"), x.type.dtype), w.integers([axis]))
-    return _replaced(w, x.onnx, row, axis, place, place + 1)
+    return _replaced(w, x.onnx, row, axis=axis, start=place, end=place + 1)
 
 
 def _einsum(w: Writer, call: OpaqueCall) -> OnnxValue:

@@ -1,6 +1,6 @@
 """Conversion of graphs to ``torch.fx.GraphModule``: ATen calls or the kernels of a plan, called as the original was.
 
-Invariant: the module computes what the graph says, effects in order, writes to buffers last; called on the example
+Invariant: the module computes the graph, effects in order, writes to buffers last; called on the example
 inputs it keeps the original's contract. It never writes to the program's own weights.
 """
 
@@ -55,7 +55,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
         (:mod:`taso_py.backend.frozen`). Each fx node of a graph node has that node's digest in ``meta["digest"]``.
     """
     root, places = assemble(program.graph, program.weights, program.parameters)
-    writer = _Writer(program, plan, root, places)
+    writer = _Writer(program, plan, root, places=places)
     writer.write(program.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
@@ -87,7 +87,7 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
         raise InvariantError("a graph with effects cannot be computed by one call")
     root = nn.Module()
     root.add_module(COMPUTES, computes)
-    writer = _Writer(program, NO_PLAN, root, {})
+    writer = _Writer(program, NO_PLAN, root, places={})
     writer.write_around(program.graph)
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = 0
@@ -194,7 +194,7 @@ class _Writer:
             if step.kernel is None:
                 operands = [self._read(value, step.reads) for value in node.inputs]
                 variant = self._program.variants.get(node.digest, 0)
-                results = lower(self._caller(node), node, operands, self._program.device, variant)
+                results = lower(self._caller(node), node, operands, device=self._program.device, variant=variant)
             else:
                 results = self._kernel(step.kernel, node, step)
             for value, result in zip(node.outputs, results, strict=True):

@@ -52,7 +52,7 @@ _generators = threading.RLock()
 def random_state_kept() -> Generator[None]:
     """Restore the states of random generators, including those of accelerators in use, if the body has drawn from them.
 
-    Other threads draw from the same ones: what draws nothing leaves them alone.
+    Other threads draw from the same generators: if the body draws nothing, they are left alone.
     """
     with _generators:
         before = _random_states()

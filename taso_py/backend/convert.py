@@ -79,7 +79,7 @@ def retype(program: Program, dtype: DType = DType.F64) -> Program:
         attributes = {field.name: inside(_retyped(getattr(node.op, field.name), dtype)) for field in fields(node.op)}
         op = replace(node.op, **attributes)
         if isinstance(node.op, Opaque) and isinstance(op, Opaque):
-            return _opaque(node.op, op, inputs, node.token, dtype)
+            return _opaque(node.op, op, inputs, token=node.token, dtype=dtype)
         return make(op, inputs, node.token)
 
     def inside(value: AttributeValue) -> AttributeValue:

@@ -63,7 +63,7 @@ is only true under freezing (PyTorch 2.13)."""
 
 
 def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a function returns with gradients off, such that a backward pass to the arguments raises.
+    """Call a function with gradients off; return its result, through which a backward pass to the arguments raises.
 
     An exported program cannot represent that error: in it, the result is a constant.
 

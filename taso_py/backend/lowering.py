@@ -84,7 +84,7 @@ def lower(call: Caller, node: Node, operands: Sequence[Any], device: torch.devic
         raise InvariantError(f"operator {node.op.name} has no lowering; add a row to taso_py/backend/lowering.py")
     given = _with_constants(call, node, operands, device)
     if isinstance(node.op, Reshape):
-        result = _reshape(call, node.op, node, given, variant)
+        result = _reshape(call, node.op, node, operands=given, variant=variant)
     else:
         result = row(call, node.op, node, given[::-1] if variant else given)
     return tuple(result) if isinstance(node.op, Opaque) else (result,)

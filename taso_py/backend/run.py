@@ -1,6 +1,6 @@
 """Immediate execution of graphs, without building a module.
 
-Invariant: the calls are those of the lowering, so that a graph computes here what it computes in a module.
+Invariant: the calls are those of the lowering, so that a graph computes the same here as in a module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tens
     Args:
         graph: any graph.
         inputs: a tensor per input of the graph, of its type.
-        weights: by key, those that the graph names.
+        weights: the weights that the graph names, by key.
     """
     device = inputs[0].device if inputs else torch.device("cpu")
     held: dict[Value, Any] = {node.value: tensor for node, tensor in zip(graph.inputs, inputs, strict=True)}

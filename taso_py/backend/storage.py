@@ -4,7 +4,7 @@ Schemas of PyTorch's operators say which results are views of which operands; on
 allocate certainly have storage of their own. A class of nodes that may share storage is *private* if all of it was
 allocated within the graph.
 
-Invariant: two nodes that share storage at run time are in one class; what is unknown may be a view of any operand.
+Invariant: two nodes that share storage at run time are in one class; an unknown call may return a view of any operand.
 """
 
 from __future__ import annotations

@@ -143,7 +143,9 @@ class Problem:
             pairs = self.formats(cover)
             return pairs, [self.prices.cover_seconds(cover, pair) for pair in pairs]
 
-        return coverings(self._alone, self._fused, costs, self.prices, starts if self.has_choice else (Format.DENSE,))
+        return coverings(
+            self._alone, self._fused, costs, prices=self.prices, starts=starts if self.has_choice else (Format.DENSE,)
+        )
 
 
 def coverings(

@@ -85,7 +85,7 @@ def estimate_graph(
         for cover, pairs, own, label in zip(labelling.covers, labelling.pairs, labelling.own, labels, strict=True)
     }
     homes = {node: cover.root for cover in labelling.covers for node in cover.nodes[:-1]}
-    return Estimate(placements, homes, labelling.conversions(labels), seconds)
+    return Estimate(placements, homes, labelling.conversions(labels), seconds=seconds)
 
 
 def revise(
@@ -236,7 +236,9 @@ class _Revision:
         def placement(cover: Cover) -> Placement:
             return Placement(cover.nodes, *costs(cover), 0, cover.root in sensitive)
 
-        taken = coverings(alone, fused, costs, self._prices, SURROUNDINGS if sensitive else (Format.DENSE,))
+        taken = coverings(
+            alone, fused, costs, prices=self._prices, starts=SURROUNDINGS if sensitive else (Format.DENSE,)
+        )
         return [self._extended(map(placement, covers)) for covers in taken]
 
     def _extended(self, placements: Iterable[Placement]) -> _Revision:
@@ -390,4 +392,4 @@ class _Revision:
                 conversions[value] = seconds
         conversions.update((value, seconds) for value in changed if (seconds := self._conversion_cost(value, {})))
         own = sum([placement.own[placement.label] for placement in self._placements.values()])
-        return Estimate(self._placements, self._homes, conversions, own + fsum(conversions.values()))
+        return Estimate(self._placements, self._homes, conversions, seconds=own + fsum(conversions.values()))

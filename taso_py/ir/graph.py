@@ -1,7 +1,7 @@
 """Graphs: output values, inputs in order, and effects in order.
 
-Invariant: a graph holds no state of its own: it is what its outputs and effects reach. Dead code therefore does not
-exist, and two graphs are equal exactly when inputs, outputs and effects are the same nodes. Every traversal is
+Invariant: a graph holds no state of its own: its nodes are those that outputs and effects reach. So dead code
+cannot exist, and two graphs are equal exactly when inputs, outputs and effects are the same nodes. Every traversal is
 iterative, since real models are deeper than the recursion limit.
 """
 

@@ -339,7 +339,7 @@ def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
 def is_never_negative(value: Dim) -> bool:
     """Return whether ``value >= 0`` is evident, given that symbols are at least 1 and open sizes within their bounds.
 
-    Sufficient, not necessary: what only the greatest value of an open size makes true is not seen.
+    Sufficient, not necessary: upper bounds of open sizes are not used.
     """
     bound = least(value)
     return bound is not None and bound >= 0

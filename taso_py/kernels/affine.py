@@ -1,8 +1,8 @@
 """Tile of stand-alone normalisations, computed as one multiplication and one addition.
 
-PyTorch's batch normalisation reads its four parameters anew for every image, and on the CPU takes more than twice as
-long channels last as ``addcmul`` with the scale and the shift that they amount to. What follows a convolution directly
-is folded into that instead (:mod:`taso_py.kernels.chain`).
+PyTorch's batch normalisation reads its four parameters for every image, and on the CPU, channels last, takes more than
+twice as long as ``addcmul`` with the equivalent scale and shift. A normalisation directly after a convolution is folded
+into that instead (:mod:`taso_py.kernels.chain`).
 
 Invariant: the scale and the shift are computed in double precision, once.
 """

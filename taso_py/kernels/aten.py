@@ -26,7 +26,7 @@ FROM_LAST = (0, 3, 1, 2)
 
 
 def _covers(node: Node, device: torch.device) -> Iterator[Cover]:
-    yield Cover("aten", (node,), node.inputs, tuple(_formats(node, device)), text=node.op.at_example.text)
+    yield Cover("aten", (node,), node.inputs, formats=tuple(_formats(node, device)), text=node.op.at_example.text)
 
 
 def _formats(node: Node, device: torch.device) -> Iterator[Formats]:

@@ -102,7 +102,7 @@ class Chain:
             name,
             self.nodes,
             self.operands,
-            formats,
+            formats=formats,
             statics=self.statics,
             packed=self.weight,
             binder=lambda statics, packs: bind(self, statics, packs),

@@ -4,7 +4,7 @@ A kernel that is called repeatedly finds its code, its operands and the memory o
 and takes half to nine tenths of the time that it takes in a model. So kernels measured on the CPU are called once at a
 time, with other kernels before each call.
 
-Invariant: nothing outside depends on what is computed here.
+Invariant: nothing outside depends on the results computed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory layout of a node's operands.
 
-A value that a view operator computes (permute, slice, expand, reshape) shares memory with what it views and is read
-with strides; kernels differ in speed by that. All other values are dense, in the order of their memory format.
+A value that a view operator computes (permute, slice, expand, reshape) shares memory with its operand and is read with
+strides, which affects the speed of kernels. All other values are dense, in the order of their memory format.
 
 Invariant: the tensors made here have the element type, shape and strides that the value has at run time.
 """

@@ -122,7 +122,9 @@ def _bind_conv(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKe
     call = torch.ops.mkldnn._convolution_pointwise.binary
     unary = None if name == "none" else name
     rest = (packed, bias, *windows, "add", 1.0, unary, numbers, algorithm)
-    return BoundKernel("onednn_conv_add", call, rest, _add_into if overwriting_works(packed.dtype) else None)
+    return BoundKernel(
+        "onednn_conv_add", call, rest, overwriting=_add_into if overwriting_works(packed.dtype) else None
+    )
 
 
 def _add_into(x: Tensor, other: Tensor, *rest: Any) -> Tensor:

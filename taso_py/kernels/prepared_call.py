@@ -1,6 +1,6 @@
 """Calls with a preparation whose time is not measured.
 
-Invariant: what times a call need not know what prepares it.
+Invariant: a clock can time the call without knowing its preparation.
 """
 
 from __future__ import annotations

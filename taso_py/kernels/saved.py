@@ -51,7 +51,12 @@ def restore(graph: Graph, plan: Mapping[str, Any], device: torch.device) -> Plan
             restored[cover.root] = cover.step((reads, gives))
     if lost:
         _log.warning("%d kernels of the saved plan are not available here; plain operators take their place", lost)
-    return Plan(restored, bool(plan["overwrites"]), bool(plan.get("direct")), bool(plan.get("traced")))
+    return Plan(
+        restored,
+        overwrites=bool(plan["overwrites"]),
+        direct=bool(plan.get("direct")),
+        traced=bool(plan.get("traced")),
+    )
 
 
 def _cover(node: Node, saved: Mapping[str, Any], formats: Formats, device: torch.device) -> Cover | None:

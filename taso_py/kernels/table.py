@@ -1,4 +1,4 @@
-"""The table of tiles, and what fits where.
+"""The table of tiles, and the covers of a node.
 
 Invariant: the first cover of a node is always that of PyTorch's plain operator.
 """
@@ -44,7 +44,7 @@ TRACED: tuple[Tile, ...] = (ATEN, *map(_products, (*ONEDNN, MKL)))
 def covers(node: Node, device: torch.device, tiles: tuple[Tile, ...] = TILES) -> list[Cover]:
     """Return the covers that end with a node, wherever a graph allows them.
 
-    Leaves, what depends on weights only, and what is not pure, have the plain cover alone.
+    Leaves, static nodes and impure nodes have only the plain cover.
     """
     if node.is_static or not node.op.pure or len(node.types) != 1:
         return list(ATEN.covers(node, device))

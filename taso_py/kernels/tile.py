@@ -1,9 +1,9 @@
 """Tiles: the ways PyTorch offers to compute an operator, or a small pattern of operators, on a device.
 
-Graphs hold meanings; a tile is an implementation, as in instruction selection. Where a tile fits a graph it gives a
-cover: the nodes that one call computes, what the call reads, and in which memory formats it can work.
+Graphs hold meanings; a tile is an implementation, as in instruction selection. A tile that fits a graph gives a cover:
+the nodes that one call computes, the values that it reads, and the memory formats in which it can work.
 
-Invariant: a cover computes what the nodes that it covers mean; which is fastest is for measurement to say.
+Invariant: a cover computes the results of its nodes; measurement decides which one is fastest.
 """
 
 from __future__ import annotations

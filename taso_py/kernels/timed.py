@@ -1,6 +1,6 @@
 """Calls of covers on random operands, for measuring.
 
-Invariant: a timed call computes what the cover's nodes mean, with as little around it as in a built module.
+Invariant: a timed call computes the results of the cover's nodes, with as little overhead as in a built module.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _bind(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     rest = (chain.activation is not None, packed, _transformed(bias), chain.weight.sizes[0], op.padding, rows)
     if chain.other is None:
         return BoundKernel("winograd", _winograd, rest)
-    return BoundKernel("winograd_add", _added, rest, _added_into)
+    return BoundKernel("winograd_add", _added, rest, overwriting=_added_into)
 
 
 def _packed(weight: Tensor, blocks: int) -> Tensor:

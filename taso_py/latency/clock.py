@@ -269,7 +269,7 @@ def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) ->
     With too few samples for that (less than six for 95 %) the interval is their range, and its coverage is lower.
     """
     rank, coverage = _rank(len(ordered), confidence)
-    return Interval(ordered[rank], median(ordered), ordered[-1 - rank], coverage)
+    return Interval(ordered[rank], median(ordered), ordered[-1 - rank], coverage=coverage)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ import torch
 SHORTEST_S = 0.25
 """The shortest useful interval: counters of processor time advance by hundredths of a second."""
 OTHERS = 0.15
-"""Cores that other programs may use beyond those that we leave free: an idle system uses some hundredths."""
+"""Cores that other programs may use in addition to those we leave free: an idle system uses some hundredths."""
 WAITING = 0.05
 """The share of time that our threads may wait for a core, summed over threads."""
 STOLEN, THROTTLED = 0.03, 0.01

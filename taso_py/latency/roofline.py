@@ -149,7 +149,7 @@ def measure_roofline(
         progress: true to show a progress bar.
     """
     environment = Environment.current(resolve_device(device))
-    probes = _Probes(device, environment, set(dtypes), set(convolved))
+    probes = _Probes(device, environment, set(dtypes), convolved=set(convolved))
     bar = progress_bar(probes.all, desc="roofline", unit="ceiling", shown=progress)
     return probes.roofline(_found(bar, device, environment, database))
 
@@ -157,7 +157,7 @@ def measure_roofline(
 def known_roofline(device: torch.device, dtypes: Iterable[DType], database: LatencyDatabase) -> Roofline | None:
     """Return the roofline of a device if all of it was measured before, else None."""
     environment = Environment.current(resolve_device(device))
-    probes = _Probes(device, environment, set(dtypes), set())
+    probes = _Probes(device, environment, set(dtypes), convolved=set())
     known = database.get_many(environment, [(probe.kernel, probe.signature) for probe in probes.all])
     if len(known) < len(probes.all):
         return None
@@ -179,7 +179,7 @@ class _Probes:
             size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)
         }
         self._dispatch = _Probe(
-            f"{CEILING}dispatch", "add of one element", 1.0, lambda: _dispatch(device), is_launching=True
+            f"{CEILING}dispatch", "add of one element", 1.0, make=lambda: _dispatch(device), is_launching=True
         )
         self.all = [*chain(*self._peaks.values(), self._convolution, *self._streams.values()), self._dispatch]
 
@@ -194,7 +194,7 @@ class _Probes:
         levels = tuple(MemoryLevel(size, reached) for size, reached in zip(self._streams, reversed(rates), strict=True))
         rates_of = {dtype: max(map(rate, products)) for dtype, products in self._peaks.items()}
         convolution = max(map(rate, self._convolution), default=None)
-        return Roofline(rates_of, levels, found[self._dispatch].median_s, convolution)
+        return Roofline(rates_of, levels, found[self._dispatch].median_s, convolution_peak=convolution)
 
 
 def _found(
@@ -239,7 +239,7 @@ def _products(device: torch.device, environment: Environment, dtype: DType, prec
         precision: the precision of single-precision products.
     """
     place = f" in {precision}" if dtype is DType.F32 and precision != environment.matmul_precision else ""
-    found = [_matmul(device, environment, dtype, precision, place)]
+    found = [_matmul(device, environment, dtype, precision=precision, place=place)]
     if device.type == "cpu" and dtype is not DType.F64:
         found.append(_convolution(device, dtype, precision, place))
     return found
@@ -262,7 +262,7 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
 
         return product
 
-    return _Probe(f"{CEILING}matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make)
+    return _Probe(f"{CEILING}matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make=make)
 
 
 def _convolution(device: torch.device, dtype: DType, precision: str, place: str) -> _Probe:
@@ -281,7 +281,7 @@ def _convolution(device: torch.device, dtype: DType, precision: str, place: str)
         return convolution
 
     flops = 2.0 * (channels * (3 * side - 2)) ** 2
-    return _Probe(f"{CEILING}convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make)
+    return _Probe(f"{CEILING}convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make=make)
 
 
 def _random(shape: Sequence[int], dtype: DType, device: torch.device) -> Tensor:
@@ -293,7 +293,7 @@ def _copy(device: torch.device, size: int) -> _Probe:
         source, target = _vectors(device, size, 2)
         return lambda: target.copy_(source)
 
-    return _Probe(f"{CEILING}copy", f"{size} bytes", _touched(size, 2), make)
+    return _Probe(f"{CEILING}copy", f"{size} bytes", _touched(size, 2), make=make)
 
 
 def _triad(device: torch.device, size: int) -> _Probe:
@@ -301,7 +301,7 @@ def _triad(device: torch.device, size: int) -> _Probe:
         left, right, target = _vectors(device, size, 3)
         return lambda: torch.add(left, right, alpha=3.0, out=target)
 
-    return _Probe(f"{CEILING}triad", f"{size} bytes", _touched(size, 3), make)
+    return _Probe(f"{CEILING}triad", f"{size} bytes", _touched(size, 3), make=make)
 
 
 def _read(device: torch.device, size: int) -> _Probe:
@@ -311,7 +311,7 @@ def _read(device: torch.device, size: int) -> _Probe:
         (source,) = _vectors(device, size, 1)
         return lambda: source.sum()
 
-    return _Probe(f"{CEILING}read", f"{size} bytes", _touched(size, 1), make)
+    return _Probe(f"{CEILING}read", f"{size} bytes", _touched(size, 1), make=make)
 
 
 def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:

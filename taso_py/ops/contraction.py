@@ -115,7 +115,13 @@ class Conv2d(_Contraction):
         unifier.equal(per_group * self.groups, features, "conv2d: groups do not divide the features")
         _check_bias(inputs, features, unifier, self.name)
         spatial = [
-            window_count(unifier.resolve(plain_axis(x, axis)), unifier.resolve(plain_axis(weight, axis)), s, p, d)
+            window_count(
+                unifier.resolve(plain_axis(x, axis)),
+                unifier.resolve(plain_axis(weight, axis)),
+                s,
+                padding=p,
+                dilation=d,
+            )
             for axis, s, p, d in zip((-2, -1), self.stride, self.padding, self.dilation, strict=True)
         ]
         return (TensorType(dtype, (batch, features, *spatial)),)

@@ -315,8 +315,8 @@ class Cast(_Elementwise):
 def define_constant(op: Constant) -> Scalar:
     """Return the definition of the leaf operator that holds a number; it must be finite.
 
-    What a named constant or its reciprocal is rounded to is meant as that: the difference is one rounding, or two
-    where the reciprocal is computed from the rounded constant.
+    A number that equals a rounded constant, or its reciprocal, stands for it: the difference is one rounding, or two
+    if the reciprocal is computed from the rounded constant.
     """
     for name, value in IRRATIONALS.items():
         if op.value == value:

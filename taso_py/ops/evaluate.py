@@ -56,7 +56,7 @@ class Domain(enum.Enum):
 
     EXACT = "exact"
     """Integers carried in float64, with the true relu and maximum. Every other function, and every constant that is no
-    integer, is an arbitrary but fixed map to small integers: what holds here for generic values is an identity of
+    integer, is an arbitrary but fixed map to small integers: an equality for generic values is an identity of
     polynomials, relu and maximum, whatever those functions are. Of reciprocals more is kept, their signs; and one over
     an integer is the same number as a constant and as a quotient."""
     REAL = "real"
@@ -144,7 +144,7 @@ def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -
 
     Args:
         value: the expression.
-        symbol_at: what a symbol is at each point.
+        symbol_at: returns a symbol's value at each point.
         zero: 0, with as many axes as the grid.
     """
     total = zero

@@ -1,6 +1,6 @@
 """Composite operators that PyTorch computes in one kernel: normalisations, softmax, attention.
 
-Invariant: a definition is the textbook formula over the reals; what a kernel does for numerical safety (subtracting a
+Invariant: a definition is the textbook formula over the reals; a kernel's measures for numerical safety (subtracting a
 maximum before exponentiating) changes no real value and is not part of it.
 """
 

@@ -1,6 +1,6 @@
 """Operators outside the table: kept as calls, never rewritten.
 
-Invariant: an opaque node holds what is needed to call the original operator again, as text and numbers; whether it is
+Invariant: an opaque node holds everything needed to call the original operator, as text and numbers; whether it is
 pure was decided at import from the operator's schema.
 """
 
@@ -27,8 +27,8 @@ class Opaque(Operator):
     strings with a prefix, e.g. ``"device:cpu"``; the frontend writes them and the backend reads them. So are graphs
     that the operator takes, in the grammar of graphs.
 
-    A call that writes to its arguments writes to copies of the inputs that ``written`` lists. What these have become
-    are results, after those that the call itself returns. References beyond the inputs are to ``views`` of them.
+    A call that writes to its arguments writes to copies of the inputs that ``written`` lists. These copies are
+    additional results, after those that the call itself returns. References beyond the inputs are to ``views`` of them.
     """
 
     name = "opaque"

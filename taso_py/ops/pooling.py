@@ -39,7 +39,9 @@ class _Pool(_OnImages):
         require(dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}")
         lead = (plain_axis(inputs[0], -4), plain_axis(inputs[0], -3))
         windows = zip((-2, -1), self.kernel, self.stride, self.padding, self._dilation, strict=True)
-        spatial = [window_count(plain_axis(inputs[0], axis), k, s, p, d) for axis, k, s, p, d in windows]
+        spatial = [
+            window_count(plain_axis(inputs[0], axis), k, s, padding=p, dilation=d) for axis, k, s, p, d in windows
+        ]
         return (TensorType(dtype, (*lead, *spatial)),)
 
     def legal(self) -> Iterator[Dim]:

@@ -141,7 +141,7 @@ def _reduce(is_max: bool, extents: Sequence[Dim], body: Callable[..., tuple[Sequ
     indices: list[Dim] = [0 if extent == 1 else symbol(name) for name, extent in zip(names, extents, strict=True)]
     conditions, inner = body(*indices)
     binders = tuple(Binder(name, extent) for name, extent in zip(names, extents, strict=True) if extent != 1)
-    return Reduce(is_max, binders, tuple(conditions), inner)
+    return Reduce(is_max, binders, tuple(conditions), body=inner)
 
 
 def total(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | None = None) -> Scalar:

@@ -5,9 +5,9 @@ multiply-add is two. Every subexpression is computed once for each value of the 
 ones once altogether: the row sum of a softmax counts per row, not per element. Points that a definition excludes do not
 count: neither products with padding nor keys that a causal mask hides. Numbers that depend on no operand, signs,
 conversions of element types and the choice between guarded cases are free. Operands count with the elements that are
-read, at most once each; what a kernel reads or computes beyond that is the kernel's affair.
+read, at most once each; additional reads and computations of a kernel do not count.
 
-Invariant: there is no formula of an operator here. What has no definition has no known number of operations; its
+Invariant: there is no formula of an operator here. An operator without a definition has no known operation count; its
 operands count with no more bytes than its results, since it may look a few rows up in a long table.
 """
 

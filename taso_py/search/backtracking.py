@@ -268,7 +268,7 @@ class Backtracking(Explorer):
     def _continue(self, descent: _Descent, state: SearchState, ticket: _Ticket) -> None:
         """Queue the steps that touch what the detour changed."""
         touching = [
-            _Ticket(ticket.base, state, option, ticket.first)
+            _Ticket(ticket.base, state, option, first=ticket.first)
             for option in reversed(state.options)
             if not (state.affected.isdisjoint(option.nodes) and state.affected.isdisjoint(option.operands))
         ]

@@ -29,7 +29,7 @@ class GraphChange:
         """
         self.index = index
         self._step, self._place = step, index.place
-        propagation = IdPropagation(step.before.node_ids, index, step.images, numbers)
+        propagation = IdPropagation(step.before.node_ids, index, step.images, numbers=numbers)
         self.node_ids = propagation.node_ids
         before, image, dead = step.before.index, step.image, propagation.dead
         created = set(created_nodes(before, step.replaced)) | propagation.fresh

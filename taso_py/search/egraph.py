@@ -153,7 +153,7 @@ class EGraph:
         """Yield the matches of a rule with one output whose root is a node; variables are bound to representatives."""
         start = Bindings(len(pattern.operators), len(pattern.variables))
         slot = pattern.outputs[0]
-        for bound in self._bind(pattern, start, slot, root, []):
+        for bound in self._bind(pattern, start, slot, node=root, agenda=[]):
             if bound.settle(pattern.sizes):
                 match = completed(pattern, bound)
                 if match is not None:
@@ -180,7 +180,7 @@ class EGraph:
             known = bound.nodes[slot.index]
             if known is None:
                 for node in self.members(self.find(value)):
-                    yield from self._bind(pattern, bound, slot, node, agenda)
+                    yield from self._bind(pattern, bound, slot, node=node, agenda=agenda)
                 return
             if self.find(Value(known, slot.output)) != self.find(value):
                 return

@@ -65,7 +65,7 @@ def add_followed(
     of :func:`follow`.
     """
     try:
-        followed = follow(found.original.graph, trace, rules, cost, limits).candidates[0]
+        followed = follow(found.original.graph, trace, rules, cost=cost, limits=limits).candidates[0]
     except TraceError:
         return found
     if any(candidate.graph == followed.graph for candidate in found.candidates):

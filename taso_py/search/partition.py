@@ -83,11 +83,11 @@ def _kinds(regions: Iterable[GraphRegion], reuse: bool) -> list[_Kind]:
         for kind in candidates:
             same = correspondence(kind.first.graph, region.graph)
             if same is not None:
-                kind.members.append(RegionInstance(number, region, kind.first.graph, same))
+                kind.members.append(RegionInstance(number, region, kind.first.graph, same=same))
                 break
         else:
             itself = {node: node for node in region.graph.nodes}
-            kinds.append(_Kind(region, [RegionInstance(number, region, region.graph, itself)]))
+            kinds.append(_Kind(region, [RegionInstance(number, region, region.graph, same=itself)]))
             candidates.append(kinds[-1])
     return kinds
 
@@ -132,7 +132,7 @@ class Partition:
         """Run the whole search; a keyboard interrupt ends it with the best known so far."""
         self._started = self._now()
         stored = static_bytes(self._cost, self._graph)
-        self._original = Candidate(self._graph, self._graph, self._estimated(self._graph).seconds, stored)
+        self._original = Candidate(self._graph, self._graph, self._estimated(self._graph).seconds, static_bytes=stored)
         self._keep(self._original)
         try:
             self._explore_all()

@@ -213,7 +213,7 @@ def correspondence(one: Graph, other: Graph) -> dict[Node, Node] | None:
         if not states:
             return None
         pairs, found = states.pop()
-        if _extend(pairs, found, forms, weights, states):
+        if _extend(pairs, found, forms, weights=weights, states=states):
             return found
     return None
 

@@ -123,7 +123,7 @@ class Saturation(Explorer):
         tally: _Tally,
     ) -> None:
         """Create the saturation of a region by rules with one output, for which the matcher is prepared."""
-        super().__init__(graph, matcher, cost, limits, report)
+        super().__init__(graph, matcher, cost, limits=limits, report=report)
         self._patterns = [compile_pattern(rule) for rule in rules]
         self._tally = tally
         self._egraph = egraph_of(graph)

@@ -86,7 +86,7 @@ class Space:
         """Return a state with its options, searched for from scratch."""
         found = self._matcher.matches(state.index, only_running=True)
         blocked: list[BlockedMatch] = []
-        options = self._options(found, state.index, state.node_ids, set(), blocked)
+        options = self._options(found, state.index, state.node_ids, keys=set(), blocked=blocked)
         return replace(state, options=options, blocked=blocked)
 
     def step(self, state: SearchState, option: Option, seen: Container[CanonicalForm] = ()) -> SearchStep | None:
@@ -113,11 +113,11 @@ class Space:
         step, change = estimated.step, estimated.change
         index, before = change.index, step.before
         known, keys, blocked = set[Identity](), set[_Key](), list[BlockedMatch]()
-        options = self._carried(change, before, known, keys, blocked)
+        options = self._carried(change, before, known, keys=keys, blocked=blocked)
         unblocked = self._unblocked(change, before, blocked)
         places = sorted(change.changed, key=index.place.__getitem__)
         new = self._matcher.around(index, places, only_running=True, known=known)
-        options += self._options(chain(unblocked, new), index, change.node_ids, keys, blocked)
+        options += self._options(chain(unblocked, new), index, change.node_ids, keys=keys, blocked=blocked)
         path = Path(before.path, step.match, step.graph)
         stored = static_bytes(self._cost, step.graph)
         affected = frozenset[int]() if ends_detour else before.affected | change.affected
@@ -171,7 +171,7 @@ class Space:
             keys.add(key)
             if is_near:
                 known.add(self._matcher.identity(match, change.index))
-            carried.append(Option(match, change.node_ids, delta, option))
+            carried.append(Option(match, change.node_ids, delta, origin=option))
         return carried
 
     def _unblocked(self, change: GraphChange, before: SearchState, blocked: list[BlockedMatch]) -> list[Match]:

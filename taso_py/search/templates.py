@@ -72,7 +72,7 @@ class _Templates(Explorer):
         limits: Limits,
         report: ProgressCallback | None,
     ) -> None:
-        super().__init__(graph, Matcher(templates), cost, limits, report)
+        super().__init__(graph, Matcher(templates), cost, limits=limits, report=report)
         self._order = {template.id: number for number, template in enumerate(templates)}
 
     def explore(self, original: SearchState) -> SearchStop:

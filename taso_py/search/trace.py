@@ -85,7 +85,7 @@ def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Gr
 
 def _step(match: Match, result: str) -> TraceStep:
     values = tuple((name, _name(value)) for name, value in match.values.items())
-    return TraceStep(match.rule.id, values, tuple(node.digest for node in match.nodes), result)
+    return TraceStep(match.rule.id, values, tuple(node.digest for node in match.nodes), result=result)
 
 
 def _name(value: Value) -> str:
@@ -126,7 +126,7 @@ def _read_step(line: str) -> TraceStep:
     if found is None:
         raise TraceError(f"the trace has a step that cannot be read: {line.strip()}")
     values = tuple((name, value) for name, value in _VALUE.findall(found[2]))
-    return TraceStep(found[1], values, tuple(found[3].split(", ")), found[4])
+    return TraceStep(found[1], values, tuple(found[3].split(", ")), result=found[4])
 
 
 def replay(graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None) -> Graph:

@@ -26,7 +26,7 @@ class Transfer:
         return leaf if leaf is not None else Value(self._node(value.node), value.output)
 
     def match(self, match: Match) -> Match:
-        """Return a match with the leaves of what it matches replaced."""
+        """Return a match with the leaves of its nodes and values replaced."""
         return replace(
             match,
             nodes=tuple(map(self._node, match.nodes)),

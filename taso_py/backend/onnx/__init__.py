@@ -1,6 +1,6 @@
 """Conversion of graphs to ONNX models: one row per operator, for the engines that read ONNX.
 
-Invariant: a model computes what the graph says, or the graph is refused with :class:`NotInOnnx`; nothing is
+Invariant: a model computes the same as the graph, or the graph is refused with :class:`NotInOnnx`; nothing is
 approximated. The package imports without the extra ``onnx``; making a model needs it.
 """
 

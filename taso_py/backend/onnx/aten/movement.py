@@ -38,9 +38,9 @@ def _roll(w: Writer, call: OpaqueCall) -> OnnxValue:
         count = type_.elements if not type_.open else None
         if count is None:
             raise call.refuse("rolls all elements of an open size")
-        return reshaped(w, _rolled(w, flat, 0, call.arguments["shifts"][0], count), type_, type_.dims)
+        return reshaped(w, _rolled(w, flat, 0, shift=call.arguments["shifts"][0], size=count), type_, type_.dims)
     for axis, shift in zip(axes, call.arguments["shifts"], strict=True):
-        result = _rolled(w, result, axis, shift, as_number(type_.dims[axis]))
+        result = _rolled(w, result, axis, shift=shift, size=as_number(type_.dims[axis]))
     return result
 
 

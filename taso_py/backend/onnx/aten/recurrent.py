@@ -44,7 +44,13 @@ def _layer(kind: _Kind) -> OpaqueRow:
         finals: list[list[OnnxValue]] = [[] for _ in range(kind.states)]
         for layer in range(layers):
             cells = [parameters[(layer * directions + direction) * each :][:each] for direction in range(directions)]
-            x, ends = _run(w, kind, x, cells, [_of_layer(w, state, layer, layers, directions) for state in states])
+            x, ends = _run(
+                w,
+                kind,
+                x,
+                cells=cells,
+                states=[_of_layer(w, state, layer, layers=layers, directions=directions) for state in states],
+            )
             for final, end in zip(finals, ends, strict=True):
                 final.append(end)
         x = w.op("Transpose", x, perm=[1, 0, 2]) if arguments["batch_first"] else x
@@ -128,12 +134,12 @@ def _joined_biases(w: Writer, kind: _Kind, cells: Sequence[Sequence[OnnxOperand]
     return w.op("Concat", of_input, of_state, axis=1)
 
 
-_LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, {})
-_GRU = _Kind("GRU", (1, 0, 2), 1, {"linear_before_reset": 1})
+_LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, attributes={})
+_GRU = _Kind("GRU", (1, 0, 2), 1, attributes={"linear_before_reset": 1})
 ROWS: Mapping[str, OpaqueRow] = {
     "aten.lstm.input": _layer(_LSTM),
     "aten.gru.input": _layer(_GRU),
-    "aten.rnn_tanh.input": _layer(_Kind("RNN", (0,), 1, {"activations": "Tanh"})),
-    "aten.rnn_relu.input": _layer(_Kind("RNN", (0,), 1, {"activations": "Relu"})),
+    "aten.rnn_tanh.input": _layer(_Kind("RNN", (0,), 1, attributes={"activations": "Tanh"})),
+    "aten.rnn_relu.input": _layer(_Kind("RNN", (0,), 1, attributes={"activations": "Relu"})),
 }
 """The rows, by the name of the overload."""

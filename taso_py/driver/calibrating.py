@@ -133,7 +133,7 @@ class _FewestCalls(CostModel):
 
     def without_wrong(self, graph: Graph) -> Self:
         """Choose again until every kernel that is chosen for a graph computes what plain operators do."""
-        while wrong := {where for where in self._chosen(graph) if not self._trials.runs(*where)}:
+        while wrong := {where for where in self._chosen_covers(graph) if not self._trials.runs(*where)}:
             self._wrong.update(wrong)
         return self
 

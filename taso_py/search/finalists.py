@@ -42,7 +42,7 @@ class NodeCost(Protocol):
         ...
 
 
-AnyRanked = TypeVar("AnyFound", bound=RankedGraph)
+AnyRanked = TypeVar("AnyRanked", bound=RankedGraph)
 _Work: TypeAlias = tuple[str, tuple[tuple[str, bool], ...], float]
 """An operator with its operands' types and whether each is static, which determine its latency; and the latency."""
 

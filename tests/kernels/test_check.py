@@ -65,8 +65,8 @@ WRONG: dict[str, tuple[Callable[..., object], Callable[..., object] | None]] = {
     "it gives torch.float32 of .1, 8, 6, 6.": (lambda kernel, x, z: kernel(x[:1], z[:1]), None),
     "its result is not channels_last": (lambda kernel, x, z: kernel(x, z).contiguous(), None),
     "it writes to its operands": (_onto, None),
-    "its result is not where": (lambda kernel, x, z: kernel(x, z), _aside),
-    "it writes to what": (lambda kernel, x, z: kernel(x, z), _harmful),
+    "its result is not in the operand": (lambda kernel, x, z: kernel(x, z), _aside),
+    "it writes to its": (lambda kernel, x, z: kernel(x, z), _harmful),
 }
 
 

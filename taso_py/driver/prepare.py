@@ -1,6 +1,6 @@
-"""Preparation: the source checked and imported, and all that has to hold while it is optimized.
+"""Preparation of an optimization: check and import the source, and set up the state that it needs from PyTorch.
 
-Invariant: nothing of an optimization is left behind in the model's state, in random generators or in PyTorch's modes.
+Invariant: afterwards the model's state, the random generators and PyTorch's modes are as they were before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from taso_py.backend import Program
 from taso_py.backend.contract import draws, draws_undone
 from taso_py.backend.weights import owned
 from taso_py.backend.writes import is_write
-from taso_py.checking.kept import state_kept
+from taso_py.checking.import_check import check_import
+from taso_py.checking.preserve import preserve_state
 from taso_py.driver.result import OptimizeError, Options
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.text import print_graph
-from taso_py.judging.trial import check_import
 from taso_py.latency.contention import Watch
 from taso_py.latency.environment import Environment
 from taso_py.models.huggingface import adapt
@@ -39,21 +39,21 @@ AUTOCAST = (
     "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a "
     "model that is to run under autocast into a module that enters it in forward"
 )
-"""Why autocast around it is refused."""
+"""The error for a call under autocast."""
 IN_TRAINING = (
     "the model is in training mode, and so is the result: it draws random numbers or writes to buffers; call eval() "
     "before optimizing for one that predicts"
 )
-"""What is noted of dropout that drops, and of batch normalisation that takes the batch's statistics."""
+"""The note on models with active dropout, or with batch normalization that uses the batch's statistics."""
 PLAIN_CALLS = "the original program is timed as plain calls, without PyTorch's own checks of its arguments"
-"""What is noted of exported programs."""
+"""The note on exported programs."""
 
 
 def source_of(module: Any, args: Any, kwargs: Any) -> Source:
-    """Return what is to be optimized, from arguments that a user may have mistaken.
+    """Return the source for a user's module and example inputs, after checking their types.
 
     Raises:
-        SourceError: they are none.
+        SourceError: one of them is of the wrong type.
     """
     if not isinstance(module, nn.Module | ExportedProgram):
         raise SourceError(f"a {type(module).__name__} is no model; give an nn.Module or an exported program")
@@ -72,7 +72,7 @@ def source_of(module: Any, args: Any, kwargs: Any) -> Source:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSource:
     """A source that was imported and checked."""
 
     source: Source
@@ -80,26 +80,26 @@ class Prepared:
     options: Options
     phases: Phases
     notes: Sequence[str]
-    """What there is to tell before the search begins."""
+    """Notes for the user from before the search."""
 
 
 @contextmanager
 def prepared(
     source: Source, options: Options, program: Program | None = None, *, saves: bool = False
-) -> Generator[Prepared]:
-    """Import and check a source, for an optimization that takes place within.
+) -> Generator[PreparedSource]:
+    """Import and check a source; the optimization takes place within this context.
 
     Args:
         source: what to optimize.
-        options: how.
-        program: the source as a program, if it was imported before.
-        saves: whether the result is to be saved, as the program has to be then.
+        options: the options of the optimization.
+        program: the source as a program, if it has been imported already.
+        saves: whether the result is to be saved; if so, the unchanged program is checked to be savable.
 
     Raises:
         TasoError: it cannot be optimized here.
     """
     phases, watch = Phases(shown=options.progress), Watch()
-    # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
+    # Tensors made in inference mode can neither be exported nor used where gradients are recorded.
     with (
         in_turn(),
         reported(f"optimizing {source.name}") as facts,
@@ -113,8 +113,8 @@ def prepared(
             program = program or owned(import_source(source))
         facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}
         _check_circumstances(program.device)
-        with draws_undone(program), state_kept(program, [source.callable()]):
-            with phases.phase("check", "that the graph computes what the model does"):
+        with draws_undone(program), preserve_state(program, [source.callable()]):
+            with phases.phase("check", "that the graph computes the same as the model"):
                 checked = check_import(source, program, options.seed)
             notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
             if isinstance(source.module, ExportedProgram) and source.onnx is None:
@@ -123,14 +123,14 @@ def prepared(
                 check_savable(source, program)
             if phases.shown and program.device.type == "cpu":
                 _warn_of_contention(phases, watch)
-            yield Prepared(source, program, options, phases, notes)
+            yield PreparedSource(source, program, options, phases, notes)
 
 
 def _check_circumstances(device: torch.device) -> None:
-    """Makes sure that what is timed is what will run.
+    """Check that the device can run the model and that autocast is off, so that timings are valid.
 
     Raises:
-        OptimizeError: the device computes nothing, or autocast is on.
+        OptimizeError: the device is ``meta``, or autocast is on.
     """
     if device.type == "meta":
         raise OptimizeError("the model or its inputs are on the meta device, which computes nothing; move them")
@@ -139,7 +139,7 @@ def _check_circumstances(device: torch.device) -> None:
 
 
 def _in_training(source: Source, program: Program) -> Sequence[str]:
-    """What to tell of a model that nobody put into evaluation mode, where that may make a difference."""
+    """Return a note if the model is in training mode and that affects its results."""
     if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
         return ()
     acts = draws(program) or any(map(is_write, program.graph.effects))
@@ -147,7 +147,7 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
 
 
 def _warn_of_contention(phases: Phases, watch: Watch) -> None:
-    """Says before anything is timed that it will be disturbed; afterwards the report says what was."""
+    """Tell the user in advance that other programs will disturb the timing; the report says so afterwards."""
     now = watch.contention(spins=True)
     if not now.is_quiet:
-        phases.say(f"note: {now.text}; timing takes longer then, and shows less; {now.advice}")
+        phases.say(f"note: {now.text}; timing will take longer and be less precise; {now.advice}")

@@ -287,4 +287,4 @@ def _is_known(node: Node) -> bool:
 def _carried_out(decision: Decision, program: Program, args: Sequence[Any]) -> Runner:
     """The module that a decision leads to; its first call draws no random numbers of the caller's."""
     with draws_undone(program):
-        return decision.carry_out(program, args)
+        return decision.apply(program, args)

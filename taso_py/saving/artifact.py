@@ -29,7 +29,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
 from taso_py.backend.tracing import alone, quiet
-from taso_py.checking.kept import kept
+from taso_py.checking.preserve import preserve_buffers
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
@@ -332,5 +332,5 @@ def _prepared(saved: Saved, exported: ExportedProgram) -> Runner:
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     args, kwargs = exported.example_inputs
-    with kept([module]):
+    with preserve_buffers([module]):
         return engine.prepare(module, args, kwargs, resizable=bool(exported.range_constraints))

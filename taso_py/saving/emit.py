@@ -23,7 +23,7 @@ from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.checking.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
-from taso_py.checking.roundtrip import same
+from taso_py.checking.roundtrip import equal_outputs
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.saving.artifact import exported_program
@@ -192,7 +192,7 @@ def to_code(content: bytes) -> bytes:
             found = outputs_of(runpy.run_path(str(path))["Optimized"](), args, kwargs)
         except Exception as error:  # a name or a constant may have no form in code
             raise EmitError(f"the code does not run: {first_line(error)}") from error
-        if not same(outputs_of(exported.module(), args, kwargs), found):
+        if not equal_outputs(outputs_of(exported.module(), args, kwargs), found):
             raise EmitError("the code gives another result than the program")
     return text.encode()
 

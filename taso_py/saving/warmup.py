@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from taso_py.backend.contract import random_state_kept
-from taso_py.checking.kept import kept
+from taso_py.checking.preserve import preserve_buffers
 from taso_py.checking.resize import OpenInputs
 from taso_py.ir.errors import TasoError
 from taso_py.ir.size import Open
@@ -44,7 +44,7 @@ def warm(runner: Callable[..., Any], inputs: OpenInputs, sizes: Iterable[Sizes])
     chosen = [_chosen(inputs.open, one) for one in sizes]
     if inputs.has_state and not isinstance(runner, nn.Module):
         raise WarmupError("this result writes to buffers that cannot be put back; call it before it is in use instead")
-    state = kept([runner]) if inputs.has_state and isinstance(runner, nn.Module) else nullcontext()
+    state = preserve_buffers([runner]) if inputs.has_state and isinstance(runner, nn.Module) else nullcontext()
     with torch.no_grad(), random_state_kept(), state:
         for one in chosen:
             args, kwargs = inputs.at(one, seed=0)

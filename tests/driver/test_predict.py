@@ -124,7 +124,7 @@ def test_too_little_is_known(factory: str, tmp_path: Path, capsys: pytest.Captur
     _import(tmp_path, GPU, without="torch:tanh")
     key = _key(capsys)
     assert main(["predict", factory, "--environment", key]) == 2
-    assert "how long the model takes on A GPU elsewhere cannot be told: 1 of its operators" in capsys.readouterr().err
+    assert "the model's time on A GPU elsewhere cannot be predicted: 1 of its operators" in capsys.readouterr().err
     assert main(["predict", factory, "--environment", "xyz"]) == 2
     assert f"a device 'xyz'; name one of {key} (A GPU elsewhere)" in capsys.readouterr().err
     assert "  A GPU elsewhere, launched by a processor there, torch " in (line := _listed(capsys))

@@ -19,13 +19,12 @@ from taso_py.effort import EFFORTS, within
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import Inductor
-from taso_py.judging.timing import Race, StopReason
-from taso_py.judging.trial import Searched
+from taso_py.judging.evaluation import EngineSearch
+from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
-from taso_py.search.result import Candidate, SearchResult
-from taso_py.search.result import StopReason as SearchStop
+from taso_py.search.result import Candidate, SearchResult, StopReason
 
 CPU = torch.device("cpu")
 GRAPH = parse_graph("graph(x: f32[64,64]) { return relu(matmul(x, x)) }")
@@ -54,7 +53,7 @@ def _selected(
     monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, ["tensorrt: no GPU"]))
 
     def race(calls: Mapping[str, object], **_: object) -> Race:
-        return Race({name: (seconds[name],) * 6 for name in calls}, StopReason.TIME)
+        return Race({name: (seconds[name],) * 6 for name in calls}, RaceStop.TIME)
 
     monkeypatch.setattr(selection, "race", race)
     source = Source("relu", nn.ReLU(), (torch.ones(4),))
@@ -66,7 +65,7 @@ def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: p
     found = _selected(monkeypatch, engines, original=8.0, near=2.0, far=7.0, fastest=1.0)
     assert list(found.searched) == ["near", "fastest"]
     assert [engine.name for engine in found.others] == ["far"]
-    said = "far, eager: not searched for, since fastest is faster; --effort thorough does"
+    said = "far, eager: not searched, since fastest is faster; --effort thorough searches all"
     assert said in found.notes or said.replace("far, eager", "eager, far") in found.notes
     assert "tensorrt: no GPU" in found.notes
 
@@ -111,7 +110,7 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
     """The product takes one second by PyTorch's kernels; the relu, which a compiler may fuse, takes nine."""
     cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 9.0 if node.op.name == "relu" else 1.0))
     eager, other = (_found(seconds) for seconds in (10.0, other_s))
-    searches = [Searched(eager, [Eager(), Inductor()]), Searched(other, [Fake("other")])]
+    searches = [EngineSearch(eager, [Eager(), Inductor()]), EngineSearch(other, [Fake("other")])]
     kept, notes = without_hopeless(searches, cost)
     names = [engine.name for found in kept for engine in found.engines]
     assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
@@ -121,7 +120,7 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
 
 def _found(seconds: float) -> SearchResult:
     original = Candidate(GRAPH, GRAPH, seconds, 0)
-    return SearchResult(original, (original,), SearchStop.EXHAUSTED, 1, 1, 0.0)
+    return SearchResult(original, (original,), StopReason.EXHAUSTED, 1, 1, 0.0)
 
 
 def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
 
     monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
     result = compiled(module, freeze=True)
-    carry_out = Decision.carry_out
+    apply = Decision.apply
 
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
@@ -165,10 +165,10 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
     with torch.no_grad():
         same(module, result, X)
         module.left.weight.mul_(2)
-        monkeypatch.setattr(Decision, "carry_out", interrupted)
+        monkeypatch.setattr(Decision, "apply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             result(X)
-        monkeypatch.setattr(Decision, "carry_out", carry_out)
+        monkeypatch.setattr(Decision, "apply", apply)
         same(module, result, X)
 
 
@@ -329,7 +329,7 @@ def test_a_decision_is_carried_out_on_other_weights() -> None:
     decision = Decision(False, "eager", write_trace(found.best.trace))
     with torch.no_grad():
         for each in (module, other):
-            runner = decision.carry_out(import_module(each, (X,)), (X,))
+            runner = decision.apply(import_module(each, (X,)), (X,))
             torch.testing.assert_close(runner(X), each(X), rtol=1e-5, atol=1e-5)
 
 

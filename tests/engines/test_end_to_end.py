@@ -57,7 +57,7 @@ def invented_prices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SessionLatencies, "of_cover", lambda *_: 1e-5)
         patch.setattr(SessionLatencies, "of_conversion", lambda *_: 1e-5)
-        patch.setattr(searches, "calibrate", lambda *_: None)
+        patch.setattr(searches, "scale_to_runs", lambda *_: None)
         patch.setattr(evidence, "profile_modules", lambda *_: [PROFILE, PROFILE])
         yield
 

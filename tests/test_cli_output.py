@@ -106,6 +106,6 @@ def test_what_is_missing_to_emit_is_said_before_anything_is_loaded(
     monkeypatch.setattr(emit, "find_spec", lambda name: None if name == "onnxscript" else name)
     command = ["optimize", str(tmp_path / "absent.py:model"), "--output", str(tmp_path / "out")]
     assert main([*command, "--emit", "pt2,onnx"]) == 2
-    assert "to emit onnx takes onnxscript, not installed here: pip install 'taso-py[onnx]'" in capsys.readouterr().err
+    assert "emitting onnx needs onnxscript, not installed here: pip install 'taso-py[onnx]'" in capsys.readouterr().err
     assert main([*command, "--emit", "pt2,code"]) == 2
     assert "there is no file" in capsys.readouterr().err

@@ -170,9 +170,7 @@ class Oracle:
             except Exception as error:  # a model may raise anything, and may refuse random inputs
                 if name == EXAMPLE:
                     raise
-                self.notes.append(
-                    f"the model does not accept {name} inputs ({first_line(error)}); compared without them"
-                )
+                self.notes.append(f"the model refuses {name} inputs ({first_line(error)}); compared without them")
                 continue
             truths = self._reference_or(outputs, arguments)
             if _is_nowhere_finite(outputs):

@@ -31,7 +31,7 @@ from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
-from taso_py.saving.folder import TRACE, check_writable, listed, write_files
+from taso_py.saving.folder import TRACE, check_writable, file_digests, write_files
 from taso_py.search.strategies import search
 from taso_py.search.trace import write_trace
 from taso_py.turn import in_turn
@@ -75,7 +75,7 @@ def predict(
     """
     if output is not None:
         check_writable(output)
-        if listed(output):
+        if file_digests(output):
             raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
     with in_turn(), reported(f"predicting {source.name}"), torch.no_grad(), LatencyDatabase() as database:
         there = find_environment(database, environment)

@@ -15,7 +15,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
-from taso_py.saving.folder import check_whole, listed
+from taso_py.saving.folder import check_digests, file_digests
 from taso_py.search.trace import Trace, read_trace
 from taso_py.turn import in_turn
 
@@ -30,13 +30,13 @@ def load_trace(path: Path) -> Trace:
     Raises:
         TasoError: the file cannot be read, or holds no trace.
     """
-    files = listed(path.parent)
+    files = file_digests(path.parent)
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ReplayError(f"cannot read {path}: {error}") from error
     if path.name in files:
-        check_whole(path.parent, files)
+        check_digests(path.parent, files)
     return read_trace(text)
 
 

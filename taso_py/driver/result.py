@@ -20,7 +20,7 @@ from taso_py.engines.table import CHOICES
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
-from taso_py.saving.warmup import Sizes, warm
+from taso_py.saving.warmup import Sizes, warm_up
 from taso_py.search.result import Limits
 from taso_py.search.strategies import SEARCHES
 from taso_py.search.trace import Trace
@@ -156,4 +156,4 @@ class Optimized:
         Raises:
             TasoError: the module does not have these sizes.
         """
-        warm(self.module, self.inputs, sizes)
+        warm_up(self.module, self.inputs, sizes)

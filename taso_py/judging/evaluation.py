@@ -47,7 +47,7 @@ from taso_py.latency.idle import until_idle
 from taso_py.models.source import Source
 from taso_py.progress import Phases
 from taso_py.saving.artifact import deserialize, reimport
-from taso_py.saving.savable import UNSAVABLE, file_of
+from taso_py.saving.savable import UNSAVABLE, pt2_bytes
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
 
@@ -343,7 +343,7 @@ class Evaluation:
         return b"", None, build(finalist.program, finalist.plan)
 
     def _through_file(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
-        content = file_of(self.source, finalist.program, self.program)
+        content = pt2_bytes(self.source, finalist.program, self.program)
         if finalist.plan is NO_PLAN:
             return content, None, deserialize(content)
         plan = dump(self.planner(reimport(content).graph, finalist.engine))
@@ -372,7 +372,7 @@ class Evaluation:
             return []
         modules = {"the model": self.source.callable()}
         with suppress(*UNSAVABLE):  # noted elsewhere if it matters
-            modules["its exported program"] = deserialize(file_of(self.source, self.program, self.program))
+            modules["its exported program"] = deserialize(pt2_bytes(self.source, self.program, self.program))
         with self._preserve_state(*modules.values()):
             cases, notes = resized_cases(self.program, modules, self.seed)
         self._note(*notes)

@@ -50,7 +50,7 @@ from taso_py.profiling.trace import Observed, observe
 from taso_py.progress import progress_bar, share_bar
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
-from taso_py.saving.artifact import Saved
+from taso_py.saving.artifact import SavedResult
 from taso_py.saving.folder import as_json, check_writable, write_files
 from taso_py.turn import in_turn
 from taso_py.unexpected import reported
@@ -80,7 +80,7 @@ class ProfileOptions:
 
 
 def profile_source(
-    source: Source, options: ProfileOptions, output: Path | None = None, saved: Saved | None = None
+    source: Source, options: ProfileOptions, output: Path | None = None, saved: SavedResult | None = None
 ) -> Profile:
     """Profiles what MODEL names.
 
@@ -116,7 +116,7 @@ def profile_source(
                 source, saved, engine, program, seconds=options.seconds, progress=options.progress
             )
         else:
-            plan = NO_PLAN if saved is None else saved.applied(program)
+            plan = NO_PLAN if saved is None else saved.plan_for(program)
             if saved is not None:  # what is given is not the program, but what runs it
                 source = replace(source, module=build(program, plan))
             (profile,) = profile_modules(source, [(program, plan)], options, output)

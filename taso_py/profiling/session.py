@@ -39,7 +39,7 @@ from taso_py.profiling.nodes import (
     types_text,
 )
 from taso_py.report.profile import Ceilings, Duration, Profile, Region
-from taso_py.saving.artifact import Saved
+from taso_py.saving.artifact import SavedResult
 
 LEAST_RUNS, MOST_RUNS = 8, 128
 LEAST_S = 1e-7
@@ -52,7 +52,7 @@ NOTHING = Duration(0.0, 0.0, 0.0)
 
 
 def profile_session(
-    source: Source, saved: Saved, engine: SessionEngine, program: Program, *, seconds: float, progress: bool
+    source: Source, saved: SavedResult, engine: SessionEngine, program: Program, *, seconds: float, progress: bool
 ) -> Profile:
     """Return the profile of a saved result in its engine.
 

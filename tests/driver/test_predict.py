@@ -11,7 +11,7 @@ import pytest
 
 from taso_py.cli import main
 from taso_py.latency.database import LatencyDatabase
-from taso_py.saving.folder import put
+from taso_py.saving.folder import write_result
 
 MODEL = """
 import torch
@@ -105,7 +105,7 @@ def test_a_device_elsewhere_is_searched_for_and_the_result_judged_here(
     assert report["stop_reason"] == "a trace was followed"
     assert any("rule" in name for name in report["timed"])
 
-    put(out, {"model.pt2": b""}, {})
+    write_result(out, {"model.pt2": b""}, {})
     assert main(["predict", factory, "--environment", key, "--output", str(out)]) == 2
     assert "out holds a saved result with a trace of its own" in capsys.readouterr().err
 

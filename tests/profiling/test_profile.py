@@ -28,7 +28,7 @@ from taso_py.profiling.trace import observe
 from taso_py.report.profile import Profile
 from taso_py.report.profile_page import profile_page
 from taso_py.saving.artifact import VERSION, read, reimport, serialize
-from taso_py.saving.folder import MODEL, put
+from taso_py.saving.folder import MODEL, write_result
 
 X = torch.randn(64, 128)
 IMAGE = torch.randn(1, 3, 16, 16)
@@ -123,7 +123,7 @@ def result(tmp_path: Path) -> Path:
     convolution = next(cover for cover in found if cover.name == "onednn.conv")
     plan = Plan({fused.root: fused.step(DENSE), convolution.root: convolution.step(CHANNELS_LAST)}).eager()
     said = {"version": VERSION, "model": MODEL, "runtime": "eager", "plan": dump(plan)}
-    put(tmp_path / "out", {MODEL: content}, said)
+    write_result(tmp_path / "out", {MODEL: content}, said)
     return tmp_path / "out"
 
 
@@ -133,7 +133,7 @@ def test_a_saved_result_is_profiled_kernel_by_kernel(result: Path, monkeypatch: 
     )
     saved = replace(read(result), threads=torch.get_num_threads() + 1)
     profile = profile_source(load_source(str(saved.program)), ProfileOptions(seconds=0.1), saved=saved)
-    assert any("number of threads at" in note for note in profile.notes)
+    assert any("threads, and PyTorch uses" in note for note in profile.notes)
     kinds = [region.kind for region in profile.regions]
     assert kinds == ["aten.contiguous.default", "conv2d", "aten.contiguous.default", "reshape", "linear+relu"]
     before, convolution, after, _, fused = profile.regions

@@ -18,7 +18,7 @@ from taso_py.profiling.profile import DATA, PAGE, TRACE, ProfileOptions, profile
 from taso_py.report.profile import PROFILER_COST, Profile
 from taso_py.report.profile_page import agreement
 from taso_py.saving.artifact import VERSION, ArtifactError, read, reimport, serialize
-from taso_py.saving.folder import MODEL, put
+from taso_py.saving.folder import MODEL, write_result
 from tests.engines.sessions import NAMES, engine_named
 from tests.report.pages import problems, text_of
 
@@ -42,7 +42,7 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine, folder = engine_named(request.param), tmp_path_factory.mktemp(request.param)
     content = serialize(Small().eval(), (IMAGE,), {})
     files = engine.files(engine.build(fold(reimport(content))))
-    put(folder, {MODEL: content, **files}, {"version": VERSION, "model": MODEL, "runtime": engine.name})
+    write_result(folder, {MODEL: content, **files}, {"version": VERSION, "model": MODEL, "runtime": engine.name})
     return engine.name, folder
 
 

@@ -1,9 +1,9 @@
 """The saved result: a folder with the program, its plan, the report and the trace.
 
 ``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` names the runtime and the
-kernels that compute it. Packed weights are not saved: they are packed again when the plan is plan_for.
+kernels that compute it. Packed weights are not saved: they are packed again when the plan is applied.
 
-Invariant: a loaded program and the plan that is plan_for to it were saved by the same run.
+Invariant: a loaded program and the plan that is applied to it were saved by the same run.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ class SavedResult:
         if self.threads in (None, here):
             return None
         return (
-            f"{self.folder} was measured with {self.threads} threads, and PyTorch uses {here} here, so that its kernels "
-            "may not be the fastest; call torch.set_num_threads, or optimize the model again"
+            f"{self.folder} was measured with {self.threads} threads, and PyTorch uses {here} here, so that its "
+            "kernels may not be the fastest; call torch.set_num_threads, or optimize the model again"
         )
 
     def plan_for(self, program: Program) -> Plan:

@@ -65,7 +65,7 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
     with _writing(directory), locked(directory):
         if (directory / PLAN).read_bytes() != as_json(said):
             return False
-        # The plan first: a file_digests page may be missing, but a page must not exist without being file_digests.
+        # The plan first: a listed page may be missing, but a page must not exist without being listed.
         replace_files(directory, {PLAN: as_json({**said, "files": files}), PAGE: page})
     return True
 

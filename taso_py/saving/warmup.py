@@ -53,7 +53,7 @@ def warm_up(runner: Callable[..., Any], inputs: OpenInputs, sizes: Iterable[Size
 def _chosen(known: tuple[Open, ...], sizes: Sizes) -> dict[Open, int]:
     """Return a value for each open size."""
     if not known:
-        raise WarmupError("this result has no open sizes, so that there is nothing to warm_up up; leave out the sizes")
+        raise WarmupError("this result has no open sizes, so that there is nothing to warm up; leave out the sizes")
     first, *more = known
     names = ", ".join(f"{size.name} ({size.range})" for size in known)
     if isinstance(sizes, int):

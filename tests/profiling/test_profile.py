@@ -22,7 +22,7 @@ from taso_py.latency.contention import NOTHING
 from taso_py.latency.environment import float32_in
 from taso_py.models.source import Source, load_source
 from taso_py.profiling import run as profile_run
-from taso_py.profiling.profile import ProfileError, ProfileOptions, _Job, profile_source
+from taso_py.profiling.profile import ProfileError, ProfileOptions, _ProfileBuilder, profile_source
 from taso_py.profiling.run import Part, time_parts
 from taso_py.profiling.trace import observe
 from taso_py.report.profile import Profile
@@ -158,7 +158,7 @@ def test_a_call_that_computes_several_nodes_is_one_region() -> None:
     module = build(program)
     linear, relu = [node for node in module.graph.nodes if "digest" in node.meta][:2]
     linear.meta["digest"] = relu.meta["digest"]
-    job = _Job(source, ProfileOptions(), program, NO_PLAN, module, NOTHING)
+    job = _ProfileBuilder(source, ProfileOptions(), program, NO_PLAN, module, NOTHING)
     parts = time_parts([module], (X,), {}, torch.device("cpu"), 0.01)[0].parts
     assert parts[0] == Part(relu.meta["digest"], ("aten.linear.default", "aten.relu.default"))
     assert [node.op.name for node in job._nodes(parts[0])] == ["linear", "relu"]

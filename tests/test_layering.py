@@ -42,17 +42,17 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch numpy",
     ),
     "taso_py/profiling": (
-        "collector turn unexpected ir ops rules kernels latency cost backend frontend engines report progress models "
+        "collector lock unexpected ir ops rules kernels latency cost backend frontend engines report progress models "
         "checking saving",
         "torch numpy rich",
     ),
     "taso_py/driver": (
-        "collector documents effort files turn unexpected ir ops rules search kernels latency cost backend frontend "
+        "collector documents effort files lock unexpected ir ops rules search kernels latency cost backend frontend "
         "engines report progress models checking saving judging profiling",
         "torch",
     ),
     "taso_py/dynamo": (
-        "turn unexpected ir ops rules latency backend frontend engines report models checking saving driver",
+        "lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
         "torch",
     ),
     "taso_py/__init__.py": ("compiler ir rules report saving driver", ""),
@@ -67,7 +67,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/collector.py": ("", ""),
     "taso_py/compiler.py": ("dynamo", "torch"),
     "taso_py/effort.py": ("", ""),
-    "taso_py/turn.py": ("", ""),
+    "taso_py/lock.py": ("", ""),
     "taso_py/unexpected.py": ("latency files ir", ""),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),

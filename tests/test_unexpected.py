@@ -46,7 +46,7 @@ def test_it_is_one_line_that_names_a_report() -> None:
     for part in (
         "# graph\nx0 = relu(a)",
         "# seed\n7",
-        "# broken\nnot known: ZeroDivisionError",
+        "# broken\nunknown: ZeroDivisionError",
         "torch 2",
         "in mistaken\n",
     ):

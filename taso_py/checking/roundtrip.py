@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.backend import build
 from taso_py.backend.bits import bits_of
 from taso_py.backend.contract import observe
@@ -169,7 +169,7 @@ def opaque_kinds(program: Program) -> Counter[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = Parser(
+    parser = CommandParser(
         prog="python -m taso_py.checking.roundtrip", description="Put models through a graph and compare bit for bit."
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="models of the zoo; all by default")

@@ -27,6 +27,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
+from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.report.prediction import Prediction
@@ -34,7 +35,6 @@ from taso_py.rules.substitution import Substitution
 from taso_py.saving.folder import TRACE, check_writable, file_digests, write_files
 from taso_py.search.strategies import search
 from taso_py.search.trace import write_trace
-from taso_py.turn import in_turn
 from taso_py.unexpected import reported
 
 
@@ -77,7 +77,7 @@ def predict(
         check_writable(output)
         if file_digests(output):
             raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
-    with in_turn(), reported(f"predicting {source.name}"), torch.no_grad(), LatencyDatabase() as database:
+    with optimization_lock(), reported(f"predicting {source.name}"), torch.no_grad(), LatencyDatabase() as database:
         there = find_environment(database, environment)
         program = import_source(source)
         graph, cost = _graph_and_cost(program, options, there, database)

@@ -26,13 +26,13 @@ from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.text import print_graph
 from taso_py.latency.contention import Watch
 from taso_py.latency.environment import Environment
+from taso_py.lock import optimization_lock
 from taso_py.models.huggingface import adapt
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, described, usable
 from taso_py.models.spec import SourceError
 from taso_py.progress import Phases
 from taso_py.saving.savable import check_savable
-from taso_py.turn import in_turn
 from taso_py.unexpected import reported
 
 AUTOCAST = (
@@ -101,7 +101,7 @@ def prepared(
     phases, watch = Phases(shown=options.progress), Watch()
     # Tensors made in inference mode can neither be exported nor used where gradients are recorded.
     with (
-        in_turn(),
+        optimization_lock(),
         reported(f"optimizing {source.name}") as facts,
         torch.inference_mode(mode=False),
         torch.no_grad(),

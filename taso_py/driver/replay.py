@@ -13,11 +13,11 @@ import torch
 from taso_py.checking.regions import first_mismatch
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
+from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.saving.folder import check_digests, file_digests
 from taso_py.search.trace import Trace, read_trace
-from taso_py.turn import in_turn
 
 
 class ReplayError(TasoError):
@@ -47,7 +47,7 @@ def replay_trace(path: Path, source: Source, seed: int = 0) -> int:
         TasoError: the file cannot be read, the trace is of another model, or a step does not hold.
     """
     trace = load_trace(path)
-    with in_turn():
+    with optimization_lock():
         program = import_source(source)
     check_steps(program.graph, trace, seed, program.device)
     return len(trace.steps)

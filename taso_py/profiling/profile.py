@@ -32,6 +32,7 @@ from taso_py.latency.contention import NOTHING, Contention, Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
 from taso_py.latency.roofline import Roofline, measure_roofline
+from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.work import Work, region_work, type_bytes
@@ -52,7 +53,6 @@ from taso_py.report.profile import Ceilings, Duration, Profile, Region
 from taso_py.report.profile_page import profile_page
 from taso_py.saving.artifact import SavedResult
 from taso_py.saving.folder import as_json, check_writable, write_files
-from taso_py.turn import in_turn
 from taso_py.unexpected import reported
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
@@ -103,7 +103,7 @@ def profile_source(
     if output is not None:
         check_writable(output)
     with (
-        in_turn(),
+        optimization_lock(),
         reported(f"profiling {source.name}"),
         torch.no_grad(),
         hooks_set_aside(source.module, source.args, source.kwargs),

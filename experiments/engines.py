@@ -149,7 +149,7 @@ def _source(name: str, seed: int) -> Source:
 
 def _eager(name: str, seed: int) -> Call:
     source = _source(name, seed)
-    return source.call_of(copy.deepcopy(source.unchecked()))
+    return source.call_of(copy.deepcopy(source.without_checks()))
 
 
 @cache

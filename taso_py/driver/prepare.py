@@ -29,7 +29,7 @@ from taso_py.latency.environment import Environment
 from taso_py.lock import optimization_lock
 from taso_py.models.huggingface import adapt
 from taso_py.models.importing import import_source
-from taso_py.models.source import Source, described, usable
+from taso_py.models.source import Source, clone_inference_tensors, describe_arguments
 from taso_py.models.spec import SourceError
 from taso_py.progress import Phases
 from taso_py.saving.savable import check_savable
@@ -107,8 +107,10 @@ def prepared(
         torch.no_grad(),
         hooks_set_aside(source.module, source.args, source.kwargs) as hooks,
     ):
-        facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
-        source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
+        facts |= {"options": options, "inputs": partial(describe_arguments, (source.args, source.kwargs))}
+        source = replace(
+            source, args=clone_inference_tensors(source.args), kwargs=clone_inference_tensors(source.kwargs)
+        )
         with phases.phase("import", "the model, as a graph of operators"):
             program = program or owned(import_source(source))
         facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}

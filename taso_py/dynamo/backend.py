@@ -50,7 +50,7 @@ from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.lock import try_optimization_lock
 from taso_py.models.importing import import_source
-from taso_py.models.source import Source, usable
+from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.ops.opaque import Opaque
 from taso_py.rules.substitution import Substitution
 from taso_py.unexpected import reported, unexpected
@@ -218,7 +218,7 @@ class _Compiled:
                 self._autocast.off(),
                 reported(f"preparing {self._name}"),
             ):
-                return self._make(usable(args))
+                return self._make(clone_inference_tensors(args))
         except TasoError as error:
             _prospects.refuse(self._family, monotonic() - started, str(error))
             return self._as_captured(str(error))

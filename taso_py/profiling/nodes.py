@@ -22,7 +22,7 @@ from taso_py.report.profile import BEYOND, Duration, Region
 
 def duration_as_given(source: Source, device: torch.device, seconds: float) -> Duration:
     """Return the duration of a call of a source's module, measured for a number of seconds."""
-    module, args, kwargs = source.unchecked(), source.args, source.kwargs
+    module, args, kwargs = source.without_checks(), source.args, source.kwargs
     found = measure(lambda: module(*args, **kwargs), device=device, budget_s=seconds, width=0.0)
     return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 

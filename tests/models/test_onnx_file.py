@@ -118,7 +118,7 @@ def test_sizes_that_a_file_leaves_open_are_the_users_to_choose(tmp_path: Path) -
         (["2x3"], {}, "given 1; give one --input SPEC for each input"),
         (["2x4", "2:int64"], {}, r"input x of .* is Nx3:float32; give that as its --input SPEC"),
         (["2x3", "2:int32"], {}, r"input i of .* is N:int64"),
-        ([], {"dtype": "bf16"}, "keeps its element types"),
+        ([], {"dtype": "bf16"}, "which cannot be cast"),
     ],
 )
 def test_inputs_that_do_not_fit_are_one_line(

@@ -112,7 +112,7 @@ def _made(
     makes: dict[str, Make] = {ORIGINAL: partial(_eager, name, settings.seed)}
     results: dict[str, Optimized] = {}
     missing: list[str] = []
-    exported = cache(lambda: _engine(SESSIONS[0]).exported(source.callable(), source.args, source.kwargs))
+    exported = cache(lambda: _engine(SESSIONS[0]).export_module(source.callable(), source.args, source.kwargs))
     for engine in SESSIONS:
         lowered = partial(_engine(engine).model_of, program.graph, program.weights)
         for way, write in ((EXPORTED, exported), (LOWERED, lowered)):

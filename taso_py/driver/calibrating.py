@@ -88,7 +88,7 @@ def network_seconds(cost: CostModel) -> tuple[float, float]:
 def _measured_in(engine: SessionEngine, cost: CostModel) -> tuple[float, float]:
     """Return the seconds that the reference network takes in an engine, and the sum of its operators' latencies."""
     program, image = _network(cost.device)
-    run = engine.bound(engine.model_of(program.graph, program.weights), [image])
+    run = engine.bind(engine.model_of(program.graph, program.weights), [image])
     return cost.latencies.of_run(run, RUN_S).median_s, cost.graph_cost(program.graph)
 
 

@@ -17,7 +17,7 @@ from taso_py.latency.contention import Contention
 from taso_py.latency.roofline import Bound, Roofline
 from taso_py.models.source import Source
 from taso_py.ops.contraction import Conv2d
-from taso_py.report.profile import BEYOND, Duration, Region
+from taso_py.report.profile import BEYOND, Duration, ProfiledRegion
 
 
 def duration_as_given(source: Source, device: torch.device, seconds: float) -> Duration:
@@ -68,7 +68,7 @@ def peaks_by_name(roofline: Roofline) -> dict[str, float]:
     return peaks if roofline.convolution_peak is None else {**peaks, "f32 convolutions": roofline.convolution_peak}
 
 
-def caveats(regions: Sequence[Region], contention: Contention) -> Iterator[str]:
+def caveats(regions: Sequence[ProfiledRegion], contention: Contention) -> Iterator[str]:
     """Yield notes on figures of a profile that are unreliable."""
     if any(region.achieved > BEYOND and region.bound != Bound.OVERHEAD.value for region in regions):
         yield (

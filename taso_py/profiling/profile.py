@@ -49,7 +49,7 @@ from taso_py.profiling.run import Part, Run, Spread, time_parts
 from taso_py.profiling.session import profile_session
 from taso_py.profiling.trace import Observed, observe
 from taso_py.progress import progress_bar, share_bar
-from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.report.profile_page import profile_page
 from taso_py.saving.artifact import SavedResult
 from taso_py.saving.folder import as_json, check_writable, write_files
@@ -192,7 +192,7 @@ class _ProfileBuilder:
         return self._profile(run, original, regions, seen, roofline)
 
     def _profile(
-        self, run: Run, original: Duration, regions: tuple[Region, ...], seen: Observed, roofline: Roofline
+        self, run: Run, original: Duration, regions: tuple[ProfiledRegion, ...], seen: Observed, roofline: Roofline
     ) -> Profile:
         return Profile(
             model=self.source.name,
@@ -218,7 +218,7 @@ class _ProfileBuilder:
             notes=(*self.source.notes, *_notes(regions, run, self.program.device, seen, self.contention)),
         )
 
-    def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[Region]:
+    def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[ProfiledRegion]:
         layouts = Layouts()
         starts = accumulate((time.median for time in run.times), initial=run.input.median)
         parts = progress_bar(run.parts, desc="measure", unit="op", shown=self.options.progress)
@@ -227,7 +227,7 @@ class _ProfileBuilder:
             work = _work(nodes, layouts) if nodes else _copy_work(part.laid)
             ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=has_convolution(nodes))
             origin = origin_of(self.program, nodes)
-            yield Region(
+            yield ProfiledRegion(
                 kind=self._name(part),
                 operators=tuple(node.op.text for node in nodes),
                 calls=part.calls,
@@ -283,7 +283,7 @@ class _ProfileBuilder:
 
 
 def _notes(
-    regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
+    regions: Sequence[ProfiledRegion], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
 ) -> Iterator[str]:
     """Yield notes on figures that are unreliable or missing."""
     if seen.is_hidden:

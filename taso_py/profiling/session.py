@@ -38,7 +38,7 @@ from taso_py.profiling.nodes import (
     peaks_by_name,
     types_text,
 )
-from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.saving.artifact import SavedResult
 
 LEAST_RUNS, MOST_RUNS = 8, 128
@@ -132,7 +132,7 @@ class _SessionProfile:
         """The element types of the convolutions."""
         return {_dtype(nodes) for nodes in self.nodes if has_convolution(nodes)}
 
-    def regions(self, roofline: Roofline) -> Iterator[Region]:
+    def regions(self, roofline: Roofline) -> Iterator[ProfiledRegion]:
         """Yield the operators of the engine in the order of a run."""
         durations = [_duration(time) for time in self.times]
         starts = accumulate((duration.ms for duration in durations), initial=0.0)
@@ -141,7 +141,7 @@ class _SessionProfile:
             work = Work(known.flops, time.moved_bytes or known.moved, 0)
             ceiling = roofline.ceiling(work, _dtype(nodes), convolves=has_convolution(nodes))
             origin = origin_of(self.program, nodes)
-            yield Region(
+            yield ProfiledRegion(
                 kind=time.kind,
                 operators=tuple(node.op.text for node in nodes),
                 calls=(time.name,),

@@ -42,7 +42,7 @@ class Fake(Engine):
             raise EngineUnavailableError(self._refuses)
         return super().build(program, plan)
 
-    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+    def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         return module
 
 

@@ -72,7 +72,7 @@ def test_operators_of_the_engine_are_rows_with_the_work_of_our_nodes(saved: tupl
 
     page = (tmp_path / "out" / PAGE).read_text()
     assert problems(page) == []
-    for part in (f"{name}, {profile.rounds} runs told by its profiler", PROFILER_COST, convolution.kind):
+    for part in (f"{name}, {profile.rounds} runs measured by its profiler", PROFILER_COST, convolution.kind):
         assert part in text_of(page), part
     assert "alone, ms" not in page
     assert json.loads((tmp_path / "out" / DATA).read_text())["engine"] == name

@@ -35,7 +35,7 @@ from taso_py.backend.bits import PLAIN, all_resolved, bits_of
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
-from taso_py.checking.compare import compare_output, perturbed, to_float64
+from taso_py.checking.compare import compare_output, perturb, to_float64
 from taso_py.checking.resize import resized_cases
 from taso_py.checking.roundtrip import difference, equal_outputs
 from taso_py.cost.choice import choose
@@ -412,4 +412,4 @@ def _nudged(leaf: Any, share: float) -> Any:
         generator = torch.Generator().manual_seed(0)
         return share * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).sign()
 
-    return perturbed(leaf, shares)
+    return perturb(leaf, shares)

@@ -17,7 +17,7 @@ from typing import Any
 from taso_py.arguments import CommandParser
 from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.unexpected import UnexpectedError, shows_tracebacks, tracebacks_shown, unexpected
+from taso_py.unexpected import UnexpectedError, shows_tracebacks, tracebacks_shown, unexpected_error
 
 COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies, predict)
 """Subcommands, in the order of the help text."""
@@ -51,7 +51,7 @@ def _run(parsed: argparse.Namespace) -> int:
         _give_up_output()
         return _explain(error)
     except Exception as error:  # an internal error
-        return _explain(unexpected(error, "running taso-py"))
+        return _explain(unexpected_error(error, "running taso-py"))
 
 
 def _explain(error: Exception) -> int:

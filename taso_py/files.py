@@ -47,7 +47,7 @@ def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Generator[None]:
+def folder_lock(folder: Path) -> Generator[None]:
     """Hold an exclusive lock on a folder, waiting for other holders; no file is written for it.
 
     Windows and some network file systems have no such locks; there this does nothing.

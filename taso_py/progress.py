@@ -111,7 +111,7 @@ class Phases:
                 self.say(f"{clear}{name:<9}{self.seconds[name] - before:>7.1f} s  {about}".rstrip())
 
     @contextmanager
-    def timed(self, name: str, about: str = "") -> Generator[OnShare]:
+    def phase_with_bar(self, name: str, about: str = "") -> Generator[OnShare]:
         """Measure a phase that reports its progress to a bar."""
         with self.phase(name, about), share_bar(name, shown=self.shown) as on_share:
             yield on_share

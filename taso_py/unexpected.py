@@ -53,7 +53,7 @@ def tracebacks_shown(shown: bool = True) -> Generator[None]:
 
 
 @contextmanager
-def reported(what: str) -> Generator[Facts]:
+def report_unexpected(what: str) -> Generator[Facts]:
     """Turn unexpected exceptions of the body into an :class:`UnexpectedError`.
 
     Args:
@@ -68,10 +68,10 @@ def reported(what: str) -> Generator[Facts]:
     except (TasoError, BrokenPipeError):
         raise
     except Exception as error:
-        raise unexpected(error, what, facts) from error
+        raise unexpected_error(error, what, facts) from error
 
 
-def unexpected(error: Exception, what: str, facts: Mapping[str, object] | None = None) -> UnexpectedError:
+def unexpected_error(error: Exception, what: str, facts: Mapping[str, object] | None = None) -> UnexpectedError:
     """Write a report about an exception and return the error to raise in its place."""
     text = "\n".join(_report(error, what, facts or {}))
     place = _written(text, error)

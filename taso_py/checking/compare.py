@@ -208,7 +208,7 @@ class Oracle:
             return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
 
         def errors() -> list[float]:
-            near = _map_leaves(lambda leaf: perturbed(leaf, rounding), arguments)
+            near = _map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
             pairs = zip(self._run_of(self._original, *near), self._truths(reference, near), strict=True)
             return [
                 compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
@@ -249,10 +249,10 @@ def _map_leaves(function: Callable[[Any], Any], arguments: Arguments) -> Argumen
     return pytree.tree_map(function, (args, dict(kwargs)))
 
 
-def perturbed(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
+def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
     """Return a leaf of arguments with floating-point numbers changed by relative amounts; strides are kept."""
     if isinstance(leaf, Tensor) and leaf.is_complex():
-        return torch.view_as_complex(perturbed(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
+        return torch.view_as_complex(perturb(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
         return leaf
     return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))

@@ -164,8 +164,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=2000,
-        help="graphs to build at most in a search (%(default)s); a search is repeated up to three times if measuring its "
-        "decisive latencies again changes them",
+        help="graphs to build at most in a search (%(default)s), which is repeated up to three times if its decisive "
+        "latencies change when they are measured again",
     )
     parser.add_argument(
         "--effort",

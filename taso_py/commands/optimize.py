@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         "--race-seconds",
         metavar="S",
         type=float,
-        help="seconds to time the best graphs against the original, in place of the effort's; the winner is timed again",
+        help="seconds to time the best graphs and the original (default: by effort); then the winner is timed again",
     )
     parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(

@@ -19,7 +19,7 @@ from taso_py.backend import Program
 from taso_py.checking.resize import OpenInputs, open_size_notes
 from taso_py.driver.decisions import Winners
 from taso_py.driver.planning import planner_of
-from taso_py.driver.prepare import PreparedSource, prepared, source_of
+from taso_py.driver.prepare import PreparedSource, prepare, source_of
 from taso_py.driver.reporting import Findings, bounds_of, measurement_notes, peaks_of, report_of, storage_notes
 from taso_py.driver.result import Optimized, OptimizeError, Options
 from taso_py.driver.searches import Searches, rules_for
@@ -64,7 +64,7 @@ def optimize(
     source = source_of(module, example_inputs, {} if example_kwargs is None else example_kwargs)
     if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
         raise OptimizeError(f"output must be the path of a folder, not {output!r}")
-    chosen = Options.named(options)
+    chosen = Options.from_mapping(options)
     return optimize_source(source, chosen, rules_for(chosen), None if output is None else Path(output))
 
 
@@ -90,7 +90,7 @@ def optimize_source(
     """
     saves = output is not None
     check_output(output, forms)
-    with prepared(source, options, program, saves=saves) as ready:
+    with prepare(source, options, program, saves=saves) as ready:
         optimized, outcome = _search_and_evaluate(ready, Searches(ready, rules, trace), saves=saves)
         return optimized if output is None else write(optimized, ready, outcome, output, forms)
 
@@ -118,7 +118,7 @@ def _search_and_evaluate(
             source,
             program,
             planner_of(costs),
-            options.limited,
+            options.effective_effort,
             options.seed,
             phases,
             reload=options.reload or saves,

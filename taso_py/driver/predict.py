@@ -35,7 +35,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.saving.folder import TRACE, check_writable, file_digests, write_files
 from taso_py.search.strategies import search
 from taso_py.search.trace import write_trace
-from taso_py.unexpected import reported
+from taso_py.unexpected import report_unexpected
 
 
 class PredictionError(TasoError):
@@ -77,7 +77,12 @@ def predict(
         check_writable(output)
         if file_digests(output):
             raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
-    with optimization_lock(), reported(f"predicting {source.name}"), torch.no_grad(), LatencyDatabase() as database:
+    with (
+        optimization_lock(),
+        report_unexpected(f"predicting {source.name}"),
+        torch.no_grad(),
+        LatencyDatabase() as database,
+    ):
         there = find_environment(database, environment)
         program = import_source(source)
         graph, cost = _graph_and_cost(program, options, there, database)

@@ -33,7 +33,7 @@ from taso_py.models.source import Source, clone_inference_tensors, describe_argu
 from taso_py.models.spec import SourceError
 from taso_py.progress import Phases
 from taso_py.saving.savable import check_savable
-from taso_py.unexpected import reported
+from taso_py.unexpected import report_unexpected
 
 AUTOCAST = (
     "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a "
@@ -60,9 +60,11 @@ def source_of(module: Any, args: Any, kwargs: Any) -> Source:
     if isinstance(args, Mapping):
         raise SourceError("example_inputs are positional; give a dict of keyword inputs as example_kwargs")
     if isinstance(args, str) or not isinstance(args, Sequence | Tensor):
-        raise SourceError(f"example_inputs are a tensor or a tuple of inputs, not of type {type(args).__name__}")
+        raise SourceError(f"example_inputs must be a tensor or a tuple of inputs, not of type {type(args).__name__}")
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise SourceError("example_kwargs are a dict of inputs by their names; give positional ones as example_inputs")
+        raise SourceError(
+            "example_kwargs must be a dict of inputs by their names; give positional ones as example_inputs"
+        )
     if isinstance(args, Tensor):
         args = (args,)
     if isinstance(module, ExportedProgram) and not (args or kwargs) and module.example_inputs:
@@ -84,7 +86,7 @@ class PreparedSource:
 
 
 @contextmanager
-def prepared(
+def prepare(
     source: Source, options: Options, program: Program | None = None, *, saves: bool = False
 ) -> Generator[PreparedSource]:
     """Import and check a source; the optimization takes place within this context.
@@ -102,7 +104,7 @@ def prepared(
     # Tensors made in inference mode can neither be exported nor used where gradients are recorded.
     with (
         optimization_lock(),
-        reported(f"optimizing {source.name}") as facts,
+        report_unexpected(f"optimizing {source.name}") as facts,
         torch.inference_mode(mode=False),
         torch.no_grad(),
         hooks_set_aside(source.module, source.args, source.kwargs) as hooks,

@@ -72,7 +72,7 @@ class Options:
     progress: bool = False
 
     @classmethod
-    def named(cls, options: Mapping[str, Any]) -> Self:
+    def from_mapping(cls, options: Mapping[str, Any]) -> Self:
         """Return options with the given fields set and the others at their defaults.
 
         Raises:
@@ -103,7 +103,7 @@ class Options:
             raise OptimizeError(f"no effort is called {self.effort}; there are {', '.join(EFFORTS)}")
         if self.within is not None and not 0 < self.within < math.inf:
             raise OptimizeError(f"within must be a positive number of seconds, not {self.within}")
-        if not self.limited.race_s > 0:
+        if not self.effective_effort.race_s > 0:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
             raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
@@ -112,7 +112,7 @@ class Options:
         self.limits()
 
     @property
-    def limited(self) -> Effort:
+    def effective_effort(self) -> Effort:
         """The level of effort, with ``time_limit`` and ``race_seconds`` in place of its own limits if given."""
         level = EFFORTS[self.effort] if self.within is None else within(self.within)
         search_s = level.search_s if self.time_limit is None else self.time_limit
@@ -124,10 +124,10 @@ class Options:
         return Limits(
             alpha=self.alpha,
             budget=self.budget,
-            seconds=self.limited.search_s,
+            seconds=self.effective_effort.search_s,
             growth=GROWTH_LIMIT,
             numerics=self.numerics,
-            results=self.limited.finalists,
+            results=self.effective_effort.finalists,
             reuse=self.reuse,
             seed=self.seed,
         )

@@ -78,7 +78,7 @@ class Searches:
     def _search(self, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
         graph, options, phases = self.prepared.program.graph, self.prepared.options, self.prepared.phases
         what = "its operators, one by one, on this machine"
-        cost.latencies.limit_s = options.limited.measure_s
+        cost.latencies.limit_s = options.effective_effort.measure_s
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
             scale_to_runs(cost, engine)

@@ -55,7 +55,7 @@ def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine
     found, missing = engines_to_try(options.runtime, device)
     if not options.kernels and found != [AROUND_KERNELS]:
         found = [engine for engine in found if engine is not AROUND_KERNELS]  # there is nothing to compile around
-    if options.runtime == AUTO and not options.limited.compiles:
+    if options.runtime == AUTO and not options.effective_effort.compiles:
         found = [engine for engine in found if not engine.is_compiler]
     return found, missing
 
@@ -68,11 +68,11 @@ def select(source: Source, program: Program, options: Options) -> Selection:
     """
     engines, notes = engines_for(options, program.device)
     groups = by_prices(engines)
-    if options.runtime != AUTO or len(groups) <= options.limited.families:
+    if options.runtime != AUTO or len(groups) <= options.effective_effort.families:
         return Selection(groups, (), notes)
     seconds, unusable = _unchanged_seconds(source, program, groups)
     ranking = sorted(seconds, key=seconds.__getitem__)
-    chosen, left = ranking[: options.limited.families], ranking[options.limited.families :]
+    chosen, left = ranking[: options.effective_effort.families], ranking[options.effective_effort.families :]
     others = [engine for prices in left if prices != KERNEL_PRICES for engine in groups[prices]]
     said = [engine.name for prices in left for engine in groups[prices]]
     if said:

@@ -53,7 +53,7 @@ from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.ops.opaque import Opaque
 from taso_py.rules.substitution import Substitution
-from taso_py.unexpected import reported, unexpected
+from taso_py.unexpected import report_unexpected, unexpected_error
 
 RUNTIMES = ("eager", "inductor", "onnxruntime", "openvino")
 """Runtimes for captured graphs."""
@@ -112,7 +112,7 @@ def taso(
         if not reason:
             return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
     except Exception as error:  # the caller's model must run nevertheless
-        reason = str(unexpected(error, f"reading {name}"))
+        reason = str(unexpected_error(error, f"reading {name}"))
     _log.warning("%s runs as it is: %s", name, reason)
     return _inductor(graph, examples) if chosen.runtime == "inductor" else graph.forward
 
@@ -122,7 +122,7 @@ def _options(options: Mapping[str, Any] | None, mode: str | None) -> BackendOpti
 
     if mode not in (None, "default"):
         raise BackendError(f"the backend taso has no mode {mode}; use options, e.g. options={{'freeze': True}}")
-    return BackendOptions.named({"freeze": inductor.freezing, **(options or {})})
+    return BackendOptions.from_mapping({"freeze": inductor.freezing, **(options or {})})
 
 
 def _device_type(examples: Sequence[Any]) -> str:
@@ -172,7 +172,7 @@ class _Compiled:
             return running(args)
         except Exception as error:
             result = self._captured(args)  # raises too if the caller or the model is at fault
-            self._give_up(str(unexpected(error, f"running {self._name}")))
+            self._give_up(str(unexpected_error(error, f"running {self._name}")))
             return result
 
     def _refresh(self, args: Sequence[Any]) -> BoundRunner:
@@ -216,7 +216,7 @@ class _Compiled:
                 torch.inference_mode(False),
                 torch.no_grad(),
                 self._autocast.off(),
-                reported(f"preparing {self._name}"),
+                report_unexpected(f"preparing {self._name}"),
             ):
                 return self._make(clone_inference_tensors(args))
         except TasoError as error:

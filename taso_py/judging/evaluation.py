@@ -151,7 +151,10 @@ class Evaluation:
         with self.phases.phase("build", "modules to time, of the best graphs"):
             finalists = {finalist.name: finalist for finalist in self._finalists(searches, others)}
         everything = [finalist.module for finalist in finalists.values()]
-        with self._preserve_state(*everything), self.phases.timed("race", "these against the original") as on_share:
+        with (
+            self._preserve_state(*everything),
+            self.phases.phase_with_bar("race", "these against the original") as on_share,
+        ):
             first = race(
                 {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
                 device=self.program.device,
@@ -380,7 +383,10 @@ class Evaluation:
 
     def _confirm(self, baseline: Finalist, winner: Finalist, doubt: float) -> Race:
         modules = baseline.module, winner.module
-        with self._preserve_state(*modules), self.phases.timed("confirm", "the fastest, timed again") as on_share:
+        with (
+            self._preserve_state(*modules),
+            self.phases.phase_with_bar("confirm", "the fastest, timed again") as on_share,
+        ):
             found = confirm(
                 self.source.call_of(baseline.runner),
                 self.source.call_of(winner.runner),

@@ -27,7 +27,7 @@ def duration_as_given(source: Source, device: torch.device, seconds: float) -> D
     return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 
 
-def computed_with(roots: Sequence[Node], called: Collection[Node]) -> list[Node]:
+def nodes_computed_by(roots: Sequence[Node], called: Collection[Node]) -> list[Node]:
     """Return nodes and those predecessors that no other call computes, in the order of the graph.
 
     Args:

@@ -38,9 +38,9 @@ from taso_py.models.source import Source
 from taso_py.ops.work import Work, region_work, type_bytes
 from taso_py.profiling.nodes import (
     caveats,
-    computed_with,
     duration_as_given,
     has_convolution,
+    nodes_computed_by,
     origin_of,
     peaks_by_name,
     types_text,
@@ -53,7 +53,7 @@ from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.report.profile_page import profile_page
 from taso_py.saving.artifact import SavedResult
 from taso_py.saving.folder import as_json, check_writable, write_files
-from taso_py.unexpected import reported
+from taso_py.unexpected import report_unexpected
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
 """Files in the output folder; the last is a trace for chrome://tracing or Perfetto."""
@@ -104,7 +104,7 @@ def profile_source(
         check_writable(output)
     with (
         optimization_lock(),
-        reported(f"profiling {source.name}"),
+        report_unexpected(f"profiling {source.name}"),
         torch.no_grad(),
         hooks_set_aside(source.module, source.args, source.kwargs),
     ):
@@ -267,7 +267,7 @@ class _ProfileBuilder:
     def _nodes(self, part: Part) -> list[Node]:
         """Return the nodes that a part computes: its own, last, and predecessors without calls of their own."""
         root = self._by_digest.get(part.digest or "")
-        return [] if root is None else computed_with([root], self._called)
+        return [] if root is None else nodes_computed_by([root], self._called)
 
     def _name(self, part: Part) -> str:
         root = self._by_digest.get(part.digest or "")

@@ -31,9 +31,9 @@ from taso_py.models.source import Source
 from taso_py.ops.work import Work, region_work
 from taso_py.profiling.nodes import (
     caveats,
-    computed_with,
     duration_as_given,
     has_convolution,
+    nodes_computed_by,
     origin_of,
     peaks_by_name,
     types_text,
@@ -104,7 +104,7 @@ class _SessionProfile:
         claimed: set[Node] = set()
         nodes: list[Sequence[Node]] = []
         for found in roots:
-            computed = [node for node in computed_with(found, called) if node not in claimed]
+            computed = [node for node in nodes_computed_by(found, called) if node not in claimed]
             claimed.update(computed)
             nodes.append(computed)
         return nodes

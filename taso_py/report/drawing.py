@@ -135,10 +135,10 @@ def _listed(names: Sequence[str]) -> list[str]:
     if len(", ".join(names)) <= WIDEST:
         return [", ".join(names)]
     more = len(names) - NAMED
-    return [*map(elided, names[:NAMED]), *([f"and {more} more"] if more > 0 else [])]
+    return [*map(elide, names[:NAMED]), *([f"and {more} more"] if more > 0 else [])]
 
 
-def elided(text: str) -> str:
+def elide(text: str) -> str:
     """Return a name that fits a line; longer ones lose their middle, since the ends distinguish them."""
     return text if len(text) <= WIDEST else f"{text[: WIDEST - TAIL - 1]}…{text[-TAIL:]}"
 
@@ -156,7 +156,7 @@ def _type(type_: TensorType) -> str:
 
 
 def _short(text: str) -> str:
-    return textwrap.shorten(text, WIDEST, placeholder="…") if " " in text[:WIDEST] else elided(text)
+    return textwrap.shorten(text, WIDEST, placeholder="…") if " " in text[:WIDEST] else elide(text)
 
 
 def _layers(nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]) -> tuple[list[list[_Key]], list[list[_Key]]]:

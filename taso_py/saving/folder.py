@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from taso_py.files import locked, replace_files
+from taso_py.files import folder_lock, replace_files
 from taso_py.ir.errors import TasoError
 
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
@@ -42,7 +42,7 @@ def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str,
         ArtifactError: the folder cannot be written.
     """
     said = {**plan, "files": {name: _digest(data) for name, data in files.items()}}
-    with _writing(directory), locked(directory):
+    with _writing(directory), folder_lock(directory):
         # A model.py that no earlier result lists belongs to the user.
         for name in {PAGE, *(file_digests(directory).keys() - files.keys())}:
             (directory / name).unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
         ArtifactError: the folder cannot be written.
     """
     files = {**said["files"], PAGE: _digest(page.encode())}
-    with _writing(directory), locked(directory):
+    with _writing(directory), folder_lock(directory):
         if (directory / PLAN).read_bytes() != as_json(said):
             return False
         # The plan first: a listed page may be missing, but a page must not exist without being listed.

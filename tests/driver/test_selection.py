@@ -129,5 +129,5 @@ def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) 
         families = min(effort.families, 2)
         assert effort.finalists == EFFORTS[level].finalists
         assert 0.5 * seconds < families * (effort.measure_s + effort.search_s) + effort.race_s < seconds
-    assert Options(within=10.0).limited == within(10.0)
+    assert Options(within=10.0).effective_effort == within(10.0)
     assert Options(within=10.0, time_limit=1.0).limits().seconds == 1.0

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -67,6 +67,11 @@ class OutputComparison:
     as_timed: bool = False
     """True if the candidate is the module that was timed and is returned, False if it is the saved form, loaded
     again."""
+
+    @classmethod
+    def failed(cls, output: int, inputs: str, problem: str) -> Self:
+        """Return the comparison of an output without a meaningful error, which fails because of a problem."""
+        return cls(output=output, inputs=inputs, error=math.inf, original_error=0.0, allowed=0.0, problem=problem)
 
     @property
     def passed(self) -> bool:
@@ -182,11 +187,11 @@ class Oracle:
         try:
             results = self._run_of(candidate, *known.arguments)
         except Exception as error:  # the others did not raise
-            return [OutputComparison(0, known.name, math.inf, 0.0, 0.0, f"raises {first_line(error)}")]
+            return [OutputComparison.failed(0, known.name, f"raises {first_line(error)}")]
         if len(known.outputs) != len(results):
             raise ValueError(f"the candidate has {len(results)} outputs, the original {len(known.outputs)}")
         compared = [
-            compare_output(position, known.name, before, after, truth)
+            compare_output(position, known.name, before=before, after=after, truth=truth)
             for position, (before, after, truth) in enumerate(zip(known.outputs, results, known.truths, strict=True))
             if isinstance(before, Tensor)
         ]
@@ -211,7 +216,9 @@ class Oracle:
             near = _map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
             pairs = zip(self._run_of(self._original, *near), self._truths(reference, near), strict=True)
             return [
-                compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
+                compare_output(0, "nearby", before=before, after=before, truth=truth).original_error
+                if isinstance(before, Tensor)
+                else 0.0
                 for before, truth in pairs
             ]
 
@@ -297,17 +304,19 @@ def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, tr
         before, after, truth = (torch.view_as_real(tensor.resolve_conj()) for tensor in (before, after, truth))
     if problem or not before.is_floating_point():
         unequal = problem or ("" if torch.equal(before, after) else "an exact output differs")
-        return OutputComparison(position, inputs, 0.0, 0.0, 0.0, unequal)
+        return OutputComparison(
+            output=position, inputs=inputs, error=0.0, original_error=0.0, allowed=0.0, problem=unequal
+        )
     finite = torch.isfinite(before) & torch.isfinite(truth)
     if not bool(torch.isfinite(after)[finite].all()):
-        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not finite where the original is")
+        return OutputComparison.failed(position, inputs, "not finite where the original is")
     infinite = torch.isinf(before) & (before == truth)
     if not torch.equal(after[infinite], before[infinite]):
-        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not infinite where the original is")
+        return OutputComparison.failed(position, inputs, "not infinite where the original is")
     scale = float(truth[finite].abs().max()) if bool(finite.any()) else 0.0
     error, original_error = (_deviation(result, truth, finite, scale) for result in (after, before))
     allowed = max(FACTOR * original_error, roundings(before.dtype, SLACK))
-    return OutputComparison(position, inputs, error, original_error, allowed)
+    return OutputComparison(output=position, inputs=inputs, error=error, original_error=original_error, allowed=allowed)
 
 
 def roundings(dtype: torch.dtype, count: int) -> float:

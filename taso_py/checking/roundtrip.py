@@ -67,7 +67,11 @@ def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> 
         seconds = time.perf_counter() - start
         found = pytree.tree_leaves(built(*args))
     return RoundTrip(
-        entry.name, equal_outputs(expected, found), len(program.graph.nodes), opaque_kinds(program), seconds
+        name=entry.name,
+        identical=equal_outputs(expected, found),
+        nodes=len(program.graph.nodes),
+        opaque=opaque_kinds(program),
+        seconds=seconds,
     )
 
 

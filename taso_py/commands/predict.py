@@ -31,4 +31,7 @@ def _predict(parsed: argparse.Namespace) -> int:
 
     options = Options(**search_options(parsed))
     rules = rules_for(options, parsed.rules)
-    return answer(parsed, lambda source: predict(source, options, rules, parsed.environment, parsed.output))
+    return answer(
+        parsed,
+        lambda source: predict(source, options, rules=rules, environment=parsed.environment, output=parsed.output),
+    )

@@ -46,7 +46,15 @@ def gather_evidence(
 
 def _check(c: OutputComparison) -> OutputCheck:
     form = "as timed" if c.as_timed else "saved"
-    return OutputCheck(form, c.output, c.inputs, c.error, c.original_error, c.allowed, c.passed)
+    return OutputCheck(
+        form=form,
+        output=c.output,
+        inputs=c.inputs,
+        error=c.error,
+        original_error=c.original_error,
+        allowed=c.allowed,
+        passed=c.passed,
+    )
 
 
 def _applied_rules(trace: Trace) -> tuple[Substitution, ...]:

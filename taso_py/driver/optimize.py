@@ -92,7 +92,7 @@ def optimize_source(
     check_output(output, forms)
     with prepare(source, options, program, saves=saves) as ready:
         optimized, outcome = _search_and_evaluate(ready, Searches(ready, rules, trace), saves=saves)
-        return optimized if output is None else write(optimized, ready, outcome, output, forms)
+        return optimized if output is None else write(optimized, ready, outcome, output=output, forms=forms)
 
 
 def _search_and_evaluate(
@@ -117,10 +117,10 @@ def _search_and_evaluate(
         evaluation = Evaluation(
             source,
             program,
-            planner_of(costs),
-            options.effective_effort,
-            options.seed,
-            phases,
+            planner=planner_of(costs),
+            effort=options.effective_effort,
+            seed=options.seed,
+            phases=phases,
             reload=options.reload or saves,
             saves=saves,
         )

@@ -127,7 +127,7 @@ def prepare(
                 check_savable(source, program)
             if phases.shown and program.device.type == "cpu":
                 _warn_of_contention(phases, watch)
-            yield PreparedSource(source, program, options, phases, notes)
+            yield PreparedSource(source=source, program=program, options=options, phases=phases, notes=notes)
 
 
 def _check_circumstances(device: torch.device) -> None:

@@ -78,7 +78,9 @@ def bounds_of(source: Source, program: Program, outcome: EvaluationOutcome, cost
     elif winner.engine.prices != KERNEL_PRICES:
         result_s = 0.0  # the engine does not call these kernels
     roofline = known_roofline(program.device, {DType.F32}, cost.latencies.database)
-    return bounds(program.graph, winner.program.graph, source.module, cost, result_s, roofline)
+    return bounds(
+        program.graph, winner.program.graph, module=source.module, cost=cost, result_s=result_s, roofline=roofline
+    )
 
 
 def peaks_of(

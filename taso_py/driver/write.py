@@ -60,7 +60,14 @@ def write(
     files = {**emitted, **own}
     if onnx is not None and winner.name != ORIGINAL and ONNX in files:
         files[ONNX] = onnx.renamed(files[ONNX])
-    said = save(output, outcome.content, report, write_trace(optimized.trace), outcome.plan, files)
+    said = save(
+        output,
+        content=outcome.content,
+        report=report,
+        trace=write_trace(optimized.trace),
+        plan=outcome.plan,
+        others=files,
+    )
     try:
         with phases.phase("page", f"{PAGE}, with a profile of both"):
             evidence = gather_evidence(prepared.source, prepared.program, outcome, progress=prepared.options.progress)

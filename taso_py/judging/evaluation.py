@@ -7,7 +7,6 @@ original's; and if rules were applied, it was also significantly faster than the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -179,7 +178,15 @@ class Evaluation:
     def _finalists(self, searches: Sequence[EngineSearch], others: Sequence[Engine]) -> Iterator[Finalist]:
         original, engine = self._original()
         unchanged = searches[0].result.original
-        yield Finalist(ORIGINAL, unchanged, self.program, NO_PLAN, ENGINES[engine], original, original)
+        yield Finalist(
+            ORIGINAL,
+            candidate=unchanged,
+            program=self.program,
+            plan=NO_PLAN,
+            engine=ENGINES[engine],
+            runner=original,
+            module=original,
+        )
         taken: set[str] = {ORIGINAL}
         yield from self._build_for(unchanged, others, taken)
         for found in searches:
@@ -215,7 +222,9 @@ class Evaluation:
                 self._note(str(error))
                 continue
             name = _unique(f"{_describe(candidate)}, {engine.name}", taken)
-            yield Finalist(name, candidate, program, plan, engine, runner, module)
+            yield Finalist(
+                name, candidate=candidate, program=program, plan=plan, engine=engine, runner=runner, module=module
+            )
 
     def _prepare(self, module: nn.Module, engine: Engine) -> Runner:
         args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)
@@ -298,7 +307,7 @@ class Evaluation:
             if finalist.name == ORIGINAL:
                 raise
             problem = f"cannot be saved ({error})"
-            return b"", None, Comparison((OutputComparison(0, EXAMPLE, math.inf, 0.0, 0.0, problem),))
+            return b"", None, Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
         judged = module if finalist.plan is NO_PLAN else poison(module)
         comparisons: list[Comparison] = []
         for oracle in self._oracles:

@@ -148,10 +148,10 @@ def profile_modules(
         watch = Watch(device)
         original = duration_as_given(source, device, options.seconds / 3)
         with share_bar("run", shown=options.progress) as on_share:
-            runs = time_parts(modules, args, kwargs, device, options.seconds, on_share)
+            runs = time_parts(modules, args, kwargs, device=device, seconds=options.seconds, on_round=on_share)
         contention = watch.contention()
         jobs = [
-            _ProfileBuilder(source, options, program, plan, module, contention)
+            _ProfileBuilder(source, options, program=program, plan=plan, module=module, contention=contention)
             for (program, plan), module in zip(computed, modules, strict=True)
         ]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
@@ -174,7 +174,7 @@ class _ProfileBuilder:
         source, device = self.source, self.program.device
         names = [self._name(part) for part in run.parts]
         trace = None if output is None else output / TRACE
-        seen = observe(self.module, names, source.args, source.kwargs, device, trace)
+        seen = observe(self.module, names, args=source.args, kwargs=source.kwargs, device=device, trace=trace)
         with LatencyDatabase() as database:
             dtypes = {self._dtype(part) for part in run.parts}
             convolved = {self._dtype(part) for part in run.parts if has_convolution(self._nodes(part))}

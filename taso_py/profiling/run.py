@@ -229,7 +229,15 @@ def _summary(parts: Sequence[Part], plain: Sequence[float], marked: NDArray[np.f
     # The cost of a mark is part of the interval before it; the last interval has no mark of its own.
     own = np.maximum(marked - mark * (np.arange(count + 1) < count), 0.0)
     first, *times, last = (_spread(column) for column in own.T)
-    return Run(tuple(parts), first, tuple(times), last, _spread(plain), mark, len(plain))
+    return Run(
+        parts=tuple(parts),
+        input=first,
+        times=tuple(times),
+        output=last,
+        whole=_spread(plain),
+        mark_s=mark,
+        rounds=len(plain),
+    )
 
 
 def _spread(times: Sequence[float] | NDArray[np.float64]) -> Spread:

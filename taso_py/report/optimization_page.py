@@ -179,17 +179,21 @@ def changes(difference: GraphDifference) -> list[DrawnChange]:
     went, came = _state(difference.stayed.values(), "removed"), _state(difference.stayed, "added")
     if found and max(_size(before), _size(after)) <= WHOLE:
         removed, added = (sum(map(len, sides)) for sides in ([r.removed for r in found], [r.added for r in found]))
-        return [DrawnChange(draw(before.nodes, went), draw(after.nodes, came), 1, removed, added)]
+        return [
+            DrawnChange(
+                before=draw(before.nodes, went), after=draw(after.nodes, came), count=1, removed=removed, added=added
+            )
+        ]
     alike: dict[object, list[ChangedRegion]] = {}
     for region in found:
         alike.setdefault(region.kind, []).append(region)
     return [
         DrawnChange(
-            draw(_around(same[0].removed, before), went),
-            draw(_around(same[0].added, after), came),
-            len(same),
-            len(same[0].removed),
-            len(same[0].added),
+            before=draw(_around(same[0].removed, before), went),
+            after=draw(_around(same[0].added, after), came),
+            count=len(same),
+            removed=len(same[0].removed),
+            added=len(same[0].added),
         )
         for same in islice(alike.values(), MOST_PARTS)
     ]

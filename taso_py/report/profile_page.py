@@ -204,12 +204,12 @@ def roof_chart(regions: tuple[ProfiledRegion, ...], ceilings: Ceilings, kinds: M
     longest = max((region.time.ms for region in computing), default=1.0)
     dots = tuple(
         Dot(
-            x(region.intensity), y(region.rate), round(2.5 + 8 * (region.time.ms / longest) ** 0.5, 1),
-            kinds[region.kind], title(region),
+            x=x(region.intensity), y=y(region.rate), radius=round(2.5 + 8 * (region.time.ms / longest) ** 0.5, 1),
+            colour=kinds[region.kind], title=title(region),
         )
         for region in sorted(computing, key=lambda region: -region.time.ms)
     )  # fmt: skip
-    return RoofChart(x, y, tuple(_roofs(ceilings, x, y)), dots, width, height)
+    return RoofChart(x=x, y=y, roofs=tuple(_roofs(ceilings, x, y)), dots=dots, width=width, height=height)
 
 
 def _roofs(ceilings: Ceilings, x: Scale, y: Scale) -> Iterator[Roof]:

@@ -283,7 +283,14 @@ def read(directory: str | os.PathLike[str]) -> SavedResult:
         raise ArtifactError(f"{folder / PLAN} is of version {version}, not {VERSION}; optimize the model again")
     if runtime not in ENGINES:
         raise ArtifactError(f"{folder / PLAN} names the unknown runtime {runtime!r}; there are {', '.join(ENGINES)}")
-    return SavedResult(folder, program, runtime, files, saved.get("threads") or None, saved.get("plan"))
+    return SavedResult(
+        folder=folder,
+        program=program,
+        runtime=runtime,
+        files=files,
+        threads=saved.get("threads") or None,
+        plan=saved.get("plan"),
+    )
 
 
 def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Runner:

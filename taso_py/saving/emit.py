@@ -138,7 +138,9 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
     if len(wanted) != len(found):
         raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
     for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
-        compared = compare_output(place, EXAMPLE, before.contiguous(), after.contiguous(), to_float64(before))
+        compared = compare_output(
+            place, EXAMPLE, before=before.contiguous(), after=after.contiguous(), truth=to_float64(before)
+        )
         allowed = roundings(before.dtype, ROUNDINGS) if before.is_floating_point() else 0.0
         if compared.problem or compared.error > allowed:
             problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"

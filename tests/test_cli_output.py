@@ -77,10 +77,10 @@ def test_a_mistake_in_the_arguments_is_one_line(
     assert printed.out == ""
 
 
-def test_help_on_latencies_says_what_is_imported_without_a_pace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_on_latencies_says_what_is_imported_without_a_reference_speed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["latencies", "--help"])
-    assert "without a pace of their own are taken as they are" in capsys.readouterr().out
+    assert "without a reference speed are imported unchanged" in capsys.readouterr().out
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def test_arguments_of_other_sizes_are_expanded_where_the_example_is() -> None:
 
 
 def test_a_captured_graph_cannot_be_resized() -> None:
-    with pytest.raises(EngineUnavailableError, match="sizes are open"):
+    with pytest.raises(EngineUnavailableError, match="it has open sizes"):
         prepare(nn.Linear(2, 2), "cudagraph", (torch.ones(1, 2),), {}, resizable=True)
 
 

@@ -68,7 +68,7 @@ def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_canno
             scale_to_runs(cost)
     assert asked == [False, True]
     assert [cost.scale for cost in costs] == [1.5, 1.0]
-    assert "not in a run: this cannot be captured" in caplog.text
+    assert "a fifth too low: this cannot be captured" in caplog.text
 
 
 def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_a_saved_result_is_profiled_kernel_by_kernel(result: Path, monkeypatch: 
 
 def test_a_result_for_a_compiler_is_not_profiled(result: Path) -> None:
     saved = replace(read(result), runtime="inductor")
-    with pytest.raises(ProfileError, match=r"out runs in inductor, .*; profile .*model\.pt2 for its operators"):
+    with pytest.raises(ProfileError, match=r"out runs in inductor, .*; profile .*model\.pt2 to see the operators"):
         profile_source(load_source(str(saved.program)), ProfileOptions(), saved=saved)
 
 

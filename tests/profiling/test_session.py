@@ -103,7 +103,7 @@ def test_a_file_of_another_run_and_an_engine_that_is_missing_are_one_line(
     content = path.read_bytes()
     try:
         path.write_bytes(content + b" ")
-        with pytest.raises(ArtifactError, match="saved with another"):
+        with pytest.raises(ArtifactError, match="belongs to another"):
             profiled(folder)
     finally:
         path.write_bytes(content)

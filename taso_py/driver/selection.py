@@ -140,5 +140,5 @@ def without_hopeless(searches: Sequence[EngineSearch], cost: CostModel) -> tuple
         others.append(replace(found, engines=[engine for engine in found.engines if engine not in hopeless]))
     if not dropped:
         return searches, ()
-    said = f"{', '.join(dropped)}: not tried, since its matrix products alone take longer than the whole model in"
+    said = f"{', '.join(dropped)}: not tried, since matrix products alone take longer there than the whole model in"
     return others, (f"{said} {best.engines[0].name}",)

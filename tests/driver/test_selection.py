@@ -115,7 +115,7 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
     names = [engine.name for found in kept for engine in found.engines]
     assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
     assert bool(notes) is not is_tried
-    assert all("products alone take longer there than all does in other" in note for note in notes)
+    assert all("products alone take longer there than the whole model in other" in note for note in notes)
 
 
 def _found(seconds: float) -> SearchResult:

@@ -126,7 +126,7 @@ def test_an_engines_file_that_was_exchanged_is_refused(engine: SessionEngine, sa
     content = path.read_bytes()
     try:
         path.write_bytes(content + b" ")
-        with pytest.raises(ArtifactError, match=f"plan.json was saved with another {engine.file}; optimize"):
+        with pytest.raises(ArtifactError, match=f"plan.json belongs to another {engine.file}; optimize"):
             load(saved[1])
     finally:
         path.write_bytes(content)

@@ -337,7 +337,7 @@ def test_a_decision_is_carried_out_on_other_weights() -> None:
     ("options", "message"),
     [
         ({"frieze": True}, "no option 'frieze'; did you mean freeze"),
-        ({"runtime": "cudagraph"}, "or openvino, not to cudagraph"),
+        ({"runtime": "cudagraph"}, "openvino, not cudagraph"),
         ({"search": "magic"}, "no search is called magic"),
         ({"alpha": 0.5}, "alpha"),
     ],

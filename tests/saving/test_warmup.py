@@ -109,7 +109,7 @@ def test_saved_results_are_warmed_up_as_they_are_loaded(tmp_path: Path, monkeypa
     loaded = taso_py.load(folder, warmup=[1, 33])
     assert called == [1, 33]
     torch.testing.assert_close(loaded(x), model(x))
-    with pytest.raises(WarmupError, match=r"input\.0 may be"):
+    with pytest.raises(WarmupError, match=r"input\.0 must be"):
         taso_py.load(folder, warmup=[65])
     with pytest.raises(WarmupError, match="no open sizes"):
         taso_py.load(static, warmup=[1])

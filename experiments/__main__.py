@@ -23,7 +23,7 @@ from experiments.markdown import write_text
 from experiments.page import write_page
 from experiments.running import Outcome, conduct, kept
 from experiments.table import cell, columns, is_text
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.ir.errors import TasoError
 from taso_py.latency.environment import resolve_device
 
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="python -m experiments", description="Run experiments; write tables, figures and a page of them."
     )
     parser.add_argument("name", choices=("list", "all", "page", *EXPERIMENTS))

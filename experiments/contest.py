@@ -20,7 +20,7 @@ from typing import TypeAlias
 import torch
 
 from taso_py.ir.errors import TasoError
-from taso_py.judging.timing import Race, StopReason, race
+from taso_py.judging.timing import Race, RaceStop, race
 from taso_py.latency.clock import CpuClock, Timer
 from taso_py.latency.idle import wait_until_idle
 
@@ -157,7 +157,7 @@ def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: 
             if name != fastest:
                 contestant.end()
         alone = _heat({fastest: running[fastest]}, seconds / heats, seed)[fastest]
-    return Contest(Race(times, StopReason.ROUNDS), missing, times[fastest][-1] / alone)
+    return Contest(Race(times, RaceStop.ROUNDS), missing, times[fastest][-1] / alone)
 
 
 def _heat(running: Mapping[str, Contestant], seconds: float, seed: int) -> Mapping[str, float]:
@@ -173,6 +173,6 @@ def _heat(running: Mapping[str, Contestant], seconds: float, seed: int) -> Mappi
         least=3,
         settle=wait_until_idle,
     )
-    if held.stop is StopReason.INTERRUPTED:
+    if held.stop is RaceStop.INTERRUPTED:
         raise KeyboardInterrupt
     return {name: median(times) for name, times in held.times.items()}

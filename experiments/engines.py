@@ -112,7 +112,7 @@ def _made(
     makes: dict[str, Make] = {ORIGINAL: partial(_eager, name, settings.seed)}
     results: dict[str, Optimized] = {}
     missing: list[str] = []
-    exported = cache(lambda: _engine(SESSIONS[0]).exported(source.callable(), source.args, source.kwargs))
+    exported = cache(lambda: _engine(SESSIONS[0]).export_module(source.callable(), source.args, source.kwargs))
     for engine in SESSIONS:
         lowered = partial(_engine(engine).model_of, program.graph, program.weights)
         for way, write in ((EXPORTED, exported), (LOWERED, lowered)):
@@ -149,7 +149,7 @@ def _source(name: str, seed: int) -> Source:
 
 def _eager(name: str, seed: int) -> Call:
     source = _source(name, seed)
-    return source.call_of(copy.deepcopy(source.unchecked()))
+    return source.call_of(copy.deepcopy(source.without_checks()))
 
 
 @cache

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from experiments.harness import Settings
 from experiments.running import circumstances_of
 from experiments.table import write_csv
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.dynamo.backend import taso
 from taso_py.files import replace_file
 from taso_py.ir.errors import first_line
@@ -396,7 +396,9 @@ def _deploys(before: Mapping[str, float], row: Mapping[str, float]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the soak; returns the exit status."""
-    parser = Parser(prog="python -m experiments.soak", description="Serve a compiled model for long, in threads.")
+    parser = CommandParser(
+        prog="python -m experiments.soak", description="Serve a compiled model for long, in threads."
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)

@@ -18,7 +18,7 @@ from experiments.harness import Settings
 from taso_py.backend import UNLIMITED, Plan, Program, build, fold
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.model import CostModel
-from taso_py.driver.calibrating import calibrate
+from taso_py.driver.calibrating import scale_to_runs
 from taso_py.ir.graph import Graph
 from taso_py.latency.database import LatencyDatabase
 from taso_py.models.importing import import_source
@@ -68,7 +68,7 @@ def priced(source: Source) -> Generator[Subject]:
         program = import_source(source)
         cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
         cost.warm(program.graph)
-        calibrate(cost)
+        scale_to_runs(cost)
         yield Subject(source, program, cost, database)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fuzz.campaign import Failure, Tally, run
 from fuzz.kinds import ROUNDS
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.engines.names import SESSION_ENGINES
 from taso_py.executors import add_options, open_pool
 from taso_py.ir.errors import TasoError
@@ -18,7 +18,7 @@ from taso_py.progress import progress_bar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 0 if every model passed."""
-    parser = Parser(
+    parser = CommandParser(
         prog="python -m fuzz",
         description="Random models are imported, rewritten by random rules and computed by random kernels; results are "
         "compared with PyTorch's. A failing model is made as small as possible and written as a Python file.",

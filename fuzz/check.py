@@ -35,9 +35,9 @@ from taso_py.backend.bits import PLAIN, all_resolved, bits_of
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
-from taso_py.checking.compare import compare_output, nudged, to_float64
+from taso_py.checking.compare import compare_output, perturb, to_float64
 from taso_py.checking.resize import resized_cases
-from taso_py.checking.roundtrip import difference, same
+from taso_py.checking.roundtrip import difference, equal_outputs
 from taso_py.cost.choice import choose
 from taso_py.engines.engine import Engine, EngineUnavailableError
 from taso_py.engines.table import ENGINES
@@ -240,7 +240,7 @@ class _Check:
 
         with ThreadPoolExecutor(CALLERS) as pool:
             for found in pool.map(call, range(CALLERS)):
-                self._expect("called at once", "" if same(expected, found) else "results differ")
+                self._expect("called at once", "" if equal_outputs(expected, found) else "results differ")
         return True
 
     def _laid_out_otherwise(self, module: nn.Module, built: nn.Module) -> None:
@@ -280,7 +280,9 @@ class _Check:
         where = f"rewritten by {' '.join(rules)}"
         if is_exact:
             before, after = (self._outputs(build(p)) for p in (self.program, program))
-            is_alike = same(before, after) or (_rounds_by_place(program.graph) and all(map(_nearly, before, after)))
+            is_alike = equal_outputs(before, after) or (
+                _rounds_by_place(program.graph) and all(map(_nearly, before, after))
+            )
             self._expect(where, "" if is_alike else "exact rules change the results")
         if self.case.is_smooth:
             try:
@@ -297,7 +299,7 @@ class _Check:
         """The program with random kernels and memory formats against plain calls; the names of the kernels."""
         plain, overwriting = build(program), build(program, NO_PLAN.eager())
         before, after = map(self._outputs, (plain, poison(overwriting)))
-        self._expect("overwritten", "" if same(before, after) else "results differ")
+        self._expect("overwritten", "" if equal_outputs(before, after) else "results differ")
         folded = fold(program, GROWTH)
         plan = choose(folded.graph, self._cost).plan.eager()
         results = self._outputs(poison(build(folded, plan)))
@@ -410,4 +412,4 @@ def _nudged(leaf: Any, share: float) -> Any:
         generator = torch.Generator().manual_seed(0)
         return share * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).sign()
 
-    return nudged(leaf, shares)
+    return perturb(leaf, shares)

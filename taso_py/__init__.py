@@ -37,7 +37,7 @@ _HOMES = {
 }
 
 _USES = ("load", "optimize")
-"""The names with which PyTorch's compiler is imported anyway."""
+"""Names whose modules import PyTorch's compiler anyway."""
 
 
 def __getattr__(name: str) -> Any:
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _drop_filters(before: list[Any]) -> None:
-    """Takes out the filters of warnings that libraries have set while they were imported (sympy does)."""
+    """Remove warning filters that libraries have set while they were imported (sympy does)."""
     now: Any = warnings.filters
     for entry in [entry for entry in now if entry not in before]:
         now.remove(entry)

@@ -1,6 +1,6 @@
-"""Arguments of commands.
+"""Argument parser of the commands.
 
-Invariant: a mistake in them is one line on standard error and exit status 2.
+Invariant: a user's mistake is one line on standard error and exit status 2.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import argparse
 from typing import NoReturn
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser, as are those of its subcommands, that says what is wrong without the usage above it."""
+class CommandParser(argparse.ArgumentParser):
+    """Parser that reports mistakes in one line, without the usage text; its subcommands inherit that."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process."""
+        """Report a mistake and exit."""
         line = " ".join(message.splitlines())
         self.exit(2, f"{self.prog}: error: {line}; see {self.prog} --help\n")

@@ -1,8 +1,7 @@
 """The command line: the parser and dispatch; the subcommands are in :mod:`taso_py.commands`.
 
-Invariant: a user's mistake is one line on standard error and exit status 2, without a traceback unless ``--debug`` asks
-for one. Results go to standard output (with
-``--json`` one JSON document and nothing else), progress to standard error.
+Invariant: a user's mistake is one line on standard error and exit status 2, without a traceback unless ``--debug`` is
+given. Results go to standard output (with ``--json``, a single JSON document), progress to standard error.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.unexpected import UnexpectedError, shows_tracebacks, tracebacks_shown, unexpected
+from taso_py.unexpected import UnexpectedError, shows_tracebacks, tracebacks_shown, unexpected_error
 
 COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies, predict)
-"""In the order in which help lists them."""
+"""Subcommands, in the order of the help text."""
 UNEXPECTED, MISTAKE = 1, 2
-"""Exit statuses: a mistake of ours, and one of the user."""
+"""Exit statuses: an internal error, and a mistake of the user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     parsed = parser().parse_args(arguments)
     with tracebacks_shown(parsed.debug or shows_tracebacks()):
         return _run(parsed)
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(parsed: argparse.Namespace) -> int:
     try:
         status = parsed.run(parsed)
-        print(end="", flush=True)  # what cannot be written is noticed here rather than when the interpreter ends
+        print(end="", flush=True)  # write errors show here rather than at the exit of the interpreter
         return status
     except TasoError as error:
         return _explain(error)
@@ -44,19 +43,19 @@ def _run(parsed: argparse.Namespace) -> int:
         print("; ".join(filter(None, ("taso-py: interrupted", parsed.kept))), file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has gone: nothing is left to say, and nobody to say it to.
+        # The reader (head, less) has closed the pipe.
         _give_up_output()
         return 0
     except OSError as error:
         # A full disk, most likely that of standard output.
         _give_up_output()
         return _explain(error)
-    except Exception as error:  # a mistake of ours, which nobody else foresaw
-        return _explain(unexpected(error, "running taso-py"))
+    except Exception as error:  # an internal error
+        return _explain(unexpected_error(error, "running taso-py"))
 
 
 def _explain(error: Exception) -> int:
-    """Prints what went wrong; returns the exit status."""
+    """Print an error and return the exit status."""
     if shows_tracebacks():
         traceback.print_exception(error)
     print(f"taso-py: error: {error if isinstance(error, TasoError) else first_line(error)}", file=sys.stderr)
@@ -64,7 +63,7 @@ def _explain(error: Exception) -> int:
 
 
 def _give_up_output() -> None:
-    """Drops what standard output does not take; the interpreter would try again when it ends."""
+    """Discard output that cannot be written, which the interpreter would try to write again at exit."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -72,7 +71,7 @@ def _give_up_output() -> None:
 
 
 class _Version(argparse.Action):
-    """Looks versions up when they are asked for, and not at every start."""
+    """Looks versions up only if they are asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"taso-py {_version('taso-py')}, PyTorch {_version('torch')}")
@@ -86,9 +85,9 @@ def _version(package: str) -> str:
         return "(not installed)"
 
 
-def parser() -> Parser:
-    """What the command line understands."""
-    whole = Parser(
+def parser() -> CommandParser:
+    """Return the parser of the command line."""
+    whole = CommandParser(
         prog="taso-py",
         description="Superoptimize PyTorch models with proved substitutions and measured latencies.",
         epilog="Start with: taso-py optimize zoo:nasrnn --output out",

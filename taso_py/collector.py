@@ -1,6 +1,6 @@
-"""The garbage collector, paused.
+"""Context manager that pauses the garbage collector.
 
-Invariant: however many threads pause it, it runs again when the last of them is done, if it ran before the first.
+Invariant: if several threads pause it, it is enabled again when the last of them is done, if it was before the first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 _MONITOR = "TMonitor"
-"""The class of the thread that progress bars keep, which makes no cycles."""
+"""Class name of the thread of progress bars, which makes no reference cycles."""
 _lock = threading.Lock()
 _pauses = 0
 _ran = False
@@ -19,11 +19,11 @@ _ran = False
 
 @contextmanager
 def collector_paused(*, shared: bool = True) -> Generator[None]:
-    """Keep the garbage collector from running.
+    """Disable the garbage collector within the body.
 
     Args:
-        shared: pause it also where other threads run, whose cycles of references then stay in memory meanwhile. For a
-            long body, whose threads may serve a model, rather not.
+        shared: pause it even if other threads run, whose reference cycles then stay in memory meanwhile. Pass False for
+            a long body, since the other threads may be serving a model.
     """
     global _pauses, _ran
     if not shared and _others():
@@ -44,5 +44,5 @@ def collector_paused(*, shared: bool = True) -> Generator[None]:
 
 
 def _others() -> bool:
-    """Whether other threads run Python code."""
+    """Return whether other threads run Python code."""
     return sum(type(thread).__name__ != _MONITOR for thread in threading.enumerate()) > 1

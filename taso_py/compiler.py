@@ -1,8 +1,7 @@
-"""The entry point of the backend ``taso`` of ``torch.compile``.
+"""Entry point of the ``torch.compile`` backend ``taso``.
 
-PyTorch looks a backend up without a lock, and fails if two threads load it at once (torch 2.13). So loading it takes no
-time, as nothing is imported before there is something to compile; and whoever has used this package otherwise has it
-registered.
+PyTorch looks backends up without a lock, and fails if two threads load one at once (torch 2.13). So this module imports
+nothing until a graph is compiled, and other entry points of the package register the backend in advance.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from typing import Any
 
 
 def taso(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
-    """Compiles a captured graph; see :func:`taso_py.dynamo.backend.taso`."""
+    """Compile a captured graph; see :func:`taso_py.dynamo.backend.taso`."""
     from taso_py.dynamo.backend import taso as compile_
 
     return compile_(graph, examples, **options)
 
 
 def register() -> None:
-    """Registers the backend, so that nobody has to load it."""
+    """Register the backend, so that PyTorch need not look it up."""
     from torch._dynamo.backends.registry import register_backend  # imported here: it takes as long as PyTorch itself
 
-    with suppress(AssertionError):  # it is registered
+    with suppress(AssertionError):  # already registered
         register_backend(taso, name="taso")

@@ -1,6 +1,6 @@
-"""Where the pages of the documentation are, for messages that point to one.
+"""Paths of the documentation's pages, for messages that refer to one.
 
-Invariant: what is named exists: in an installed package beside the code, in a clone of the repository in its ``docs``.
+Invariant: the paths exist: beside the code in an installed package, in ``docs`` in a clone of the repository.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 HOMES = (HERE / "docs", HERE.parent / "docs")
-"""The folders, the first that is there counts: wheels have the pages in the package."""
+"""Folders of the pages, of which the first that has a page counts; wheels have them in the package."""
 
 
 def page(name: str) -> str:
-    """The path of a page, ``limits.md`` for example."""
+    """Return the path of a page, for example ``limits.md``."""
     return str(next((home / name for home in HOMES if (home / name).is_file()), HOMES[-1] / name))

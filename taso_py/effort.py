@@ -1,7 +1,7 @@
-"""How much time an optimization takes, to find faster graphs and to be sure that they are faster.
+"""Levels of effort: limits on the time that an optimization spends on measuring, searching and timing.
 
-What is found at any effort is compared in float64 and timed afresh before it is returned: less effort finds less, and
-proves as much of it.
+Results are compared in float64 and timed again in a separate race at every level: less effort finds less, but what it
+finds is checked as well.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Effort:
-    """The limits of one level of effort."""
+    """Limits of one level of effort."""
 
     measure_s: float
-    """Seconds of measuring what operators and kernels cost, for each search; later runs go on from what is known."""
+    """Seconds of measuring kernels, for each search; the next run continues with those that are missing."""
     search_s: float
-    """Seconds of each search, without what it takes to measure kernels."""
+    """Seconds of each search, measuring kernels not included."""
     race_s: float
-    """Seconds of the race of all; one that confirms its winner takes up to half of it, or four times that in doubt."""
+    """Seconds of the first race; the race that confirms its winner takes up to half of it, four times that if a lead is
+    uncertain."""
     finalists: int
-    """How many of a search's best graphs are timed end to end."""
+    """Number of a search's best graphs that are timed end to end."""
     families: int
-    """For how many families of engines ``auto`` searches, those first that are fastest without rules; engines that ask
-    for the same prices are a family."""
+    """Number of families of engines that ``auto`` searches, the fastest on the unchanged graph first; engines with
+    equal prices are a family."""
     compiles: bool
-    """Whether ``auto`` tries compilers, which take up to a minute for a graph."""
+    """True if ``auto`` tries compilers, which take up to a minute for each graph."""
 
 
 NORMAL = "normal"
@@ -38,13 +39,13 @@ EFFORTS: Mapping[str, Effort] = {
 }
 """The levels by name, from the shortest."""
 MEASURING, SEARCHING, RACING = 0.35, 0.2, 0.15
-"""Shares of the seconds that a user gives; what is left is for reading, building and comparing, as long as it takes."""
+"""Shares of the user's seconds; the rest is for importing, building and comparing, which have no limit."""
 QUICK_S, NORMAL_S = 30.0, 120.0
-"""Seconds below which an optimization is quick, and normal."""
+"""Seconds below which an optimization uses the level ``quick``, and ``normal``."""
 
 
 def within(seconds: float) -> Effort:
-    """Return the effort that takes about so many seconds, for a model that is read and compared in a third of them."""
+    """Return the effort for about this many seconds, if a third of them suffices to import and compare the model."""
     name = "quick" if seconds < QUICK_S else NORMAL if seconds < NORMAL_S else "thorough"
     level = EFFORTS[name]
     families = min(level.families, 2)  # as many as there usually are

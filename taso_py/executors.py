@@ -1,14 +1,14 @@
-"""Where work is done: in this process, in others on this machine, or on a Dask cluster.
+"""Executors for parallel work: this process, other processes on this machine, or a Dask cluster.
 
     with open_pool(jobs=2, where="local") as pool:            # or where="dask://HOST:PORT"
         values = pool.map(function, items)
 
-Whatever has the interface of ``concurrent.futures`` can do the work (:class:`Pool`). A worker that is lost, killed or
-out of memory, takes nothing with it: what it had is done again. Nobody can say which of the tasks under way it died of,
-so these are done one by one; a task whose worker dies then too is reported, and not tried for ever.
+Any executor with the interface of ``concurrent.futures`` can be used (:class:`Pool`). If a worker is killed or runs out
+of memory, its tasks are repeated. It is unknown which of the running tasks killed it, so these are repeated one by one;
+a task whose worker dies again is reported, and not tried forever.
 
-Invariant: values come in the order of their items, and depend on these only; tasks of one process never run at the
-same time, and only in processes that have the same sources and libraries as this one.
+Invariant: values are in the order of their items and depend only on these; a process runs one task at a time; workers
+have the same sources and libraries as this process.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ V = TypeVar("V")
 
 LOCAL, DASK = "local", "dask://"
 DEATHS = 2
-"""How many workers may die of a task that is all they have to do."""
+"""Number of workers that may die of a task that they run alone."""
 SHOWN = 200
-"""How many characters of a task an error shows."""
+"""Number of characters of a task in an error."""
 AHEAD = 64
-"""How many chunks a cluster is given in advance, so that workers do not wait for this process."""
+"""Number of chunks that a cluster is given in advance, so that workers do not wait for this process."""
 CONNECTING_S, PULSE_S, PATIENCE_S = 10.0, 2.0, 60.0
-"""How long a scheduler may take to answer, how often it is asked for workers, and how long there may be none."""
+"""Seconds to wait for a scheduler, between checks for workers, and without any worker before giving up."""
 SOURCES = ("taso_py/**/*.py", "verify/**/*.py", "fuzz/**/*.py", "substitutions/*.rules")
 LIBRARIES = ("egglog", "hypothesis", "networkx", "numpy", "torch", "z3-solver")
-"""What results depend on."""
+"""Sources and libraries that results depend on."""
 
 _one_at_a_time = threading.Lock()
 
 
 class ExecutorError(TasoError):
-    """An executor that is not there, or that is lost with all its workers."""
+    """Raised for an executor that does not exist, or that has lost all workers."""
 
 
 class WorkerLostError(TasoError):
-    """A task that its workers die of."""
+    """Raised for a task that kills its workers."""
 
 
 class Pool:
-    """Applies functions to items by means of an executor, or in this process without one."""
+    """Applies a function to items on an executor, or in this process if there is none."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Pool:
         losses: tuple[type[BaseException], ...] = (),
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Makes a pool.
+        """Make a pool.
 
         Args:
-            start: gives an executor; called again if that breaks. None: this process does all.
+            start: returns an executor; called again if that breaks. None means that this process does all work.
             ahead: how many chunks are submitted in advance.
-            losses: what futures raise whose workers died, beside ``BrokenExecutor``.
-            check: called now and then while there is nothing to do but wait; raises if waiting is in vain.
+            losses: exceptions of futures whose workers died, besides ``BrokenExecutor``.
+            check: called regularly while waiting; raises if waiting is in vain.
         """
         self._start, self._ahead, self._check = start, ahead, check
         self._losses = (BrokenExecutor, *losses)
@@ -93,24 +93,24 @@ class Pool:
         chunk: int = 1,
         lost: Callable[[T], V] | None = None,
     ) -> Iterator[V]:
-        """The values of a function for items, in their order.
+        """Yield the values of a function for items, in their order.
 
         Args:
-            function: known to other processes by its name, as what it takes and gives must be.
-            items: taken as they are needed.
-            chunk: how many items are sent together, where each takes little time.
-            lost: the value for an item that its workers die of; without it that is an error.
+            function: a function that can be pickled, as its arguments and results must be.
+            items: the items, which are consumed as they are needed.
+            chunk: how many items are sent together; more than one if each takes little time.
+            lost: returns the value for an item that kills its workers; without it, that is an error.
 
         Raises:
-            WorkerLostError: workers die of an item.
-            ExecutorError: there is nobody left to do the work.
+            WorkerLostError: an item kills its workers.
+            ExecutorError: no workers are left.
         """
         if self._start is None:
             yield from map(function, items)
             return
         pieces = _pieces(items, chunk)
         sent: list[_Sent[T, V]] = []
-        # Where this ends early, what was sent is left to run: some executors trip over what is cancelled when they end.
+        # If this ends early, submitted chunks are not cancelled: some executors fail on those when they shut down.
         while True:
             sent += [self._send(function, piece) for piece in islice(pieces, self._ahead - len(sent))]
             if not sent:
@@ -124,7 +124,7 @@ class Pool:
             yield from values
 
     def close(self, *, wait: bool = False) -> None:
-        """Gives the executor up, having waited for it to end where that is asked for."""
+        """Shut the executor down, and wait for it if asked to."""
         if self._executor is not None:
             self._executor.shutdown(wait=wait)
             self._executor = None
@@ -133,7 +133,7 @@ class Pool:
         try:
             return _Sent(items, self._running().submit(_run, function, items, fingerprint()))
         except BrokenExecutor as error:
-            # It broke just now: those that were sent before will say so, and this is done again with them.
+            # It broke just now: chunks that were sent before will fail, and this one is repeated with them.
             future: Future[list[V]] = Future()
             future.set_exception(error)
             return _Sent(items, future)
@@ -153,7 +153,7 @@ class Pool:
             raise ExecutorError("the connection to the executor is lost") from error
 
     def _do_again(self, function: Callable[[T], V], sent: Sequence[_Sent[T, V]], lost: Callable[[T], V] | None) -> None:
-        """Does one by one what was under way when a worker died."""
+        """Repeat one by one what was running when a worker died."""
         while wait([piece.future for piece in sent], PULSE_S).not_done:
             self._check()
         self.close()
@@ -164,7 +164,7 @@ class Pool:
                 piece.future.set_result(values)
 
     def _alone(self, function: Callable[[T], V], item: T, lost: Callable[[T], V] | None) -> V:
-        """The value of one item, nothing else being under way."""
+        """Return the value of one item while nothing else is running."""
         for _ in range(DEATHS):
             try:
                 (value,) = self._result(self._send(function, [item]).future)
@@ -175,19 +175,19 @@ class Pool:
         if lost is not None:
             return lost(item)
         task = " ".join(str(item).split())[:SHOWN]
-        raise WorkerLostError(f"workers die of one task again and again, or are killed meanwhile: {task}")
+        raise WorkerLostError(f"workers die repeatedly on one task, or are killed while it runs: {task}")
 
 
 @dataclass
 class _Sent(Generic[T, V]):
-    """A chunk under way."""
+    """A submitted chunk."""
 
     items: Sequence[T]
     future: Future[list[V]]
 
 
 def add_options(parser: argparse.ArgumentParser, jobs: int = 1) -> None:
-    """Adds the options that say where the work is done; ``jobs`` is how many processes there are by default."""
+    """Add the options that choose an executor; ``jobs`` is the default number of processes."""
     parser.add_argument("--jobs", metavar="J", type=int, default=jobs, help="processes on this machine (%(default)s)")
     parser.add_argument(
         "--executor",
@@ -204,19 +204,19 @@ def _pieces(items: Iterable[T], chunk: int) -> Iterator[list[T]]:
 
 
 HERE = Pool()
-"""This process."""
+"""The pool that works in this process."""
 
 
 @contextmanager
 def open_pool(jobs: int = 1, where: str = LOCAL) -> Generator[Pool]:
-    """A pool for as long as it is needed.
+    """Open a pool within the body.
 
     Args:
-        jobs: how many processes, on this machine; 1 means this one.
+        jobs: the number of processes on this machine; 1 means this process.
         where: ``local``, or ``dask://HOST:PORT``, the address of a scheduler.
 
     Raises:
-        ExecutorError: there is no such executor, or nobody answers there.
+        ExecutorError: there is no such executor, or it does not answer.
     """
     if jobs < 1:
         raise ExecutorError(f"--jobs must be at least 1, not {jobs}")
@@ -252,7 +252,7 @@ def _local(jobs: int) -> Generator[Pool]:
     finally:
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
-        # Ended by its own thread while Python ends, an executor is sometimes woken up when it is closed already.
+        # If left to its own thread at Python's exit, an executor is sometimes woken up after it was closed.
         pool.close(wait=True)
 
 
@@ -277,21 +277,21 @@ def _dask(where: str) -> Generator[Pool]:
             elif time.monotonic() - last > PATIENCE_S:
                 raise ExecutorError(f"{where} has had no workers for {PATIENCE_S:.0f} s")
 
-        # The scheduler tries a task again on its own first.
+        # The scheduler itself retries a task first.
         yield Pool(lambda: _Cluster(client), losses=(KilledWorker,), check=check)
 
 
 class _Cluster(Executor):
     """A Dask cluster as an executor.
 
-    Dask's own asks what became of a task when it has the value already, and fails if the task's worker has died since.
+    Dask's own executor asks for the status of a task even if it has its value, and fails if the worker has died since.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def submit(self, fn: Callable[..., V], /, *args: Any, **kwargs: Any) -> Future[V]:
-        # Calls are not pure for Dask, which would name them by content, slowly.
+        # Not pure: Dask would hash the arguments for a key, which is slow.
         task = self._client.submit(fn, *args, **kwargs, pure=False)
         return asyncio.run_coroutine_threadsafe(_value(task), self._client.loop.asyncio_loop)
 
@@ -302,7 +302,7 @@ async def _value(task: Any) -> Any:
 
 @contextmanager
 def _interrupts_held_back() -> Generator[None]:
-    """Processes that are started meanwhile are not interrupted before they have said that they are not to be."""
+    """Block interrupts while processes are started, until these ignore them."""
     if sys.platform == "win32":
         yield
         return
@@ -314,7 +314,7 @@ def _interrupts_held_back() -> Generator[None]:
 
 
 def _obey(parent: int) -> None:
-    """In a local worker: an interrupt is for the parent, who ends its workers; one that was killed cannot."""
+    """Make a local worker ignore interrupts, which are for the parent, and exit if the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -326,19 +326,19 @@ def _end_with(parent: int) -> None:
 
 
 def _run(function: Callable[[Any], Any], items: Sequence[Any], expected: str) -> list[Any]:
-    """In a worker: the values of a chunk."""
+    """Return the values of a chunk, in a worker."""
     if fingerprint() != expected:
         raise ExecutorError(
             f"a worker on {platform.node()} has other versions of taso-py or of libraries than this one"
         )
-    # Nodes and Z3's terms are shared by the threads of a process, which some workers have several of.
+    # Threads of a process, of which some workers have several, share nodes and Z3's terms.
     with _one_at_a_time:
         return [function(item) for item in items]
 
 
 @cache
 def fingerprint() -> str:
-    """A digest of what results depend on: our sources and the versions of Python and of libraries."""
+    """Return a digest of everything that results depend on: sources, and versions of Python and libraries."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256(platform.python_version().encode())
     for path in sorted(path for files in SOURCES for path in root.glob(files)):

@@ -1,6 +1,6 @@
-"""Writing files so that nobody ever finds half of one.
+"""Atomic replacement of files, and locks on folders.
 
-Invariant: under a file's name there is its old content or all of the new, whatever interrupts the writing.
+Invariant: a file has either its old content or all of the new, whatever interrupts the writing.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if sys.platform != "win32":
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Writes a file whole or not at all; text as UTF-8.
+    """Write a file completely or not at all; text as UTF-8.
 
     Raises:
-        OSError: it cannot be written; what was there is there still.
+        OSError: it cannot be written; the old file is unchanged.
     """
     replace_files(path.parent, {path.name: content})
 
 
 def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
-    """Writes files of a folder, each whole or not at all; they get their names in order once all are written.
+    """Write files of a folder, each completely or not at all, and rename them in order once all are written.
 
     Raises:
-        OSError: one cannot be written; what was there is there still.
+        OSError: one cannot be written; its old content is unchanged.
     """
-    # Not temporary files of the library: those are for their owner alone, whatever the umask says.
+    # Not from tempfile, whose files are readable by their owner only, whatever the umask.
     drafts = {name: folder / f".{name}.{secrets.token_hex(8)}" for name in files}
     try:
         for name, content in files.items():
@@ -47,10 +47,10 @@ def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Generator[None]:
-    """Waits for others that have the folder locked, and has it locked meanwhile; nothing is written for that.
+def folder_lock(folder: Path) -> Generator[None]:
+    """Hold an exclusive lock on a folder, waiting for other holders; no file is written for it.
 
-    Windows and some network file systems have no such locks: there nobody waits.
+    Windows and some network file systems have no such locks; there this does nothing.
     """
     if sys.platform == "win32":
         yield

@@ -1,7 +1,7 @@
-"""Progress on standard error: bars, and a line for each phase of a job with the seconds that it took.
+"""Progress on standard error: bars, and a line for each phase of a job with its seconds.
 
-Invariant: a terminal sees bars move, a log gets a line now and then, whatever the pace of the work; the seconds of all
-phases together are those of the job.
+Invariant: bars move in a terminal, and a log gets a line at long intervals; the seconds of all phases add up to those
+of the job.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from tqdm import tqdm
 
 OnShare: TypeAlias = Callable[[float], None]
-"""Told which share of something is over, from 0 to 1."""
+"""Called with the share of something that is over, from 0 to 1."""
 TERMINAL_SECONDS, LOG_SECONDS = 0.1, 15.0
-"""The least time between two states of a bar that are written."""
+"""Shortest interval between two updates of a bar, in a terminal and in a log."""
 
 
 def progress_bar(
@@ -30,19 +30,19 @@ def progress_bar(
     leave: bool = False,
     **more: Any,
 ) -> tqdm[Any]:
-    """A bar over steps, or one that is told of them.
+    """Return a bar over steps, or one that is updated by its caller.
 
     Args:
-        steps: what to go through, if the bar is to be iterated over.
-        desc: what is done.
-        total: how many steps there are, if that is not the length of ``steps``.
-        unit: what a step is.
-        shown: whether there is a bar at all.
-        leave: whether it stays when all is done.
-        more: for tqdm.
+        steps: the steps to iterate over, if any.
+        desc: a description.
+        total: the number of steps, if that is not the length of ``steps``.
+        unit: the name of a step.
+        shown: whether to show the bar.
+        leave: whether it stays on the screen at the end.
+        more: further arguments of tqdm.
     """
     pause, delay = (TERMINAL_SECONDS, 0.0) if _is_terminal() else (LOG_SECONDS, LOG_SECONDS)
-    # tqdm itself writes a state after ``maxinterval`` where ``mininterval`` is less.
+    # tqdm writes an update after ``maxinterval`` if ``mininterval`` is less.
     return tqdm(
         steps,
         desc=desc,
@@ -59,7 +59,7 @@ def progress_bar(
 
 @contextmanager
 def share_bar(desc: str, *, shown: bool = True) -> Generator[OnShare]:
-    """A bar for what ends when a share of time or of rounds is used up; it says how many seconds that takes at most."""
+    """Show a bar for something that ends when a share of time or rounds is used up, with the time that is left."""
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed} passed, {remaining} left{postfix}"
     with progress_bar(desc=desc, total=1.0, shown=shown, bar_format=form, smoothing=0.0) as bar:
 
@@ -70,30 +70,30 @@ def share_bar(desc: str, *, shown: bool = True) -> Generator[OnShare]:
 
 
 class Phases:
-    """The phases of a job, one after the other; a phase within another interrupts it."""
+    """The consecutive phases of a job and their seconds; a phase within another interrupts it."""
 
     def __init__(self, *, shown: bool = False, now: Callable[[], float] = time.perf_counter) -> None:
-        """Begin.
+        """Start measuring.
 
         Args:
             shown: whether to write to standard error.
-            now: the time in seconds.
+            now: returns the time in seconds.
         """
         self.seconds: dict[str, float] = {}
-        """What each took, by name, in the order in which they began; one that came again has all of its seconds."""
+        """Seconds of each phase, by name, in order of their first start; repeated phases are added up."""
         self.shown = shown and hasattr(sys.stderr, "write")
-        """Whether anything is written."""
+        """True if anything is written."""
         self._now = now
         self._open: list[str] = []
         self._since = now()
 
     @contextmanager
     def phase(self, name: str, about: str = "") -> Generator[None]:
-        """A phase.
+        """Measure a phase, and write a line at its end.
 
         Args:
             name: a word.
-            about: what is done, for people.
+            about: a description for users.
         """
         self._turn()
         self._open.append(name)
@@ -111,19 +111,19 @@ class Phases:
                 self.say(f"{clear}{name:<9}{self.seconds[name] - before:>7.1f} s  {about}".rstrip())
 
     @contextmanager
-    def timed(self, name: str, about: str = "") -> Generator[OnShare]:
-        """A phase that is told how far it is, with a bar."""
+    def phase_with_bar(self, name: str, about: str = "") -> Generator[OnShare]:
+        """Measure a phase that reports its progress to a bar."""
         with self.phase(name, about), share_bar(name, shown=self.shown) as on_share:
             yield on_share
 
     def say(self, line: str) -> None:
-        """Writes a line, where progress is shown."""
+        """Write a line, if progress is shown."""
         if self.shown:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
     def _turn(self) -> None:
-        """Charges the time to the innermost phase."""
+        """Add the time since the last change to the innermost phase."""
         now = self._now()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
@@ -131,5 +131,5 @@ class Phases:
 
 
 def _is_terminal() -> bool:
-    """Whether somebody watches standard error; there is none where it was closed, and not all know of terminals."""
+    """Return whether standard error is a terminal; it may be closed, or an object without ``isatty``."""
     return getattr(sys.stderr, "isatty", lambda: False)()

@@ -1,7 +1,7 @@
-"""What nobody foresaw: one line for the user, a file with all that helps to find out, and a switch for tracebacks.
+"""Handling of unexpected errors: one line for the user, a report file with the details, and a switch for tracebacks.
 
-Invariant: an interrupt, an exit and every :class:`TasoError` pass through; nothing that is done here raises anything
-else than an :class:`UnexpectedError`.
+Invariant: an interrupt, an exit and every :class:`TasoError` pass through; this module raises only
+:class:`UnexpectedError`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from taso_py.files import replace_file
 from taso_py.ir.errors import TasoError, first_line
 
 VARIABLE = "TASO_PY_DEBUG"
-"""Set to something else than 0 in the environment, it shows tracebacks."""
+"""Environment variable that shows tracebacks if it is set to anything but 0."""
 PACKAGES = ("taso-py", "torch", "numpy", "torchvision", "timm", "transformers", "onnx", "onnxruntime")
-"""The packages whose versions a report states."""
+"""Packages whose versions a report states."""
 Facts: TypeAlias = dict[str, object]
-"""What a report states, by heading; a function is called for its text when there is something to report."""
+"""Content of a report by heading; a function is called for its text when a report is written."""
 
 _log = logging.getLogger(__name__)
 _switch: ContextVar[bool] = ContextVar("_switch", default=False)
 
 
 class UnexpectedError(TasoError):
-    """A mistake of this project; its text is one line that names the file with the details."""
+    """An internal error; its text is one line that names the file with the details."""
 
 
 def shows_tracebacks() -> bool:
-    """Whether tracebacks are asked for."""
+    """Return whether tracebacks are asked for."""
     return _switch.get() or os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
 @contextmanager
 def tracebacks_shown(shown: bool = True) -> Generator[None]:
-    """Asks for tracebacks in this thread, or leaves it to the environment."""
+    """Ask for tracebacks in this thread, or leave it to the environment variable."""
     token = _switch.set(shown)
     try:
         yield
@@ -53,14 +53,14 @@ def tracebacks_shown(shown: bool = True) -> Generator[None]:
 
 
 @contextmanager
-def reported(what: str) -> Generator[Facts]:
-    """Turns whatever the body raises unexpectedly into an :class:`UnexpectedError`.
+def report_unexpected(what: str) -> Generator[Facts]:
+    """Turn unexpected exceptions of the body into an :class:`UnexpectedError`.
 
     Args:
-        what: what is done, as in "while optimizing ResNet".
+        what: the activity, as in "while optimizing ResNet".
 
     Yields:
-        Facts, which the body adds to as they become known.
+        Facts for a report, to which the body adds as they become known.
     """
     facts: Facts = {}
     try:
@@ -68,14 +68,14 @@ def reported(what: str) -> Generator[Facts]:
     except (TasoError, BrokenPipeError):
         raise
     except Exception as error:
-        raise unexpected(error, what, facts) from error
+        raise unexpected_error(error, what, facts) from error
 
 
-def unexpected(error: Exception, what: str, facts: Mapping[str, object] | None = None) -> UnexpectedError:
-    """The error to raise in place of another one, a report of which is written."""
+def unexpected_error(error: Exception, what: str, facts: Mapping[str, object] | None = None) -> UnexpectedError:
+    """Write a report about an exception and return the error to raise in its place."""
     text = "\n".join(_report(error, what, facts or {}))
     place = _written(text, error)
-    if shows_tracebacks() and not _switch.get():  # who asked in this thread prints it
+    if shows_tracebacks() and not _switch.get():  # otherwise the caller that asked for it prints it
         _log.error("unexpected while %s", what, exc_info=error)
     advice = "" if shows_tracebacks() else f"; {VARIABLE}=1 shows the traceback"
     said = f"unexpected {type(error).__name__} while {what} ({first_line(error)})"
@@ -94,8 +94,8 @@ def _report(error: Exception, what: str, facts: Mapping[str, object]) -> Iterato
 def _stated(fact: object) -> str:
     try:
         return str(fact() if isinstance(fact, Callable) else fact)
-    except Exception as error:  # a fact may be what is broken
-        return f"not known: {error!r}"
+    except Exception as error:  # the fact itself may be broken
+        return f"unknown: {error!r}"
 
 
 def _versions() -> str:
@@ -109,7 +109,7 @@ def _versions() -> str:
 
 
 def _written(text: str, error: Exception) -> str:
-    """The file that a report was written to, of the same name for the same error at the same place."""
+    """Write a report to a file and return its path; equal errors at the same place share a file."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     name = hashlib.blake2b(repr((type(error).__name__, frames)).encode(), digest_size=6).hexdigest()
     for folder in _folders():
@@ -123,7 +123,7 @@ def _written(text: str, error: Exception) -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Where reports may be written: beside the latencies, or among temporary files."""
+    """Yield folders for reports: beside the latency database, else the temporary folder."""
     from taso_py.latency.database import default_path
 
     with suppress(OSError):

@@ -218,8 +218,8 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["optimize", "{}/mine.py:model", "--output", "{}/mine.py"], "cannot write"),
         (["optimize", "{}/mine.py:best", "--output", "{}/out"], "leave --output out"),
         (["optimize", "{}/mine.py:model", "--race-seconds", "0"], "race_seconds must be positive"),
-        (["optimize", "{}/mine.py:model", "--emit", "code"], "--output DIR says where"),
-        (["optimize", "{}/mine.py:model", "--emit", "pt2,pdf", "--output", "{}/out"], "no form 'pdf'"),
+        (["optimize", "{}/mine.py:model", "--emit", "code"], "add --output DIR"),
+        (["optimize", "{}/mine.py:model", "--emit", "pt2,pdf", "--output", "{}/out"], "no format 'pdf'"),
         (["profile", "absent.py:model"], "absent.py"),
         (["profile", ""], "'' is not a model"),
         (["profile", "{}/mine.py:model", "--seconds", "0"], "--seconds"),
@@ -232,7 +232,7 @@ def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.Capt
         (["rules", "list", "--rules", "{}/mine.py"], "line 2"),
         (["rules", "list", "r12"], "rules list takes no ID"),
         (["rules", "stats", "r12"], "rules stats takes no ID"),
-        (["latencies", "clear", "{}/mine.py"], "latencies clear takes no FILE, and nothing was done"),
+        (["latencies", "clear", "{}/mine.py"], "latencies clear takes no FILE; leave"),
         (["latencies", "list", "{}/mine.py"], "latencies list takes no FILE"),
         (["latencies", "devices", "{}/mine.py"], "latencies devices takes no FILE"),
         (["verify", "{}/absent.rules"], "absent.rules"),
@@ -321,9 +321,9 @@ def test_an_interrupted_verification_ends_quietly(model: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "module", "said"),
     [
-        (["optimize", "m"], optimize, "; latencies measured on a calm machine are kept"),
-        (["profile", "m"], profile, "; latencies measured on a calm machine are kept"),
-        (["generate"], generate, "; what was finished has been kept, and --resume goes on from there"),
+        (["optimize", "m"], optimize, "; latencies that were measured undisturbed are stored"),
+        (["profile", "m"], profile, "; latencies that were measured undisturbed are stored"),
+        (["generate"], generate, "; finished work is stored, and --resume continues from there"),
         (["replay", "t", "m"], replay, ""),
     ],
 )

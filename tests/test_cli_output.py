@@ -77,10 +77,10 @@ def test_a_mistake_in_the_arguments_is_one_line(
     assert printed.out == ""
 
 
-def test_help_on_latencies_says_what_is_imported_without_a_pace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_on_latencies_says_what_is_imported_without_a_reference_speed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["latencies", "--help"])
-    assert "without a pace of their own are taken as they are" in capsys.readouterr().out
+    assert "without a reference speed are imported unchanged" in capsys.readouterr().out
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +106,6 @@ def test_what_is_missing_to_emit_is_said_before_anything_is_loaded(
     monkeypatch.setattr(emit, "find_spec", lambda name: None if name == "onnxscript" else name)
     command = ["optimize", str(tmp_path / "absent.py:model"), "--output", str(tmp_path / "out")]
     assert main([*command, "--emit", "pt2,onnx"]) == 2
-    assert "to emit onnx takes onnxscript, not installed here: pip install 'taso-py[onnx]'" in capsys.readouterr().err
+    assert "emitting onnx needs onnxscript, not installed here: pip install 'taso-py[onnx]'" in capsys.readouterr().err
     assert main([*command, "--emit", "pt2,code"]) == 2
     assert "there is no file" in capsys.readouterr().err

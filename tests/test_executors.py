@@ -89,7 +89,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(pool: Pool) -> None:
 
 def test_a_task_that_kills_is_reported(pool: Pool) -> None:
     assert [*pool.map(deadly, range(12), chunk=3, lost=lambda number: -number)] == [*range(7), -7, *range(8, 12)]
-    with pytest.raises(WorkerLostError, match="again and again, or are killed meanwhile: 7"):
+    with pytest.raises(WorkerLostError, match="die repeatedly on one task, or are killed while it runs: 7"):
         list(pool.map(deadly, range(5, 9)))
 
 

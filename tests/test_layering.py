@@ -35,25 +35,24 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
     "taso_py/models": ("ir backend frontend engines latency", "torch"),
     "taso_py/models/zoo": ("ir backend models", "torch torchvision timm transformers"),
-    "taso_py/checking": ("arguments ir ops rules search backend frontend models", "torch numpy"),
+    "taso_py/checking": ("arguments documents ir ops rules search backend frontend models", "torch numpy"),
     "taso_py/saving": ("files ir kernels backend frontend engines report models checking", "torch onnxruntime"),
     "taso_py/judging": (
-        "documents effort ir ops rules search kernels latency cost backend frontend engines progress models "
-        "checking saving",
+        "effort ir ops rules search kernels latency cost backend frontend engines progress models checking saving",
         "torch numpy",
     ),
     "taso_py/profiling": (
-        "collector turn unexpected ir ops rules kernels latency cost backend frontend engines report progress models "
+        "collector lock unexpected ir ops rules kernels latency cost backend frontend engines report progress models "
         "checking saving",
         "torch numpy rich",
     ),
     "taso_py/driver": (
-        "collector documents effort files turn unexpected ir ops rules search kernels latency cost backend frontend "
+        "collector documents effort files lock unexpected ir ops rules search kernels latency cost backend frontend "
         "engines report progress models checking saving judging profiling",
         "torch",
     ),
     "taso_py/dynamo": (
-        "turn unexpected ir ops rules latency backend frontend engines report models checking saving driver",
+        "lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
         "torch",
     ),
     "taso_py/__init__.py": ("compiler ir rules report saving driver", ""),
@@ -68,7 +67,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/collector.py": ("", ""),
     "taso_py/compiler.py": ("dynamo", "torch"),
     "taso_py/effort.py": ("", ""),
-    "taso_py/turn.py": ("", ""),
+    "taso_py/lock.py": ("", ""),
     "taso_py/unexpected.py": ("latency files ir", ""),
     "taso_py/executors.py": ("ir", "distributed"),
     "taso_py/files.py": ("", ""),

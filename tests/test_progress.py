@@ -93,7 +93,7 @@ def test_phases_share_the_time_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None
 
     with phases.phase("build", "modules"):
         passes(2.0)
-        with phases.timed("race") as on_share:
+        with phases.phase_with_bar("race") as on_share:
             passes(5.0)
             on_share(1.0)
         passes(1.0)
@@ -112,7 +112,7 @@ def test_phases_share_the_time_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_phases_are_silent_where_nobody_asked(capsys: pytest.CaptureFixture[str]) -> None:
     phases = Phases()
-    with phases.timed("race") as on_share:
+    with phases.phase_with_bar("race") as on_share:
         on_share(0.5)
     phases.say("note: nothing")
     assert capsys.readouterr().err == ""

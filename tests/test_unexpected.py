@@ -10,7 +10,7 @@ import pytest
 
 from taso_py import cli, unexpected
 from taso_py.ir.errors import TasoError
-from taso_py.unexpected import UnexpectedError, reported, shows_tracebacks, tracebacks_shown
+from taso_py.unexpected import UnexpectedError, report_unexpected, shows_tracebacks, tracebacks_shown
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def fail(facts: dict[str, object] | None = None) -> UnexpectedError:
     """The error that a mistake becomes."""
 
     def mistaken() -> None:
-        with reported("testing") as known:
+        with report_unexpected("testing") as known:
             known |= facts or {}
             raise ZeroDivisionError("one line\nand another")
 
@@ -46,7 +46,7 @@ def test_it_is_one_line_that_names_a_report() -> None:
     for part in (
         "# graph\nx0 = relu(a)",
         "# seed\n7",
-        "# broken\nnot known: ZeroDivisionError",
+        "# broken\nunknown: ZeroDivisionError",
         "torch 2",
         "in mistaken\n",
     ):
@@ -69,7 +69,7 @@ def test_where_nothing_can_be_written_the_line_says_so(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("error", [TasoError("foreseen"), KeyboardInterrupt(), SystemExit(3), BrokenPipeError()])
 def test_others_pass_through(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, reported("testing"):
+    with pytest.raises(type(error)) as caught, report_unexpected("testing"):
         raise error
     assert caught.value is error
 

@@ -1,1 +1,1 @@
-"""Checks of correctness: outputs against float64, rules where they were applied, other sizes, state put back."""
+"""Correctness checks: outputs against float64, each rule where it was applied, other sizes, preserved state."""

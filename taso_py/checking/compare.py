@@ -1,17 +1,16 @@
-"""Comparing a rewritten module with the original, against a float64 reference.
+"""Comparison of a rewritten module with the original, against a float64 reference.
 
 Outputs are compared on the example inputs and on random ones of several magnitudes. The measure is the greatest
 deviation from the reference relative to the reference's greatest magnitude, for the original and for the candidate:
-a candidate may be a little worse than the original, by ``SLACK`` roundings of the output's element type (fewer in half
-precision, whose roundings are large), or by ``FACTOR``. A model that amplifies roundings has an error that scatters; so
-before a candidate is refused for its error, that of the original is measured on inputs nearby as well, and the greatest
-counts.
+a candidate may be slightly worse than the original, by ``SLACK`` roundings of the output's element type (fewer in half
+precision, whose roundings are large), or by ``FACTOR``. If a model amplifies roundings, its error varies; so before a
+candidate is refused for its error, the original's error is measured on nearby inputs too, and the greatest counts.
 
-A whole-output tolerance does not see a dropped residual branch of tiny weight, so every rewritten region is compared
-on its own too (:mod:`taso_py.checking.regions`).
+A tolerance on whole outputs misses a dropped residual branch of tiny weight, so every rewritten region is also compared
+on its own (:mod:`taso_py.checking.regions`).
 
-Invariant: integer and boolean outputs must be equal exactly; where the original is finite the candidate is, and where
-it is infinite, and is meant to be, the candidate is too.
+Invariant: integer and boolean outputs must be equal exactly; where the original is finite, the candidate must be, and
+where original and reference are infinite, the candidate must be too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,73 +32,79 @@ from taso_py.backend.random_tensors import normal, permutation, uniform
 from taso_py.ir.errors import first_line
 
 SLACK = 64
-"""Units of rounding of the output's element type that a candidate may be worse than the original by."""
+"""Tolerance in roundings of the output's element type."""
 MOST_SLACK = 1 / 32
-"""Relative to the greatest magnitude: what no slack is more than; 4 roundings of bf16, 32 of fp16."""
+"""Upper limit of this tolerance, relative to the greatest magnitude: 4 roundings of bf16, 32 of fp16."""
 FACTOR = 4.0
-"""How many times the original's own error a candidate's may be, where that is more than the slack."""
+"""Tolerance relative to the original's own error, if that is more than the slack."""
 NEARBY = 8
-"""On how many inputs nearby the original's error is measured."""
+"""Number of nearby inputs on which the original's error is measured."""
 MAGNITUDES = (1e-2, 1.0, 10.0)
 """Scales of the random inputs, relative to the example inputs' own scale."""
 
 EXAMPLE = "example"
-"""The name of the case that the original takes for certain."""
+"""Name of the case with the example inputs, which the original must accept."""
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output on one set of inputs."""
+    """Comparison of one output on one set of inputs."""
 
     output: int
     """Position among the flattened outputs."""
     inputs: str
-    """Which inputs: ``example`` or ``random x0.01``."""
+    """Name of the inputs: ``example`` or ``random x0.01``."""
     error: float
     """The candidate's greatest deviation from the reference, relative to the reference's greatest magnitude."""
     original_error: float
-    """The original's."""
+    """The original's deviation from the reference, measured alike."""
     allowed: float
-    """What the candidate's error may be."""
+    """The largest error that the candidate may have."""
     problem: str = ""
-    """What is wrong beyond the error: another shape, element type, strides, or a value that is not finite."""
+    """Failure other than the error: another shape, element type or strides, or a value that is not finite."""
     as_timed: bool = False
-    """Whether the candidate is what was timed and is returned; otherwise what it is saved as, loaded again."""
+    """True if the candidate is the module that was timed and is returned, False if it is the saved form, loaded
+    again."""
+
+    @classmethod
+    def failed(cls, output: int, inputs: str, problem: str) -> Self:
+        """Return the comparison of an output without a meaningful error, which fails because of a problem."""
+        return cls(output=output, inputs=inputs, error=math.inf, original_error=0.0, allowed=0.0, problem=problem)
 
     @property
     def passed(self) -> bool:
-        """Whether this output is acceptable."""
+        """True if this output is acceptable."""
         return not self.problem and self.error <= self.allowed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All outputs on all inputs."""
+    """Comparisons of all outputs on all inputs."""
 
     outputs: tuple[OutputComparison, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every output is acceptable."""
+        """True if every output is acceptable."""
         return all(output.passed for output in self.outputs)
 
     @property
     def worst(self) -> OutputComparison | None:
-        """The output that uses most of its allowance, or that has a problem."""
+        """The output that uses the most of its tolerance, or that has a problem."""
         return max(self.outputs, key=lambda o: (bool(o.problem), o.error / max(o.allowed, 1e-300)), default=None)
 
     @property
     def reason(self) -> str:
-        """What is wrong with the worst output, in a few words."""
+        """A description of the worst output's failure, in a few words."""
         worst = self.worst
         if worst is None:
             return "it has no outputs"
         where = f"output {worst.output} on {worst.inputs} inputs"
         if worst.problem:
             return f"{where}: {worst.problem}"
-        return f"{where} is off by {worst.error:.1e}, allowed are {worst.allowed:.1e}"
+        return f"{where} is off by {worst.error:.1e}, the limit is {worst.allowed:.1e}"
 
     @property
     def error(self) -> float:
@@ -108,13 +113,13 @@ class Comparison:
 
     @property
     def original_error(self) -> float:
-        """The original's."""
+        """The greatest relative error of the original on the example inputs."""
         return max((o.original_error for o in self.outputs if o.inputs == EXAMPLE), default=0.0)
 
 
 @dataclass(frozen=True)
 class _Expectation:
-    """What original and reference give for one set of inputs."""
+    """Outputs of original and reference for one set of inputs."""
 
     name: str
     arguments: Arguments
@@ -123,7 +128,7 @@ class _Expectation:
 
 
 class Oracle:
-    """What a model gives for some inputs, and what it should give: found once, however many are compared with it."""
+    """Expected outputs of a model for some inputs, computed once for any number of candidates."""
 
     def __init__(
         self,
@@ -138,21 +143,21 @@ class Oracle:
 
         Args:
             original: the model.
-            reference: computes in float64 and is given the floating-point arguments in float64. If there is none, or it
-                fails, what the original gives takes its place.
+            reference: the model in float64, which is given the floating-point arguments in float64. If there is none,
+                or it fails, the original's outputs take its place.
             cases: names of inputs, with the inputs.
-            keeping: makes what puts the state of original and reference back to what it was, if their calls change it.
+            keeping: returns a context manager that restores the state of original and reference after their calls.
             draws: whether they may draw random numbers; if not, the generators of the process are left alone.
         """
         self._original, self._reference, self._cases, self._keeping = original, reference, tuple(cases), keeping
         self._run_of = partial(outputs_of, draws=draws)
         self.notes: list[str] = []
-        """What could not be compared as it should be, and why."""
+        """Notes on comparisons that were not possible as intended."""
 
     def compare(self, candidate: Callable[..., Any]) -> Comparison:
-        """Runs a candidate on each case and compares its outputs.
+        """Run a candidate on each case and compare its outputs.
 
-        All must be deterministic; if they draw random numbers, it is from the same state of the generator in each run.
+        All modules must be deterministic; the random generators are in the same state at the start of each run.
         """
         return Comparison(tuple([output for known in self._expected for output in self._compared(known, candidate)]))
 
@@ -162,31 +167,31 @@ class Oracle:
             return self._run()
 
     def _run(self) -> Sequence[_Expectation]:
-        """What both give for the cases, one after the other."""
+        """Return the outputs of both for each case."""
         found: list[_Expectation] = []
         for name, arguments in self._cases:
             try:
                 outputs = self._run_of(self._original, *arguments)
-            except Exception as error:  # a model may raise anything, and need not take random inputs
+            except Exception as error:  # a model may raise anything, and may refuse random inputs
                 if name == EXAMPLE:
                     raise
-                self.notes.append(f"the model does not take {name} inputs ({first_line(error)}); compared without")
+                self.notes.append(f"the model refuses {name} inputs ({first_line(error)}); compared without them")
                 continue
             truths = self._reference_or(outputs, arguments)
             if _is_nowhere_finite(outputs):
-                self.notes.append(f"the model gives no finite number for {name} inputs; that compares nothing")
-            found.append(_Expectation(name, arguments, [*map(_kept, outputs)], [*map(_kept, truths)]))
+                self.notes.append(f"the model returns no finite number for {name} inputs; they show no difference")
+            found.append(_Expectation(name, arguments, [*map(_snapshot, outputs)], [*map(_snapshot, truths)]))
         return found
 
     def _compared(self, known: _Expectation, candidate: Callable[..., Any]) -> Sequence[OutputComparison]:
         try:
             results = self._run_of(candidate, *known.arguments)
         except Exception as error:  # the others did not raise
-            return [OutputComparison(0, known.name, math.inf, 0.0, 0.0, f"raises {first_line(error)}")]
+            return [OutputComparison.failed(0, known.name, f"raises {first_line(error)}")]
         if len(known.outputs) != len(results):
             raise ValueError(f"the candidate has {len(results)} outputs, the original {len(known.outputs)}")
         compared = [
-            compare_output(position, known.name, before, after, truth)
+            compare_output(position, known.name, before=before, after=after, truth=truth)
             for position, (before, after, truth) in enumerate(zip(known.outputs, results, known.truths, strict=True))
             if isinstance(before, Tensor)
         ]
@@ -197,9 +202,9 @@ class Oracle:
         return compared
 
     def _errors_nearby(self, reference: Callable[..., Any], arguments: Arguments) -> list[float]:
-        """The greatest error of each output of the original on inputs that differ by their rounding; 0 for no tensor.
+        """Return the greatest error of each output of the original on slightly perturbed inputs; 0 if it is no tensor.
 
-        Integers stay as they are. Where there are no other inputs, what is measured is the error that is known already.
+        Inputs are perturbed by their rounding; integers stay as they are.
         """
         generator = torch.Generator().manual_seed(0)
 
@@ -208,51 +213,53 @@ class Oracle:
             return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
 
         def errors() -> list[float]:
-            near = _mapped(lambda leaf: nudged(leaf, rounding), arguments)
+            near = _map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
             pairs = zip(self._run_of(self._original, *near), self._truths(reference, near), strict=True)
             return [
-                compare_output(0, "nearby", before, before, truth).original_error if isinstance(before, Tensor) else 0.0
+                compare_output(0, "nearby", before=before, after=before, truth=truth).original_error
+                if isinstance(before, Tensor)
+                else 0.0
                 for before, truth in pairs
             ]
 
         return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
 
     def _truths(self, reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
-        """What the reference gives, floating-point arguments in float64."""
-        return self._run_of(reference, *_mapped(to_float64, arguments))
+        """Return the reference's outputs for floating-point arguments in float64."""
+        return self._run_of(reference, *_map_leaves(to_float64, arguments))
 
     def _reference_or(self, outputs: list[Any], arguments: Arguments) -> list[Any]:
-        """What the reference gives; what the original gave, if there is none."""
+        """Return the reference's outputs, or the original's if there is no reference."""
         if self._reference is not None:
             try:
                 return self._truths(self._reference, arguments)
             except Exception as error:  # an operator need not exist in float64
-                self.notes.append(without_reference(error))
+                self.notes.append(reference_note(error))
                 self._reference = None
         return outputs
 
 
 def _is_nowhere_finite(outputs: Sequence[Any]) -> bool:
-    """Whether there are floating-point numbers among outputs, and none is finite."""
+    """Return whether there are floating-point outputs, and no element is finite."""
     numbers = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
     return bool(numbers) and not any(bool(torch.isfinite(x).any()) for x in numbers)
 
 
-def without_reference(error: Exception) -> str:
-    """What to tell where the reference cannot be made, or fails."""
-    return f"nothing computes it in float64 ({first_line(error)}); compared with the original"
+def reference_note(error: Exception) -> str:
+    """Return the note for a reference that cannot be made, or that fails."""
+    return f"the model cannot be computed in float64 ({first_line(error)}); compared with the original instead"
 
 
-def _mapped(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
-    """Arguments with a function applied to each of their leaves."""
+def _map_leaves(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
+    """Return arguments with a function applied to each leaf."""
     args, kwargs = arguments
     return pytree.tree_map(function, (args, dict(kwargs)))
 
 
-def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
-    """A leaf of arguments, floating-point numbers changed by shares of themselves; a tensor keeps its strides."""
+def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
+    """Return a leaf of arguments with floating-point numbers changed by relative amounts; strides are kept."""
     if isinstance(leaf, Tensor) and leaf.is_complex():
-        return torch.view_as_complex(nudged(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
+        return torch.view_as_complex(perturb(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
         return leaf
     return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
@@ -261,57 +268,59 @@ def nudged(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
 def outputs_of(
     module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, draws: bool = True
 ) -> list[Any]:
-    """The leaves of what a module returns for copies of arguments; random numbers begin at the same state each time."""
-    args, kwargs = _mapped(_copy, (tuple(args), kwargs))
+    """Return the leaves of a module's result on copies of arguments, with random generators in a fixed state."""
+    args, kwargs = _map_leaves(_copy, (tuple(args), kwargs))
     with torch.no_grad(), random_state_seeded() if draws else nullcontext():
         return pytree.tree_leaves(module(*args, **kwargs))
 
 
 def _copy(leaf: Any) -> Any:
-    """A copy with the same strides, so that a module that writes to its inputs cannot disturb the others."""
+    """Return a copy with the same strides, so that a module that writes to its inputs does not affect others."""
     return leaf.detach().clone(memory_format=torch.preserve_format) if isinstance(leaf, Tensor) else leaf
 
 
-def _kept(leaf: Any) -> Any:
-    """A copy that lies as the leaf does, overlaps included; the leaf may be state that a module changes later."""
+def _snapshot(leaf: Any) -> Any:
+    """Return a copy with the same memory layout, overlaps included; the leaf may be state that changes later."""
     if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
         return leaf
     storage = leaf.untyped_storage().clone()
     kept = leaf.detach().new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
-    # What is in memory may be the conjugate, or the negative, of what a tensor is.
+    # The storage does not show that a tensor is a conjugate or negative view of it.
     kept = kept.conj() if leaf.is_conj() else kept
     return torch.ops.aten._neg_view.default(kept) if leaf.is_neg() else kept
 
 
 def to_float64(leaf: Any) -> Any:
-    """A leaf of arguments, in double precision if it is a floating-point or complex tensor."""
+    """Return a leaf of arguments, in double precision if it is a floating-point or complex tensor."""
     if isinstance(leaf, Tensor) and leaf.is_complex():
         return leaf.to(torch.complex128)
     return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def compare_output(position: int, inputs: str, before: Tensor, after: Tensor, truth: Tensor) -> OutputComparison:
-    """Compares one output of original and candidate with the reference's; complex ones by their two parts."""
+    """Compare one output of original and candidate with the reference's; complex ones by their two parts."""
     problem = _difference_in_kind(before, after)
     if not problem and before.is_complex() and truth.is_complex():
         before, after, truth = (torch.view_as_real(tensor.resolve_conj()) for tensor in (before, after, truth))
     if problem or not before.is_floating_point():
         unequal = problem or ("" if torch.equal(before, after) else "an exact output differs")
-        return OutputComparison(position, inputs, 0.0, 0.0, 0.0, unequal)
+        return OutputComparison(
+            output=position, inputs=inputs, error=0.0, original_error=0.0, allowed=0.0, problem=unequal
+        )
     finite = torch.isfinite(before) & torch.isfinite(truth)
     if not bool(torch.isfinite(after)[finite].all()):
-        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not finite where the original is")
+        return OutputComparison.failed(position, inputs, "not finite where the original is")
     infinite = torch.isinf(before) & (before == truth)
     if not torch.equal(after[infinite], before[infinite]):
-        return OutputComparison(position, inputs, math.inf, 0.0, 0.0, "not infinite where the original is")
+        return OutputComparison.failed(position, inputs, "not infinite where the original is")
     scale = float(truth[finite].abs().max()) if bool(finite.any()) else 0.0
     error, original_error = (_deviation(result, truth, finite, scale) for result in (after, before))
     allowed = max(FACTOR * original_error, roundings(before.dtype, SLACK))
-    return OutputComparison(position, inputs, error, original_error, allowed)
+    return OutputComparison(output=position, inputs=inputs, error=error, original_error=original_error, allowed=allowed)
 
 
 def roundings(dtype: torch.dtype, count: int) -> float:
-    """So many roundings of a floating-point type, relative to the number rounded; at most ``MOST_SLACK``."""
+    """Return a number of roundings of a floating-point type as a relative error; at most ``MOST_SLACK``."""
     return min(count * torch.finfo(dtype).eps, MOST_SLACK)
 
 
@@ -338,17 +347,17 @@ def _deviation(result: Tensor, truth: Tensor, finite: Tensor, scale: float) -> f
 
 
 def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> list[tuple[str, Arguments]]:
-    """The example inputs, and random ones of several magnitudes; integers and booleans are the example's, shuffled.
+    """Return the example inputs and random ones of several magnitudes, by name.
 
-    Shuffling keeps integers valid: what was an index, a token or a length remains one. What is infinite, or is
-    about the least number that there is, stays where it is: a mask of such numbers remains one and hides no row by
-    chance.
+    Integers and booleans are shuffled, which keeps them valid as indices, tokens or lengths. Infinities, and numbers
+    near the smallest one of their type, stay where they are: an attention mask of such numbers stays valid and cannot
+    hide a whole row by chance.
     """
     example = tuple(args), kwargs
     cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
     generator = torch.Generator().manual_seed(seed)
     for magnitude in MAGNITUDES:
-        varied = _mapped(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
+        varied = _map_leaves(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
         cases.append((f"random x{magnitude:g}", varied))
     return cases
 
@@ -359,7 +368,7 @@ def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
     varied = torch.empty_like(leaf)  # keeps strides
     if leaf.is_floating_point():
         exact = leaf.double()
-        varies = exact.abs() < torch.finfo(leaf.dtype).max / 2  # and what is not a number does not
+        varies = exact.abs() < torch.finfo(leaf.dtype).max / 2  # False for NaN
         scale = float(exact[varies].std(correction=0)) if bool(varies.any()) else 0.0
         values = normal(leaf.shape, generator).to(leaf.device) * ((scale or 1.0) * magnitude)
         return varied.copy_(torch.where(varies, values, exact))

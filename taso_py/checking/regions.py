@@ -1,10 +1,10 @@
-"""Checking each applied rule where it was applied: source against target, in float64, on random operands.
+"""Check of each applied rule where it was applied: source against target, in float64, on random operands.
 
 A comparison of whole outputs misses a wrong rewrite whose result is scaled down later on, e.g. in a residual branch.
 Here both sides of a rule, at the concrete types it matched, run through PyTorch on the same random operands.
 (Translation validation: Pnueli, Siegel and Singerman 1998.)
 
-Invariant: this shares nothing with the prover but the text of the rule.
+Invariant: this check shares no code with the prover, only the text of the rule.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from taso_py.rules.match import Match
 from taso_py.search.trace import Trace, replay_steps
 
 TOLERANCE = 1e-9
-"""Relative to the greatest magnitude of the output; float64 rounds at 1.1e-16."""
+"""Allowed difference relative to the output's greatest magnitude; float64 rounds at 1.1e-16."""
 
 
 @dataclass(frozen=True)
 class RegionError:
-    """How far the two sides of a rule are apart at one place."""
+    """Difference between the two sides of a rule at one match."""
 
     rule: str
     error: float
-    """Relative, at most."""
+    """The greatest relative difference."""
 
     @property
     def passed(self) -> bool:
-        """Whether the sides agree up to rounding."""
+        """True if the sides agree up to rounding."""
         return self.error <= TOLERANCE
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class RegionError:
 
 
 def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> list[RegionError]:
-    """The deviation at every match; matches with the same operators and types are run once."""
+    """Return the difference at every match; matches with equal operators and types are run once."""
     known: dict[object, RegionError] = {}
     for match in matches:
         source, target = region(match, DType.F64)
@@ -59,7 +59,7 @@ def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> 
 
 
 def region(match: Match, dtype: DType) -> tuple[Graph, Graph]:
-    """Both sides of a match as graphs of their own, over inputs of the matched shapes and the element type given."""
+    """Return both sides of a match as graphs, over inputs of the matched shapes and the given element type."""
     variables = {name: _input(name, value.type, dtype) for name, value in match.values.items()}
     own = replace(match, values=variables, dtype=dtype)
     inputs = tuple(value.node for value in variables.values())
@@ -72,10 +72,10 @@ def _input(name: str, type_: TensorType, dtype: DType) -> Value:
 
 
 def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> float:
-    """The greatest difference between two graphs over the same inputs, relative to the source's greatest magnitude.
+    """Return the greatest difference of two graphs' outputs on equal inputs, relative to the source's magnitude.
 
-    Operands are drawn twice: of both signs, where both sides may be NaN at the same places (an operand may be a
-    variance), and all positive, where neither may. A NaN that is not allowed counts as infinitely far apart.
+    Operands are drawn twice: with both signs, where both sides may be NaN at the same places (an operand may be a
+    variance), and all positive, where neither may. Any other NaN counts as an infinite difference.
     """
     generator = torch.Generator().manual_seed(seed)
     return max(_deviation(source, target, lowest, generator, device) for lowest in (-1.0, 0.25))
@@ -100,8 +100,8 @@ def _random(type_: TensorType, lowest: float, generator: torch.Generator) -> Ten
     return values.to(TORCH_DTYPES[type_.dtype])
 
 
-def first_wrong(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | None:
-    """The first region of a trace's steps in which the two sides of the rule differ, if there is one.
+def first_mismatch(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | None:
+    """Return the first step of a trace at which the two sides of the rule differ; None if there is none.
 
     Raises:
         TasoError: the trace is of another graph, or has a step that cannot be taken.

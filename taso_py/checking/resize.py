@@ -1,6 +1,6 @@
-"""Models that leave sizes open: inputs of other sizes than the example's, and what the search had to leave out.
+"""Inputs of other sizes for models with open sizes, and notes on rules that only fit the example's sizes.
 
-Invariant: the inputs are such that the original takes them: their sizes are in range and agree with each other.
+Invariant: the inputs are valid for the original: their sizes are in range and agree with each other.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 
 NAMED = 8
-"""How many rules a note names."""
+"""Number of rules that a note names."""
 
 
 def resized_cases(
     program: Program, modules: Mapping[str, Callable[..., Any]], seed: int
 ) -> tuple[list[tuple[str, Arguments]], list[str]]:
-    """Arguments of other sizes for a comparison, with what to call them; none where no size is open.
+    """Return named input cases of other sizes; none if no size is open.
 
     Args:
-        program: whose arguments they are.
-        modules: the original, and others that should take them, by what they are.
-        seed: of their content.
+        program: the program whose inputs to make.
+        modules: the original, and others that should accept them, by a name for notes.
+        seed: seed of their content.
 
     Returns:
-        The cases, and a note for each that is left out, since a module refuses it although the export's range has it.
+        The cases, and a note for each one that a module refuses although it is in the export's range.
     """
     cases: list[tuple[str, Arguments]] = []
     notes: list[str] = []
     for sizes in other_sizes(program.open):
         name = ", ".join(f"{size.name}={value}" for size, value in sizes.items())
-        case = resized(program, sizes, seed)
-        refused = _refused(modules, case, may_draw=may_draw_random(program))
+        case = resized_arguments(program, sizes, seed)
+        refused = _refusal(modules, case, may_draw=may_draw_random(program))
         if refused:
             notes.append(f"not compared at {name}, which is in the export's range but refused by {refused}")
         else:
@@ -60,8 +60,8 @@ def resized_cases(
     return cases, notes
 
 
-def _refused(modules: Mapping[str, Callable[..., Any]], case: Arguments, *, may_draw: bool) -> str:
-    """The first module that does not take arguments, and what it says; empty if all do."""
+def _refusal(modules: Mapping[str, Callable[..., Any]], case: Arguments, *, may_draw: bool) -> str:
+    """Return the name of the first module that refuses arguments, with its error; empty if none does."""
     for what, module in modules.items():
         try:
             outputs_of(module, *case, draws=may_draw)
@@ -70,27 +70,27 @@ def _refused(modules: Mapping[str, Callable[..., Any]], case: Arguments, *, may_
     return ""
 
 
-def describe(program: Program, rules: Sequence[Substitution]) -> list[str]:
-    """What to tell the user of a program of open sizes."""
+def open_size_notes(program: Program, rules: Sequence[Substitution]) -> list[str]:
+    """Return notes for the user on a program with open sizes."""
     if not program.open:
         return []
     sizes = ", ".join(f"{size.name} ({size.range}, in the example {size.example})" for size in program.open)
-    notes = [f"the result is for all sizes {sizes}; latencies are those of the example"]
-    missed = sorted(fitting(program.graph.at_example, rules) - fitting(program.graph, rules))
+    notes = [f"the result is valid for all sizes {sizes}; latencies are those of the example"]
+    missed = sorted(applicable_rules(program.graph.at_example, rules) - applicable_rules(program.graph, rules))
     if missed:
         names = ", ".join(missed[:NAMED]) + (", ..." if len(missed) > NAMED else "")
         notes.append(f"{len(missed)} rules fit the example's sizes but not all, and were left out: {names}")
     return notes
 
 
-def fitting(graph: Graph, rules: Sequence[Substitution]) -> set[str]:
-    """The rules that can be applied somewhere in a graph."""
+def applicable_rules(graph: Graph, rules: Sequence[Substitution]) -> set[str]:
+    """Return the identifiers of rules that can be applied somewhere in a graph."""
     index = GraphIndex(graph)
     return {match.rule.id for match in Matcher(rules).matches(index) if replacements(match, index) is not None}
 
 
 def other_sizes(sizes: tuple[Open, ...]) -> list[dict[Open, int]]:
-    """The least sizes, larger ones than the example's, and each size alone another than in the example; none twice."""
+    """Return distinct sizes to check: the least, larger than the example's, and each size changed alone."""
     if not sizes:
         return []
     least = {size: size.least for size in sizes}
@@ -104,30 +104,30 @@ def _within(size: Open, value: int) -> int:
     return value if size.most is None else min(value, size.most)
 
 
-def resized(program: Program, sizes: Mapping[Open, int], seed: int) -> Arguments:
-    """Arguments of the sizes given, their content drawn from that of the example inputs."""
+def resized_arguments(program: Program, sizes: Mapping[Open, int], seed: int) -> Arguments:
+    """Return inputs of the given sizes with elements drawn from the example inputs."""
     return OpenInputs.of(program).at(sizes, seed)
 
 
 @dataclass(frozen=True)
 class OpenInputs:
-    """The arguments of a program at any of its sizes; holds none of its weights."""
+    """Makes inputs of a program at any of its sizes; holds none of its weights."""
 
     open: tuple[Open, ...]
     nodes: tuple[Node, ...]
     examples: tuple[Tensor, ...]
     signature: Signature
     has_state: bool
-    """Whether a call writes to buffers."""
+    """True if a call writes to buffers."""
 
     @classmethod
     def of(cls, program: Program) -> Self:
-        """Those of a program."""
+        """Return the inputs of a program."""
         nodes, has_state = tuple(program.graph.inputs), any(map(is_write, program.graph.effects))
         return cls(program.open, nodes, program.example_inputs, program.signature, has_state)
 
     def at(self, sizes: Mapping[Open, int], seed: int) -> Arguments:
-        """Arguments of the sizes given, their content drawn from that of the examples."""
+        """Return arguments of the given sizes, with elements drawn from the examples."""
         generator = torch.Generator().manual_seed(seed)
         made = {
             node.op.key: _drawn(_shape(node.types[0], sizes), example, generator)
@@ -144,7 +144,7 @@ def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
 
 
 def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Tensor:
-    """A tensor of elements of another, any of them as often as it comes, laid out alike: a valid index stays one."""
+    """Return a tensor with elements drawn from another's, so that indices stay valid, and with its order of axes."""
     if list(example.shape) == shape:
         return example
     axes = zip(shape, example.stride(), example.shape, strict=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.backend import build
 from taso_py.backend.bits import bits_of
 from taso_py.backend.contract import observe
@@ -31,15 +31,15 @@ from taso_py.ops.opaque import Opaque
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """What became of one model."""
+    """Outcome of one model's round trip."""
 
     name: str
     identical: bool
     nodes: int
     opaque: Counter[str]
-    """How often each operator outside the table runs: static nodes, which fold away, are not counted."""
+    """How often each opaque operator runs; static nodes, which are folded, are not counted."""
     seconds: float
-    """Of importing and building."""
+    """Time of importing and building."""
 
     def __str__(self) -> str:
         verdict = "identical" if self.identical else "DIFFERENT"
@@ -49,9 +49,9 @@ class RoundTrip:
 
 
 def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> RoundTrip:
-    """Imports and builds a model, and compares the outputs on its example inputs.
+    """Import and build a model, and compare the outputs on its example inputs.
 
-    torch.export never takes the fused path that multi-head attention has outside of it, so the original does not here.
+    torch.export never uses the fused kernel of multi-head attention, so it is switched off for the original too.
 
     Raises:
         TasoError: the model cannot be made or imported.
@@ -66,11 +66,17 @@ def round_trip(entry: ZooEntry, *, small: bool = False, device: str = "cpu") -> 
         built = build(program)
         seconds = time.perf_counter() - start
         found = pytree.tree_leaves(built(*args))
-    return RoundTrip(entry.name, same(expected, found), len(program.graph.nodes), opaque_kinds(program), seconds)
+    return RoundTrip(
+        name=entry.name,
+        identical=equal_outputs(expected, found),
+        nodes=len(program.graph.nodes),
+        opaque=opaque_kinds(program),
+        seconds=seconds,
+    )
 
 
 class _Watched(TorchFunctionMode):
-    """Calls what it is asked to; PyTorch's fused operators are not used beside such a mode."""
+    """Function mode that changes nothing; PyTorch avoids its fused attention kernel while one is active."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -79,7 +85,7 @@ class _Watched(TorchFunctionMode):
 
 
 def without_fused_attention() -> AbstractContextManager[Any]:
-    """Multi-head attention does not take its fused path meanwhile, in this thread."""
+    """Keep multi-head attention in this thread from using its fused kernel."""
     return _Watched()
 
 
@@ -91,11 +97,11 @@ def difference(
     *,
     is_open: bool = False,
 ) -> str:
-    """How a call of a built module differs from one of the original; empty if it does not.
+    """Describe how a call of a built module differs from one of the original; empty if it does not.
 
-    Compared are the tree of results, their bits and strides, the random numbers that are drawn, and which results share
-    memory with each other and with the arguments: none may that did not before. Where sizes are open, the strides of
-    axes of size 1 are not compared: they place no element, and an export does not say what they are at all sizes.
+    This compares the structure of the results, their bits and strides, the random numbers that are drawn, and aliasing:
+    results must not share memory with each other or with arguments unless the original's do. With open sizes, strides
+    of axes of size 1 are not compared: they are never used, and an export does not state them for all sizes.
     """
     kwargs = kwargs or {}
     start = torch.get_rng_state()
@@ -105,30 +111,30 @@ def difference(
     found = built(*args, **kwargs)
     if pytree.tree_structure(found) != pytree.tree_structure(expected):
         return "the results are in another structure"
-    if not same(pytree.tree_leaves(expected), pytree.tree_leaves(found), is_open):
+    if not equal_outputs(pytree.tree_leaves(expected), pytree.tree_leaves(found), is_open):
         return "the results differ"
     if not torch.equal(torch.get_rng_state(), after):
         return "other random numbers are drawn"
-    more = sharing(args, kwargs, found) - sharing(args, kwargs, expected)
+    more = shared_storage(args, kwargs, found) - shared_storage(args, kwargs, expected)
     return f"{' and '.join(min(more))} share memory" if more else ""
 
 
-def sharing(args: Any, kwargs: Any, result: Any) -> frozenset[tuple[str, str]]:
-    """Which results share storage with each other and with arguments."""
+def shared_storage(args: Any, kwargs: Any, result: Any) -> frozenset[tuple[str, str]]:
+    """Return which results share storage with each other and with arguments."""
     inputs = {str(i): leaf for i, leaf in enumerate(pytree.tree_leaves((args, kwargs))) if isinstance(leaf, Tensor)}
     outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
     return observe(outputs, inputs, {}).shared
 
 
-def same(expected: Sequence[object], found: Sequence[object], is_open: bool = False) -> bool:
-    """Whether two lists of outputs are equal: tensors in type, shape, strides and every bit but those of NaN and zero.
+def equal_outputs(expected: Sequence[object], found: Sequence[object], is_open: bool = False) -> bool:
+    """Return whether two lists of outputs are equal: types, shapes, strides and all bits but those of NaN and zero.
 
-    Conjugate and negative views equal others of their kind only.
+    Conjugate and negative views only equal others of their kind.
 
     Args:
-        expected: a list.
-        found: the other one.
-        is_open: whether strides of axes of size 1 do not count.
+        expected: outputs of the original.
+        found: outputs to compare with them.
+        is_open: whether to ignore strides of axes of size 1.
     """
     if len(expected) != len(found):
         return False
@@ -147,9 +153,9 @@ def same(expected: Sequence[object], found: Sequence[object], is_open: bool = Fa
 
 
 def _are_bits_equal(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors of one type are equal in every bit but those of NaN and the signs of zeros.
+    """Return whether two tensors of one type are equal in all bits but those of NaN and the signs of zeros.
 
-    What a library adds up where padding is all there is may be zero of either sign, whichever of its kernels it takes.
+    The sign of a sum over padding alone depends on which of its kernels a library chooses.
     """
     if left.is_complex():
         left, right = torch.view_as_real(left.resolve_conj()), torch.view_as_real(right.resolve_conj())
@@ -160,14 +166,14 @@ def _are_bits_equal(left: Tensor, right: Tensor) -> bool:
 
 
 def opaque_kinds(program: Program) -> Counter[str]:
-    """How often a program runs each operator outside the table."""
+    """Return how often a program runs each opaque operator."""
     nodes = [node for node in program.graph.nodes if not node.is_static]
     return Counter(node.op.target for node in nodes if isinstance(node.op, Opaque))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    parser = Parser(
+    """Run the command and return its exit status."""
+    parser = CommandParser(
         prog="python -m taso_py.checking.roundtrip", description="Put models through a graph and compare bit for bit."
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="models of the zoo; all by default")

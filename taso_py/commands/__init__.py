@@ -1,5 +1,5 @@
-"""The subcommands, a module each: their arguments, and the wiring from these to the library.
+"""The subcommands of the command line, one module each: arguments, and calls of the library.
 
-Invariant: a module here decides nothing about models or rules. What needs torch is imported when a command runs, so
-that reading rules does not wait for it.
+Invariant: these modules decide nothing about models or rules. Modules that need torch are imported when a command runs,
+so that commands that only read rules start quickly.
 """

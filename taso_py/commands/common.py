@@ -1,6 +1,6 @@
-"""What subcommands share: how one is added, the arguments that name a model, and how results are written.
+"""Parts that subcommands share: adding one, the arguments that name a model, and the output of results.
 
-Invariant: with ``--json`` standard output is one JSON document and nothing else.
+Invariant: with ``--json``, standard output is a single JSON document.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ SPEC is a shape, 1x3x224x224, optionally with an element type, 1x128:int64."""
 
 
 ZOO = "zoo:?"
-"""The MODEL that asks for a list."""
+"""The MODEL that lists the zoo."""
 FILE_WIDTH = 80
-"""Columns that a result has at least where it is not written to a terminal, whatever that of the shell has."""
-LATENCIES_KEPT = "latencies measured on a calm machine are kept"
-"""What an interrupt leaves of commands that measure."""
+"""Least width of output that is not written to a terminal, in columns."""
+LATENCIES_KEPT = "latencies that were measured undisturbed are stored"
+"""Message on what remains after an interrupt of commands that measure."""
 
 
 def command(
     commands: Any, name: str, run: Any, summary: str, *, kept: str = "", **more: Any
 ) -> argparse.ArgumentParser:
-    """Adds a subcommand.
+    """Add a subcommand and return its parser.
 
     Args:
-        commands: what it is added to.
-        name: of the subcommand.
+        commands: the subparsers to add it to.
+        name: the name of the subcommand.
         run: takes the parsed arguments and returns the exit status.
-        summary: what it does.
-        kept: what an interrupt leaves, if anything.
-        more: for the parser.
+        summary: a description.
+        kept: a message on what remains after an interrupt, if anything.
+        more: further arguments of the parser.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter, **more
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of whatever goes wrong")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=run, kept=kept)
     return parser
 
 
 def print_json(document: Any) -> None:
-    """Writes a document to standard output."""
+    """Write a document to standard output."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
 def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
-    """Loads MODEL and prints what is made of it: its ``as_dict`` with ``--json``, otherwise as people read it.
+    """Load MODEL and print the result for it: its ``as_dict`` with ``--json``, otherwise its text.
 
     Raises:
         TasoError: the model cannot be loaded, or whatever ``make`` raises.
     """
     if parsed.model == ZOO:
         return _list_zoo(as_json=parsed.json)
-    with redirect_stdout(sys.stderr), model_of(parsed) as source:  # what a model prints is no result
+    with redirect_stdout(sys.stderr), model_of(parsed) as source:  # for what the model's code prints
         made = make(source)
     if parsed.json:
         print_json(made.as_dict())
@@ -82,7 +82,7 @@ def answer(parsed: argparse.Namespace, make: Callable[[Source], Any]) -> int:
 
 
 def _list_zoo(*, as_json: bool) -> int:
-    """Prints what models of the zoo there are."""
+    """Print the names of the zoo's models."""
     from taso_py.models import zoo
 
     if as_json:
@@ -94,10 +94,10 @@ def _list_zoo(*, as_json: bool) -> int:
 
 @contextmanager
 def model_of(parsed: argparse.Namespace) -> Generator[Source]:
-    """What MODEL names, as the options of :func:`add_model` say; what it imports when it is called is found inside.
+    """Load MODEL by the options of :func:`add_model`; the body runs with the model's own import path.
 
     Raises:
-        TasoError: it cannot be loaded.
+        TasoError: the model cannot be loaded.
     """
     from taso_py.models.source import importing_beside, load_source
 
@@ -107,44 +107,46 @@ def model_of(parsed: argparse.Namespace) -> Generator[Source]:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leaves it to the command line, as everything else that is printed does; rich would exit with status 1."""
+        """Raise for the command line to handle, as for other output; rich would exit with status 1."""
         raise BrokenPipeError
 
 
 def show(what: RenderableType) -> None:
-    """Writes a result for people to standard output; lines are broken for a terminal only."""
+    """Write a result as text to standard output; lines are only wrapped for a terminal."""
     console = _Console()
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
-    # A terminal breaks what is too wide for it all the same; cut off, it would be lost.
+    # A terminal wraps wide lines itself; cropping would lose text.
     console.print(what, soft_wrap=not console.is_terminal, crop=False)
 
 
 def seed(text: str) -> int:
-    """A seed: a whole number that PyTorch's generators take."""
+    """Return a seed: a whole number that PyTorch's generators accept."""
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number below 2**63")
     return int(text)
 
 
 def some_path(text: str) -> Path:
-    """A path; an empty text, which a variable of a script may be, would be the current folder."""
+    """Return a path; an empty text, which would mean the current folder, is refused, since it is often a mistake."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty; write . for the current folder")
     return Path(text)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds MODEL, and the options that say on which inputs and where it runs."""
+    """Add MODEL, and the options for its inputs, device and type."""
     parser.add_argument("model", metavar="MODEL", help="see below")
     parser.add_argument("--input", metavar="SPEC", action="append", default=[], help="an example input; once per input")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", metavar="D", help="cast the model to bf16, fp16, fp32 or fp64 first")
-    parser.add_argument("--seed", type=seed, default=0, help="of weights, random inputs and the order of timing")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of weights, inputs and order of timing (%(default)s)"
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to search; ``--seed`` comes with the model."""
+    """Add the options of the search; ``--seed`` comes with the model."""
     parser.add_argument(
         "--search",
         choices=("backtracking", "greedy", "saturation", "templates", "templates-measured"),
@@ -162,25 +164,25 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=2000,
-        help="graphs to build at most in a search (%(default)s); there are up to four, while prices that decide change "
-        "when they are measured again",
+        help="graphs to build at most in a search (%(default)s), which is repeated up to three times if its decisive "
+        "latencies change when they are measured again",
     )
     parser.add_argument(
         "--effort",
         choices=tuple(EFFORTS),
         default=NORMAL,
-        help="how long searching and timing may take (%(default)s); results are checked alike at every level",
+        help="how long searching and timing may take (%(default)s); every level checks results equally well",
     )
     parser.add_argument(
-        "--within", metavar="S", type=float, help="seconds that all of it may take, more or less, in place of --effort"
+        "--within", metavar="S", type=float, help="approximate seconds for everything, in place of --effort"
     )
-    seconds = f"seconds of search, without what it takes to measure kernels ({_seconds('search_s')})"
+    seconds = f"seconds of search, measuring kernels not included ({_seconds('search_s')})"
     parser.add_argument("--time-limit", metavar="S", type=float, help=seconds)
     parser.add_argument(
         "--numerics",
         metavar="CLASS",
         choices=[numerics.label for numerics in Numerics],
-        help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
+        help="how much results may differ at most: %(choices)s (default: mask; zero-terms in half precision)",
     )
     parser.add_argument(
         "--rules",
@@ -191,11 +193,11 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(limit: str) -> str:
-    """A limit at each level of effort, for help."""
+    """Return a limit at each level of effort, for help texts."""
     return ", ".join(f"{name}: {getattr(effort, limit):g}" for name, effort in EFFORTS.items())
 
 
 def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """What these options say, as fields of :class:`taso_py.driver.optimize.Options`."""
+    """Return these options as fields of :class:`taso_py.driver.result.Options`."""
     names = ("search", "alpha", "budget", "effort", "within", "time_limit", "seed")
     return {**{name: getattr(parsed, name) for name in names}, "numerics": parsed.numerics, "progress": True}

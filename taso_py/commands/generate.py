@@ -27,21 +27,25 @@ if TYPE_CHECKING:
     from taso_py.generate.pipeline import Config, Generation
 
 REPORT = "generate.json"
-"""The run report in the output folder: times, terms, and what became of every candidate."""
+"""The report of the run in the output folder: times, terms, and the fate of every candidate."""
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
-    kept = "what was finished has been kept, and --resume goes on from there"
+    """Add the subcommand to the parser."""
+    kept = "finished work is stored, and --resume continues from there"
     parser = command(commands, "generate", _generate, "Enumerate, prove and write substitutions.", kept=kept)
     parser.add_argument(
-        "--max-ops", metavar="N", type=int, help="operators a side at most (default: what each set says)"
+        "--max-ops", metavar="N", type=int, help="operators per side at most (default: the limit of each set)"
     )
-    parser.add_argument("--ops", metavar="SET", action="append", help="vocabulary; repeatable (default: those shipped)")
-    parser.add_argument("--out", metavar="DIR", type=some_path, default=Path("substitutions"), help="(%(default)s)")
+    parser.add_argument("--ops", metavar="SET", action="append", help="operator set; repeatable (default: all shipped)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=some_path, default=Path("substitutions"), help="folder (%(default)s)"
+    )
     add_options(parser, os.cpu_count() or 1)
-    parser.add_argument("--resume", action="store_true", help="go on where an interrupted run into DIR stopped")
-    parser.add_argument("--seed", type=seed, default=0, help="of the values that terms are compared on")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run that wrote to DIR")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of the values that terms are compared on (%(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print the run report as one JSON document")
 
 
@@ -50,7 +54,7 @@ def _generate(parsed: argparse.Namespace) -> int:
     from taso_py.generate.sets import SHIPPED
 
     if find_spec("egglog") is None:
-        raise TasoError("generating rules takes egglog: pip install 'taso-py[generate]'")
+        raise TasoError("generating rules needs egglog: pip install 'taso-py[generate]'")
     configs = [Config(names, parsed.max_ops, parsed.seed) for names in ([tuple(parsed.ops)] if parsed.ops else SHIPPED)]
     with open_pool(parsed.jobs, parsed.executor) as pool:
         reports = [_section(parsed, config, pool) for config in configs]
@@ -63,12 +67,12 @@ def _generate(parsed: argparse.Namespace) -> int:
             if name != "fates":
                 print(f"{name:<14} {value}")
     print(f"{sum(report['rules'] for report in reports)} rules written to {parsed.out}")
-    print(f"{parsed.out / REPORT} says what became of every candidate")
+    print(f"{parsed.out / REPORT} lists the outcome for every candidate")
     return 0
 
 
 def _section(parsed: argparse.Namespace, config: Config, pool: Pool) -> dict[str, Any]:
-    """Generates and writes one file; returns the run report."""
+    """Generate and write one file, and return the report of the run."""
     from taso_py.generate.journal import Journal
     from taso_py.generate.pipeline import generate
     from taso_py.generate.widen import widened
@@ -86,7 +90,7 @@ def _section(parsed: argparse.Namespace, config: Config, pool: Pool) -> dict[str
 
 
 def _facts(config: Config, generation: Generation) -> dict[str, Any]:
-    """What the manifest says of a generation: everything that does not differ from run to run."""
+    """Return the manifest's facts about a generation, which are the same in every run."""
     report = generation.report
     return {
         **_choices(config),
@@ -101,14 +105,14 @@ def _choices(config: Config) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """What else the result depends on."""
+    """Return the versions and sources that the result depends on besides its options."""
     versions = {name: version(name) for name in ("taso-py", "egglog", "numpy", "z3-solver")}
     return {**versions, "sources": _digest_of_sources()}
 
 
 @cache
 def _digest_of_sources() -> str:
-    """What tells another prover or generator of the same version: what it proved is to be proved anew."""
+    """Return a digest of the prover's and generator's sources; if it changes, everything is proved again."""
     import verify
 
     package = Path(__file__).parent.parent
@@ -120,7 +124,7 @@ def _digest_of_sources() -> str:
 
 
 class _Phases:
-    """A progress bar that starts anew with each phase, and how long each took."""
+    """Progress bar that restarts with each phase, and measures its seconds."""
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None

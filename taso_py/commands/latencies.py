@@ -1,4 +1,4 @@
-"""``taso-py latencies``: look at, move or forget what was measured."""
+"""``taso-py latencies``: list, move or delete measured latencies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from taso_py.commands.common import command
 from taso_py.ir.errors import TasoError
 
-IMPORTS = """What is imported takes the place of what is here. A processor that is known here
-keeps its usual pace, to which its latencies from elsewhere are brought; those that
-come without a pace of their own are taken as they are."""
+IMPORTS = """Imported latencies replace those that are here. If this machine has a reference
+speed for the same processor, imported latencies are scaled to it; those that come
+without a reference speed are imported unchanged."""
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
-    summary = "Look at, move or forget the measured latencies."
+    """Add the subcommand to the parser."""
+    summary = "List, move or delete measured latencies."
     parser = command(commands, "latencies", _latencies, summary, epilog=IMPORTS)
     parser.add_argument("action", choices=("list", "devices", "clear", "export", "import"))
     parser.add_argument(
@@ -32,7 +32,7 @@ def _latencies(parsed: argparse.Namespace) -> int:
     from taso_py.latency.database import LatencyDatabase
 
     if parsed.file is not None and parsed.action not in ("export", "import"):
-        raise TasoError(f"latencies {parsed.action} takes no FILE, and nothing was done; leave {parsed.file} out")
+        raise TasoError(f"latencies {parsed.action} takes no FILE; leave {parsed.file} out")
     with LatencyDatabase() as database:
         if parsed.action == "list":
             for row in database.rows():
@@ -45,7 +45,7 @@ def _latencies(parsed: argparse.Namespace) -> int:
         elif database.path is None and parsed.action in ("clear", "import"):
             raise TasoError("nothing was changed; set TASO_PY_CACHE to a folder whose database can be used")
         elif parsed.action == "clear":
-            print(f"{database.clear()} latencies forgotten")
+            print(f"{database.clear()} latencies deleted")
         elif parsed.action == "export":
             text = json.dumps(database.export(), indent=1) + "\n"
             _write_text(parsed.file, text)
@@ -55,7 +55,7 @@ def _latencies(parsed: argparse.Namespace) -> int:
 
 
 def _summary(described: Mapping[str, object]) -> str:
-    """An environment in a line."""
+    """Return an environment in one line."""
     facts = (
         ("device_name", "{}"),
         ("launched_by", "launched by {}"),

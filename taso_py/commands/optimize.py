@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
+    """Add the subcommand to the parser."""
     summary = "Rewrite a model into a faster one."
     parser = command(commands, "optimize", _optimize, summary, kept=LATENCIES_KEPT, epilog=MODEL_HELP)
     add_model(parser)
     parser.add_argument(
         "--runtime",
         choices=CHOICES,
-        help="what the result runs in; auto tries all (onnxruntime for an ONNX model, otherwise eager)",
+        help="where the result runs; auto tries all (default: onnxruntime for an ONNX model, otherwise eager)",
     )
     add_search(parser)
     parser.add_argument(
-        "--trace", metavar="FILE", type=some_path, help="apply what this trace.rules file says in place of a search"
+        "--trace", metavar="FILE", type=some_path, help="apply the steps of this trace.rules file in place of a search"
     )
     parser.add_argument(
         "--race-seconds",
         metavar="S",
         type=float,
-        help="seconds to time the best graphs against the original, in place of the effort's; what wins is timed again",
+        help="seconds to time the best graphs and the original (default: by effort); then the winner is timed again",
     )
     parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(
         "--emit",
         metavar="FORMS",
         default="pt2",
-        help="forms to write, with commas between: pt2, onnx, code (%(default)s); code is Python to read",
+        help="formats to write, separated by commas: pt2, onnx, code (%(default)s); code is readable Python",
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON document")
 
@@ -61,7 +61,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
 
     forms = tuple(parsed.emit.split(","))
     if parsed.output is None and forms != ("pt2",):
-        raise OptimizeError("--emit says what to write; --output DIR says where")
+        raise OptimizeError("--emit needs a folder to write to; add --output DIR")
     check_forms(forms)
     runtime = parsed.runtime or ("onnxruntime" if parsed.model.endswith(".onnx") else "eager")
     options = Options(runtime=runtime, race_seconds=parsed.race_seconds, **search_options(parsed))

@@ -9,15 +9,15 @@ from taso_py.commands.common import MODEL_HELP, add_model, add_search, answer, c
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
-    summary = "Search for a device that is not here, by latencies that were measured there."
+    """Add the subcommand to the parser."""
+    summary = "Search for a device that is not here, by latencies that were measured on it."
     parser = command(commands, "predict", _predict, summary, epilog=MODEL_HELP)
     add_model(parser)
     parser.add_argument(
         "--environment",
         metavar="KEY",
         required=True,
-        help="what the device's key begins with; 'taso-py latencies devices' lists them",
+        help="the beginning of the device's key; 'taso-py latencies devices' lists them",
     )
     add_search(parser)
     parser.add_argument("--output", metavar="DIR", type=some_path, help="write trace.rules here")
@@ -31,4 +31,7 @@ def _predict(parsed: argparse.Namespace) -> int:
 
     options = Options(**search_options(parsed))
     rules = rules_for(options, parsed.rules)
-    return answer(parsed, lambda source: predict(source, options, rules, parsed.environment, parsed.output))
+    return answer(
+        parsed,
+        lambda source: predict(source, options, rules=rules, environment=parsed.environment, output=parsed.output),
+    )

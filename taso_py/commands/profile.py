@@ -1,4 +1,4 @@
-"""``taso-py profile``: where a model's time and memory go."""
+"""``taso-py profile``: show where a model's time and memory go."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 from taso_py.commands.common import LATENCIES_KEPT, MODEL_HELP, add_model, answer, command, some_path
 
-SAVED_HELP = """MODEL may also be the folder that 'optimize --output' wrote: the kernels that were chosen
-are timed then, in place of plain operators. Of a result that runs in onnxruntime or
-openvino, the engine's own profiler tells the times; there is no trace.json of it."""
+SAVED_HELP = """MODEL may also be the folder that 'optimize --output' wrote: then the chosen kernels
+are timed in place of plain operators. For a result that runs in onnxruntime or
+openvino, the engine's own profiler measures the times; there is no trace.json."""
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
+    """Add the subcommand to the parser."""
     parser = command(
         commands,
         "profile",
         _profile,
-        "Say where a model's time goes, and what bounds each operator.",
+        "Show where a model's time goes, and what bounds each operator.",
         kept=LATENCIES_KEPT,
         epilog=f"{MODEL_HELP}\n\n{SAVED_HELP}",
     )
     add_model(parser)
-    parser.add_argument("--seconds", metavar="S", type=float, default=5.0, help="of timed runs (%(default)s)")
+    parser.add_argument("--seconds", metavar="S", type=float, default=5.0, help="seconds of timed runs (%(default)s)")
     parser.add_argument(
         "--output", metavar="DIR", type=some_path, help="write profile.html, profile.json, trace.json here"
     )

@@ -1,4 +1,4 @@
-"""``taso-py replay``: re-derive a result and check every step."""
+"""``taso-py replay``: derive a result again and check every step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from taso_py.commands.common import MODEL_HELP, add_model, command, model_of
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
+    """Add the subcommand to the parser."""
     parser = command(
-        commands, "replay", _replay, "Re-derive a result from the original and check every step.", epilog=MODEL_HELP
+        commands, "replay", _replay, "Derive a result again from the original and check every step.", epilog=MODEL_HELP
     )
     parser.add_argument("trace", metavar="TRACE", type=Path, help="a trace.rules file that optimize wrote")
     add_model(parser)
@@ -23,7 +23,5 @@ def _replay(parsed: argparse.Namespace) -> int:
 
     with model_of(parsed) as source:
         steps = replay_trace(parsed.trace, source)
-    print(
-        f"{steps} steps replayed; each rule matched and each region agrees in float64; the result is the recorded one"
-    )
+    print(f"{steps} steps replayed: each rule matched, its sides agree in float64, and the result is the recorded one")
     return 0

@@ -1,4 +1,4 @@
-"""``taso-py rules``: look at the substitution database."""
+"""``taso-py rules``: list the substitution database."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from taso_py.rules.text import write_rule
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
-    parser = command(commands, "rules", _rules, "Look at the substitution database.")
+    """Add the subcommand to the parser."""
+    parser = command(commands, "rules", _rules, "List the substitution database.")
     parser.add_argument("action", choices=("list", "show", "stats"))
     parser.add_argument("id", metavar="ID", nargs="?", help="for show: a rule's identifier or its beginning")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""``taso-py verify``: prove every rule again, from nothing.
+"""``taso-py verify``: prove every rule again from scratch.
 
-A rule that is true fails all the same if its two sides may differ more in floating point than the numerics class says
-that it states: a cap on the class would let it pass.
+A true rule also fails if its two sides may differ more in floating point than the numerics class that it states, since
+a user's cap on the class would let it pass.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from taso_py.rules.verdict import Numerics, Outcome, Verdict
 _Answer = TypeVar("_Answer")
 
 CHUNK = 4
-"""How many rules a process is given together."""
+"""Number of rules that a process is given together."""
 UNDERSTATED = "understated"
-"""What a rule is that is proved, but not at the numerics class that it states."""
+"""Result of a rule that is proved, but at a higher numerics class than it states."""
 
 
 def add(commands: Any) -> None:
-    """Adds the subcommand to the parser."""
+    """Add the subcommand to the parser."""
     parser = command(
-        commands, "verify", _verify, "Prove every rule again; exit status 0 only if all are PROVED as they stand."
+        commands, "verify", _verify, "Prove every rule again; exit status 0 only if all are PROVED as stated."
     )
     parser.add_argument(
         "files", metavar="FILE", type=Path, nargs="*", help="rule files (default: the shipped database)"
@@ -50,14 +50,14 @@ def add(commands: Any) -> None:
 
 
 def check_rule(rule: Substitution) -> Verdict:
-    """The prover's answer; a function of its own so that other processes find it by name."""
+    """Return the prover's verdict; a module-level function, so that other processes can import it."""
     from verify import check
 
     return check(rule)
 
 
 def opinion_of(rule: Substitution) -> str:
-    """What the axiomatic method says of a rule: ``agrees`` or ``silent``."""
+    """Return the result of the axiomatic method for a rule: ``agrees`` or ``silent``."""
     from verify.audit.axiomatic import second_opinion, shipped_axioms
 
     return second_opinion(rule, shipped_axioms()).opinion.value
@@ -102,19 +102,19 @@ def _verify(parsed: argparse.Namespace) -> int:
 
 
 def _result(rule: Substitution, verdict: Verdict) -> str:
-    """What is counted: the outcome, unless the rule is proved at a class above the one that it states."""
+    """Return the outcome, or ``UNDERSTATED`` if the rule is proved at a higher numerics class than it states."""
     return UNDERSTATED if rule.numerics < (verdict.numerics or Numerics.EXACT) else verdict.outcome.value
 
 
 def _reason(verdict: Verdict, result: str) -> str:
-    """Why a rule fails, in one line."""
+    """Return why a rule fails, in one line."""
     if result != UNDERSTATED or verdict.numerics is None:
         return verdict.reason
     return f"true, but the two sides may differ more than the rule states: write numerics {verdict.numerics.name}"
 
 
 def _evidence(verdict: Verdict) -> dict[str, Any] | None:
-    """A counterexample as JSON has it: sizes, the variables' elements, and what both sides are."""
+    """Return a counterexample as data for JSON: sizes, values of variables, and both sides."""
     found = verdict.counterexample
     if found is None:
         return None
@@ -124,7 +124,7 @@ def _evidence(verdict: Verdict) -> dict[str, Any] | None:
 
 
 def _elements(array: NDArray[Any]) -> Any:
-    """Nested lists; JSON has no NaN and no infinity, so these are texts."""
+    """Return nested lists of an array, with NaN and infinities as strings, which JSON does not have."""
     finite = np.isfinite(array)
     return array.tolist() if finite.all() else np.where(finite, array.astype(object), array.astype(str)).tolist()
 
@@ -134,4 +134,4 @@ def _each(answers: Iterable[_Answer], rules: Sequence[Substitution], name: str) 
 
 
 def _died(_rule: Substitution) -> Verdict:
-    return Verdict(Outcome.UNKNOWN, "the processes that were to prove it died")
+    return Verdict(Outcome.UNKNOWN, "the processes that tried to prove it died")

@@ -1,1 +1,1 @@
-"""Building, running, comparing and timing PyTorch modules, and the models to try them on."""
+"""The optimization job: choose engines, search, evaluate the finalists, report and save the result."""

@@ -1,11 +1,11 @@
-"""How much longer calls take in a run than one by one, on a device.
+"""Scale of operator latencies that were measured alone to those of calls within a run of a whole model.
 
-Latencies are measured call by call. In a run the interpreter goes from call to call, operands come from farther away,
-and memory is given back: a tenth to a fifth of the time, much the same share in all models that are computed by
-kernels. It is found once for each environment, by a run of a small network that belongs to no model: so what is
-predicted of a model says nothing that was learned from it.
+Latencies are measured one call at a time. Within a run of a model, calls take longer: the interpreter has to get from
+one to the next, operands are less often in the nearest cache, and memory is freed. This adds a tenth to a fifth, much
+the same share for all models that are computed by kernels. The factor is measured once per environment on a small
+reference network, so that a prediction for a user's model never depends on a measurement of that model.
 
-Invariant: prices keep their ratios.
+Invariant: all prices are scaled by one factor.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ from taso_py.kernels.tile import Cover, Formats
 from taso_py.latency.clock import TimingError
 from taso_py.latency.database import Key
 
-TOGETHER: Key = ("network", "in a run")
-APART: Key = ("network", "call by call")
-"""Where the seconds that the network takes are kept among the latencies."""
+IN_RUN: Key = ("network", "in a run")
+CALL_BY_CALL: Key = ("network", "call by call")
+"""Keys of the reference network's two times in the latency database."""
 SIZE, CHANNELS, CLASSES = 160, (24, 48, 96, 192), 128
 TOKENS, WIDTH, HEADS = 64, 256, 4
 RUN_S = 0.3
-"""Time to measure a run in an engine for."""
+"""Seconds to measure a run in an engine for."""
 _log = logging.getLogger(__name__)
 
 
-def calibrate(cost: CostModel, engine: Engine | None = None) -> None:
-    """Let a cost model say what graphs take in a run; it says what their calls take where nothing is known of that.
+def scale_to_runs(cost: CostModel, engine: Engine | None = None) -> None:
+    """Scale a cost model's latencies so that its estimates are the times of runs of whole models.
 
-    Where the time to measure is used up, nothing is measured: prices keep their ratios.
+    If the time for measurements is used up, nothing is measured and the latencies stay as they are.
 
     Args:
-        cost: of graphs in an engine.
-        engine: the engine, if it is not PyTorch.
+        cost: the cost model, which is changed in place.
+        engine: the engine that it is for; None for PyTorch.
     """
 
     def measured() -> tuple[float, float]:
         return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
-    if cost.latencies.is_over and not cost.latencies.is_stored(TOGETHER, APART):
+    if cost.latencies.is_over and not cost.latencies.is_stored(IN_RUN, CALL_BY_CALL):
         return
     try:
-        found = cost.latencies.load_or_compute((TOGETHER, APART), measured)
+        found = cost.latencies.load_or_compute((IN_RUN, CALL_BY_CALL), measured)
     except TimingError as error:
-        _log.warning("latencies are those of calls one by one, not in a run: %s", first_line(error))
+        _log.warning("predictions add up single calls and may be a tenth to a fifth too low: %s", first_line(error))
         return
     if found is not None:
-        together, apart = found
-        cost.rescale(together / apart)
+        in_run_s, call_by_call_s = found
+        cost.rescale(in_run_s / call_by_call_s)
 
 
 def network_seconds(cost: CostModel) -> tuple[float, float]:
-    """Return the seconds that the network takes on a device, in a run and call by call."""
+    """Return the seconds that the reference network takes in a run, and the sum of its single calls."""
     program, image = _network(cost.device)
     weight_bytes = stored_bytes(program.weights.values())
     calls = _FewestCalls(cost.device, cost.latencies.database, weight_bytes=weight_bytes, captured=cost.captured)
@@ -86,25 +86,25 @@ def network_seconds(cost: CostModel) -> tuple[float, float]:
 
 
 def _measured_in(engine: SessionEngine, cost: CostModel) -> tuple[float, float]:
-    """Seconds that the network takes in an engine, and its operators do by themselves."""
+    """Return the seconds that the reference network takes in an engine, and the sum of its operators' latencies."""
     program, image = _network(cost.device)
-    run = engine.bound(engine.model_of(program.graph, program.weights), [image])
+    run = engine.bind(engine.model_of(program.graph, program.weights), [image])
     return cost.latencies.of_run(run, RUN_S).median_s, cost.graph_cost(program.graph)
 
 
 def _network(device: torch.device) -> tuple[Program, Tensor]:
-    """The network and its image."""
+    """Return the reference network as a program, and its example image."""
     generator = torch.Generator().manual_seed(0)
-    network = drawn(Network, generator)
+    network = with_random_weights(Network, generator)
     image = uniform((1, 3, SIZE, SIZE), generator, torch.float32).to(device)
     return fold(import_module(network.to(device), (image,))), image
 
 
-def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
-    """A module in evaluation mode with weights that are drawn from a generator.
+def with_random_weights(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
+    """Return a module in evaluation mode whose weights are drawn from a generator.
 
-    By itself it would draw them from the generator of the process, which belongs to the user; on the meta device there
-    is nothing to draw.
+    PyTorch's initializers would draw from the global generator, whose state belongs to the user. So the module is made
+    on the meta device, where initializers draw nothing, and is filled afterwards.
     """
     with tracing_lock(), torch.device("meta"):
         module = make()
@@ -121,7 +121,7 @@ def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Modul
 
 
 class _FewestCalls(CostModel):
-    """Chooses kernels without measuring any: those that make the fewest calls of a graph, packed ones first."""
+    """Cost model that chooses the kernels with the fewest calls, packed ones first, and measures none."""
 
     @cached_property
     def _trials(self) -> KernelChecks:
@@ -132,7 +132,7 @@ class _FewestCalls(CostModel):
         return set()
 
     def without_wrong(self, graph: Graph) -> Self:
-        """Choose again until every kernel that is chosen for a graph computes what plain operators do."""
+        """Repeat the choice of kernels for a graph until each computes the results of plain operators."""
         while wrong := {where for where in self._chosen_covers(graph) if not self._trials.runs(*where)}:
             self._wrong.update(wrong)
         return self
@@ -147,7 +147,7 @@ class _FewestCalls(CostModel):
 
 
 class Network(nn.Module):
-    """Convolutions of every kind, normalised, in residual blocks; then attention and a linear network over tokens."""
+    """Reference network: residual blocks of convolutions of all kinds, then attention and linear layers over tokens."""
 
     def __init__(self) -> None:
         """Draw the weights."""
@@ -174,7 +174,7 @@ class Network(nn.Module):
 
 
 class _Block(nn.Module):
-    """Widens, filters each channel, narrows; beside that a filter of all channels."""
+    """Two branches: expand, filter by channel and reduce (an inverted bottleneck), and a plain convolution."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""What was decided for a graph, remembered: in the process, and on disk for the next one.
+"""Cache of optimization decisions by graph, kept in the process and on disk.
 
-A decision is what led to the result, not the result: the trace, the kernels and the runtime. From them the module is
-made again for a graph with the same operators and sizes, whatever its weights are, without search or timing.
+A decision records how a result was obtained, not the result itself: the trace, the kernels and the runtime. From these
+the module is rebuilt, without search or timing, for any graph with the same operators and sizes, whatever its weights.
 
-Invariant: a decision is only carried out on the graph it was made for; the replay of its trace checks every step.
+Invariant: a decision is only applied to the graph that it was made for; the replay of its trace checks every step.
 """
 
 from __future__ import annotations
@@ -33,51 +33,51 @@ from taso_py.saving.folder import write_files
 from taso_py.search.trace import Trace, read_trace, replay, write_trace
 
 VERSION = 1
-"""Of the form of the files."""
+"""Version of the file format."""
 UNUSABLE = (TasoError, LookupError, ValueError, TypeError, AttributeError)
-"""What carrying out a decision raises that is damaged, or of another version, or whose runtime is gone."""
+"""Errors raised on applying a decision that is damaged, of another version, or for a runtime that is missing."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to make of a graph."""
+    """How to compute a graph: unchanged, or by a trace, a runtime and a plan."""
 
     keeps_original: bool
     runtime: str = "eager"
     trace: str = ""
     plan: Mapping[str, Any] | None = None
-    """How it is computed if not plainly."""
+    """The kernels as :func:`taso_py.kernels.saved.dump` gives them; None for plain ATen calls."""
 
     @classmethod
     def of(cls, optimized: Optimized) -> Decision:
-        """What an optimization decided."""
+        """Return the decision that an optimization came to."""
         if optimized.keeps_original:
             return cls(keeps_original=True)
         plan = None if optimized.plan is NO_PLAN else dump(optimized.plan)
         return cls(False, optimized.report.runtime, write_trace(optimized.trace), plan)
 
-    def carry_out(self, program: Program, args: Sequence[Any]) -> Runner:
-        """The module for a program with the graph that the decision was made for; not for those kept as they are.
+    def apply(self, program: Program, args: Sequence[Any]) -> Runner:
+        """Return a module for a program by this decision, which must not be to keep the original.
 
         Raises:
-            TraceError: the program has another graph.
+            TraceError: the program's graph is not the one that the decision was made for.
         """
         graph = replay(program.graph, read_trace(self.trace))
-        folded = fold(replace(program, graph=graph), UNLIMITED)  # as what was timed
+        folded = fold(replace(program, graph=graph), UNLIMITED)  # as for the module that was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
         engine = ENGINES[self.runtime]
         return engine.prepare(engine.build(folded, plan), args, {})
 
 
 class Decisions:
-    """Decisions by graph, inputs, environment, options and rules, in the folder ``decisions`` beside the latencies."""
+    """Decisions by key (see :func:`decision_key`), in memory and in ``decisions`` beside the latency database."""
 
     def __init__(self) -> None:
-        """Nothing is read before it is asked for."""
+        """Start empty; files are read when they are asked for."""
         self._known: dict[str, Decision] = {}
 
     def get(self, key: str) -> Decision | None:
-        """A decision that was made before."""
+        """Return the decision for a key, or None if there is none that can be read."""
         if key not in self._known:
             try:
                 self._known[key] = _parse(json.loads(self._path(key).read_text(encoding="utf-8")))
@@ -86,7 +86,7 @@ class Decisions:
         return self._known[key]
 
     def put(self, key: str, decision: Decision) -> None:
-        """Remembers a decision; what cannot be written is remembered for this process."""
+        """Store a decision; if the file cannot be written, it is kept for this process only."""
         self._known[key] = decision
         with suppress(OSError, TasoError):
             path = self._path(key)
@@ -98,7 +98,7 @@ class Decisions:
 
 
 def _parse(document: Any) -> Decision:
-    """The decision that a file holds; raises ValueError or TypeError if it holds something else."""
+    """Return the decision that a file holds; raises ValueError or TypeError if it holds something else."""
     decision = Decision(**document)
     kinds: Mapping[str, Any] = {"keeps_original": bool, "runtime": str, "trace": str, "plan": (dict, type(None))}
     if not all(isinstance(getattr(decision, name), kind) for name, kind in kinds.items()):
@@ -107,7 +107,7 @@ def _parse(document: Any) -> Decision:
 
 
 def decision_key(program: Program, options: Options, rules: Sequence[Substitution]) -> str:
-    """What a decision depends on, as a name of 32 hexadecimal digits."""
+    """Return a digest (32 hexadecimal digits) of everything that a decision depends on."""
     parts = (
         VERSION,
         program.graph.digest,
@@ -123,19 +123,20 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
 
 
 def _engine_versions(runtime: str, device: torch.device) -> Sequence[str]:
-    """The versions of the engines besides PyTorch that a runtime stands for: what they compute was checked in these."""
+    """Return the versions of the session engines that a runtime stands for, in which results were checked."""
     chosen = [engine for engine in ENGINES.values() if runtime in (engine.name, AUTO)]
     return [e.version for e in chosen if isinstance(e, SessionEngine) and e.absence(device) is None]
 
 
 class Winners:
-    """What won by rules before, which stays in the running however well a search does this time.
+    """Traces that won earlier, by program and options; a new search always considers the last one.
 
-    Searches have limits and prices are measured: what one finds another may miss. A winner was measured.
+    Searches have limits and prices are measurements, so one search may miss what another found. An earlier winner was
+    timed end to end.
     """
 
     def __init__(self, program: Program, options: Options, rules: Sequence[Substitution]) -> None:
-        """Those of a program, for whatever effort finds them: for the same purpose, and by the same rules."""
+        """Look up by program, runtime, search, numerics, kernels and rules; effort makes no difference."""
         purpose = Options(
             runtime=options.runtime, search=options.search, numerics=options.numerics, kernels=options.kernels
         )
@@ -143,7 +144,7 @@ class Winners:
         self._decisions = Decisions()
 
     def last(self) -> Trace | None:
-        """What led to the one that won last, if that can be read."""
+        """Return the trace of the last winner, or None if there is none that can be read."""
         found = self._decisions.get(self._key)
         try:
             return None if found is None else read_trace(found.trace)
@@ -151,6 +152,6 @@ class Winners:
             return None
 
     def remember(self, optimized: Optimized) -> None:
-        """Keeps the winner in mind if it won by rules; otherwise the one before has only lost this time."""
+        """Store the trace of a result that won by rules; otherwise leave the earlier winner, which lost only once."""
         if optimized.trace.steps:
             self._decisions.put(self._key, Decision.of(optimized))

@@ -1,7 +1,7 @@
 """The main job: import, search, build, race, compare, save.
 
-Invariant: what is returned was timed end to end against the original in a fresh race and compared with it against
-float64; where nothing is surely faster, the original graph comes back and the report says so.
+Invariant: a result that is returned has won a fresh race against the original, end to end, and its outputs were
+compared with float64; if nothing is significantly faster, the original is returned and the report says so.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from taso_py.backend import Program
-from taso_py.checking.resize import OpenInputs, describe
+from taso_py.checking.resize import OpenInputs, open_size_notes
 from taso_py.driver.decisions import Winners
 from taso_py.driver.planning import planner_of
-from taso_py.driver.prepare import Prepared, prepared, source_of
-from taso_py.driver.reporting import Found, bounds_of, disturbances, peaks_of, report_of, unkept
+from taso_py.driver.prepare import PreparedSource, prepare, source_of
+from taso_py.driver.reporting import Findings, bounds_of, measurement_notes, peaks_of, report_of, storage_notes
 from taso_py.driver.result import Optimized, OptimizeError, Options
 from taso_py.driver.searches import Searches, rules_for
 from taso_py.driver.selection import select, without_hopeless
 from taso_py.driver.write import check_output, write
 from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.engines.names import AUTO
-from taso_py.judging.trial import ORIGINAL, Finalist, Judgement, Trial
+from taso_py.judging.evaluation import ORIGINAL, Evaluation, EvaluationOutcome, Finalist
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.models.source import Source
@@ -44,27 +44,27 @@ def optimize(
     output: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Optimized:
-    """Optimizes a module for the shapes of its example inputs, on the device that they are on.
+    """Optimize a module for the shapes of its example inputs, on the device that they are on.
 
-    An exported program may leave sizes open (``dynamic_shapes``): it is made fast for those of the example inputs, and
-    the result is valid for all in the range of the export.
+    An exported program may have open sizes (``dynamic_shapes``): it is optimized for those of the example inputs, and
+    the result is valid for all sizes in the range of the export.
 
     Args:
-        module: in evaluation mode; it is not changed. A model of transformers is run without its cache of keys and
-            values, and the result returns plain tuples and dicts. Or an exported program, which brings its own inputs.
-        example_inputs: positional inputs; a tensor alone is the only one.
+        module: a module in evaluation mode, which is not changed, or an exported program, which brings its own inputs.
+            A model of transformers is run without its key-value cache, and the result returns plain tuples and dicts.
+        example_inputs: positional inputs; a single tensor may be given as it is.
         example_kwargs: keyword inputs.
         output: the folder to save the result to, which :func:`taso_py.load` reads.
         options: the fields of :class:`Options`.
 
     Raises:
-        TasoError: the module cannot be imported, or an option is wrong; the message is one line. Whatever else goes
-            wrong is an :class:`~taso_py.unexpected.UnexpectedError`, whose line names a file with the details.
+        TasoError: the module cannot be imported, or an option is wrong; the message is one line. Any other failure is
+            an :class:`~taso_py.unexpected.UnexpectedError`, whose message names a file with the details.
     """
     source = source_of(module, example_inputs, {} if example_kwargs is None else example_kwargs)
     if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
-        raise OptimizeError(f"output is the path of a folder, not {output!r}")
-    chosen = Options.named(options)
+        raise OptimizeError(f"output must be the path of a folder, not {output!r}")
+    chosen = Options.from_mapping(options)
     return optimize_source(source, chosen, rules_for(chosen), None if output is None else Path(output))
 
 
@@ -77,28 +77,30 @@ def optimize_source(
     forms: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Optimized:
-    """Optimize a source.
+    """Optimize a source, and save the result if a folder is given.
 
     Args:
         source: what to optimize.
-        options: how.
-        rules: what may be applied.
+        options: the options of the optimization.
+        rules: the rules that the search may apply.
         output: the folder to save to, if any.
-        program: the source as a program, if it was imported before.
-        forms: in which forms to save the result beside ``model.pt2``; see :data:`taso_py.saving.emit.FORMS`.
-        trace: what to do to the graph, if no search is to find that out.
+        program: the source as a program, if it has been imported already.
+        forms: formats to save the result in beside ``model.pt2``; see :data:`taso_py.saving.emit.FORMS`.
+        trace: the steps to apply in place of a search.
     """
     saves = output is not None
     check_output(output, forms)
-    with prepared(source, options, program, saves=saves) as ready:
-        optimized, judgement = _searched_and_judged(ready, Searches(ready, rules, trace), saves=saves)
-        return optimized if output is None else write(optimized, ready, judgement, output, forms)
+    with prepare(source, options, program, saves=saves) as ready:
+        optimized, outcome = _search_and_evaluate(ready, Searches(ready, rules, trace), saves=saves)
+        return optimized if output is None else write(optimized, ready, outcome, output=output, forms=forms)
 
 
-def _searched_and_judged(ready: Prepared, searches: Searches, *, saves: bool) -> tuple[Optimized, Judgement]:
-    """Return the fastest result in any engine that was found, and the evaluation that says so."""
+def _search_and_evaluate(
+    ready: PreparedSource, searches: Searches, *, saves: bool
+) -> tuple[Optimized, EvaluationOutcome]:
+    """Return the fastest result over all engines, and the outcome of the evaluation that chose it."""
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
-    scouting = phases.phase("engines", "how fast each is without rules")
+    scouting = phases.phase("engines", "time each one on the unchanged graph")
     with scouting if options.runtime == AUTO else nullcontext():
         selection = select(source, program, options)
     missing = selection.notes
@@ -112,34 +114,34 @@ def _searched_and_judged(ready: Prepared, searches: Searches, *, saves: bool) ->
             found, hopeless = without_hopeless(found, costs[KERNEL_PRICES])
             missing = [*missing, *hopeless]
         measuring = watch.contention()
-        trial = Trial(
+        evaluation = Evaluation(
             source,
             program,
-            planner_of(costs),
-            options.limited,
-            options.seed,
-            phases,
+            planner=planner_of(costs),
+            effort=options.effective_effort,
+            seed=options.seed,
+            phases=phases,
             reload=options.reload or saves,
             saves=saves,
         )
-        judgement = trial.hold(found, selection.others)
-        limits = bounds_of(source, program, judgement, costs)
-    with phases.phase("memory", "the most that a call takes"):
-        peaks = peaks_of(source, program, judgement.winner, judgement.seconds)
+        outcome = evaluation.run(found, selection.others)
+        limits = bounds_of(source, program, outcome, costs)
+    with phases.phase("memory", "peak of a call"):
+        peaks = peaks_of(source, program, outcome.winner, outcome.seconds)
     notes = [
         *ready.notes,
         *missing,
-        *describe(program, searches.rules),
-        *trial.notes,
-        *(note for cost in costs.values() for note in disturbances(cost.latencies, measuring)),
-        *unkept(database),
+        *open_size_notes(program, searches.rules),
+        *evaluation.notes,
+        *(note for cost in costs.values() for note in measurement_notes(cost.latencies, measuring)),
+        *storage_notes(database),
     ]
     report = report_of(
-        Found(
+        Findings(
             source=source,
             program=program,
             searches=found,
-            judgement=judgement,
+            outcome=outcome,
             bounds=limits,
             measuring=measuring,
             peaks=peaks,
@@ -148,10 +150,10 @@ def _searched_and_judged(ready: Prepared, searches: Searches, *, saves: bool) ->
             seed=options.seed,
         )
     )
-    optimized = _optimized(program, judgement.winner, report)
+    optimized = _optimized(program, outcome.winner, report)
     if winners is not None:
         winners.remember(optimized)
-    return optimized, judgement
+    return optimized, outcome
 
 
 def _optimized(program: Program, winner: Finalist, report: Report) -> Optimized:

@@ -1,4 +1,4 @@
-"""Plans for graphs: the kernels and memory formats that suit a graph best, among those that an engine can use.
+"""Plans: the kernels and memory formats that are fastest for a graph, among those that an engine can use.
 
 Invariant: a plan for an engine names only kernels of that engine's table.
 """
@@ -18,11 +18,11 @@ from taso_py.rules.verdict import Numerics
 
 
 def tiles_for(engines: Sequence[Engine], numerics: Numerics | None = None) -> tuple[Tile, ...]:
-    """Return the kernels by whose latencies to search for several engines: those of the one that has the most.
+    """Return the tiles whose latencies a search for several engines uses: those of the engine that has the most.
 
     Args:
         engines: where the result may run.
-        numerics: the cap on how results may differ; below that of products with zero, kernels that have them are out.
+        numerics: the cap on how results may differ; a cap below ZERO_TERMS excludes kernels that are not direct.
     """
     tiles = max((engine.tiles for engine in engines), key=len)
     is_capped = numerics is not None and numerics < Numerics.ZERO_TERMS
@@ -30,32 +30,32 @@ def tiles_for(engines: Sequence[Engine], numerics: Numerics | None = None) -> tu
 
 
 def formats_for(tiles: tuple[Tile, ...]) -> Sequence[Format]:
-    """Return the memory formats to choose from beside these kernels; compilers of all of a module choose their own."""
+    """Return the memory formats to choose from with these tiles; only dense ones if all are plain operators."""
     return [Format.DENSE] if tiles == PLAIN else list(Format)
 
 
 class Planner:
-    """Plans by graph and engine."""
+    """Chooses the plan of a graph for an engine."""
 
     def __init__(self, cost: CostModel) -> None:
-        """Plan with the latencies of a cost model; without kernels of its own, where it has none."""
+        """Plan by the latencies of a cost model, with the kernels that it knows."""
         self._cost = cost
         self._costs = {cost.tiles: cost}
 
     def __call__(self, graph: Graph, engine: Engine) -> Plan:
-        """Return the plan of a graph for an engine; none for one that chooses kernels itself."""
+        """Return the plan of a graph for an engine; empty if the engine chooses kernels itself."""
         if engine.tiles == PLAIN:
             return NO_PLAN
         known = {tile.name for tile in self._cost.tiles}
-        cost = self._priced(tuple(tile for tile in engine.tiles if tile.name in known))
+        cost = self._cost_with(tuple(tile for tile in engine.tiles if tile.name in known))
         return engine.plan_for(cost.plan(graph))
 
-    def _priced(self, tiles: tuple[Tile, ...]) -> CostModel:
+    def _cost_with(self, tiles: tuple[Tile, ...]) -> CostModel:
         if tiles not in self._costs:
             self._costs[tiles] = self._cost.with_tiles(tiles)
         return self._costs[tiles]
 
 
 def planner_of(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan]:
-    """Return what chooses kernels, for engines that let it."""
+    """Return a function from a graph and an engine to a plan, given the cost models by the name of their prices."""
     return Planner(costs[KERNEL_PRICES]) if KERNEL_PRICES in costs else lambda _graph, _engine: NO_PLAN

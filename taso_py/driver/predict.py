@@ -1,9 +1,9 @@
-"""Search for a device that is not here, by latencies that were measured there.
+"""Search for a device that is not here, by latencies that were measured on it.
 
-Nothing is timed, so that nothing is promised: the answer is a trace, which ``taso-py optimize --trace`` judges on the
-device as it judges what a search found.
+Nothing is timed, so the predicted gain is only an estimate: the answer is a trace, which ``taso-py optimize --trace``
+evaluates on the device as it evaluates the finalists of a search.
 
-Invariant: a graph that is predicted to be fast is made of kernels each of whose latencies was measured on the device.
+Invariant: a predicted graph uses only kernels whose latencies were measured on the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taso_py.backend import Program
 from taso_py.backend.convert import graph_on
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.model import CostModel
-from taso_py.driver.calibrating import calibrate
+from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import tiles_for
 from taso_py.driver.replay import check_steps
 from taso_py.driver.result import Options
@@ -27,23 +27,23 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
+from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
-from taso_py.saving.folder import TRACE, check_writable, listed, write_files
+from taso_py.saving.folder import TRACE, check_writable, file_digests, write_files
 from taso_py.search.strategies import search
 from taso_py.search.trace import write_trace
-from taso_py.turn import in_turn
-from taso_py.unexpected import reported
+from taso_py.unexpected import report_unexpected
 
 
 class PredictionError(TasoError):
-    """A device that no latencies are known of, or not those that are needed."""
+    """Raised if the latency database lacks a device, or latencies that a prediction needs."""
 
 
 def find_environment(database: LatencyDatabase, key: str) -> Environment:
-    """The environment whose key begins so.
+    """Return the one environment in the database whose key begins with a text.
 
     Raises:
         PredictionError: there is none, or several.
@@ -51,7 +51,7 @@ def find_environment(database: LatencyDatabase, key: str) -> Environment:
     known = database.environments()
     found = [name for name in known if name.startswith(key)]
     if len(found) != 1:
-        problem = f"{key!r} fits several devices" if found else f"nothing was measured on a device {key!r}"
+        problem = f"{key!r} fits several devices" if found else f"there are no latencies of a device {key!r}"
         names = ", ".join(f"{name} ({known[name]['device_name']})" for name in found or known)
         advice = f"name one of {names}" if names else "bring latencies here with 'taso-py latencies import FILE'"
         raise PredictionError(f"{problem}; {advice}; 'taso-py latencies devices' lists what is known")
@@ -61,13 +61,13 @@ def find_environment(database: LatencyDatabase, key: str) -> Environment:
 def predict(
     source: Source, options: Options, rules: Sequence[Substitution], environment: str, output: Path | None = None
 ) -> Prediction:
-    """Searches a model for a device that need not be here.
+    """Search a model's graphs by the latencies of a device that need not be here.
 
     Args:
         source: the model, on a device that is here.
-        options: how to search; of the others only ``progress`` has a meaning.
-        rules: what may be applied.
-        environment: what the key of the device's environment begins with, in the user's latency database.
+        options: the options of the search; the others have no effect but for ``progress``.
+        rules: the rules that may be applied.
+        environment: the beginning of the device's key in the user's latency database.
         output: the folder to write the trace to, if any.
 
     Raises:
@@ -75,12 +75,17 @@ def predict(
     """
     if output is not None:
         check_writable(output)
-        if listed(output):
+        if file_digests(output):
             raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
-    with in_turn(), reported(f"predicting {source.name}"), torch.no_grad(), LatencyDatabase() as database:
+    with (
+        optimization_lock(),
+        report_unexpected(f"predicting {source.name}"),
+        torch.no_grad(),
+        LatencyDatabase() as database,
+    ):
         there = find_environment(database, environment)
         program = import_source(source)
-        graph, cost = _priced(program, options, there, database)
+        graph, cost = _graph_and_cost(program, options, there, database)
         found = search(graph, rules, cost, options.search, options.limits(), progress=options.progress)
         best = found.best
         check_steps(graph, best.trace, options.seed, program.device)
@@ -99,21 +104,21 @@ def predict(
     )
 
 
-def _priced(
+def _graph_and_cost(
     program: Program, options: Options, there: Environment, database: LatencyDatabase
 ) -> tuple[Graph, CostModel]:
-    """A program's graph as it would be on a device, and what graphs cost there."""
+    """Return a program's graph as it would be on a device, and the cost model of that device."""
     device = torch.device(there.device, 0) if there.device == "cuda" else torch.device(there.device)
     graph = graph_on(program.graph, device)
     weight_bytes = stored_bytes(program.weights.values())
     tiles = tiles_for([ENGINES["eager"]], options.numerics)
     cost = CostModel(device, database, weight_bytes=weight_bytes, tiles=tiles, environment=there)
-    calibrate(cost)
+    scale_to_runs(cost)
     unknown = [node.op.name for node in graph.nodes if cost.node_cost(node) == math.inf]
     if unknown or cost.graph_cost(graph) == math.inf:
         first = f"{len(unknown)} of its operators, the first of them {unknown[0]}," if unknown else "a conversion in it"
         raise PredictionError(
-            f"how long the model takes on {there.device_name} cannot be told: {first} {'were' if unknown else 'was'} "
+            f"the model's time on {there.device_name} cannot be predicted: {first} {'were' if unknown else 'was'} "
             "never measured there; optimize it there once, and bring the latencies here with 'taso-py latencies "
             "export' and 'import'"
         )

@@ -1,6 +1,6 @@
-"""Preparation: the source checked and imported, and all that has to hold while it is optimized.
+"""Preparation of an optimization: check and import the source, and set up the state that it needs from PyTorch.
 
-Invariant: nothing of an optimization is left behind in the model's state, in random generators or in PyTorch's modes.
+Invariant: afterwards the model's state, the random generators and PyTorch's modes are as they were before.
 """
 
 from __future__ import annotations
@@ -19,50 +19,52 @@ from taso_py.backend import Program
 from taso_py.backend.contract import may_draw_random, undo_random_draws
 from taso_py.backend.weights import with_own_weights
 from taso_py.backend.writes import is_write
-from taso_py.checking.kept import state_kept
+from taso_py.checking.import_check import check_import
+from taso_py.checking.preserve import preserve_state
 from taso_py.driver.result import OptimizeError, Options
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.text import print_graph
-from taso_py.judging.trial import check_import
 from taso_py.latency.contention import Watch
 from taso_py.latency.environment import Environment
+from taso_py.lock import optimization_lock
 from taso_py.models.huggingface import adapt
 from taso_py.models.importing import import_source
-from taso_py.models.source import Source, described, usable
+from taso_py.models.source import Source, clone_inference_tensors, describe_arguments
 from taso_py.models.spec import SourceError
 from taso_py.progress import Phases
 from taso_py.saving.savable import check_savable
-from taso_py.turn import in_turn
-from taso_py.unexpected import reported
+from taso_py.unexpected import report_unexpected
 
 AUTOCAST = (
     "optimize is called under torch.autocast, which would cast inside of its kernels too; call it outside, and put a "
     "model that is to run under autocast into a module that enters it in forward"
 )
-"""Why autocast around it is refused."""
+"""The error for a call under autocast."""
 IN_TRAINING = (
     "the model is in training mode, and so is the result: it draws random numbers or writes to buffers; call eval() "
     "before optimizing for one that predicts"
 )
-"""What is noted of dropout that drops, and of batch normalisation that takes the batch's statistics."""
+"""The note on models with active dropout, or with batch normalization that uses the batch's statistics."""
 PLAIN_CALLS = "the original program is timed as plain calls, without PyTorch's own checks of its arguments"
-"""What is noted of exported programs."""
+"""The note on exported programs."""
 
 
 def source_of(module: Any, args: Any, kwargs: Any) -> Source:
-    """Return what is to be optimized, from arguments that a user may have mistaken.
+    """Return the source for a user's module and example inputs, after checking their types.
 
     Raises:
-        SourceError: they are none.
+        SourceError: one of them is of the wrong type.
     """
     if not isinstance(module, nn.Module | ExportedProgram):
         raise SourceError(f"a {type(module).__name__} is no model; give an nn.Module or an exported program")
     if isinstance(args, Mapping):
         raise SourceError("example_inputs are positional; give a dict of keyword inputs as example_kwargs")
     if isinstance(args, str) or not isinstance(args, Sequence | Tensor):
-        raise SourceError(f"example_inputs are a tensor or a tuple of inputs, not of type {type(args).__name__}")
+        raise SourceError(f"example_inputs must be a tensor or a tuple of inputs, not of type {type(args).__name__}")
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise SourceError("example_kwargs are a dict of inputs by their names; give positional ones as example_inputs")
+        raise SourceError(
+            "example_kwargs must be a dict of inputs by their names; give positional ones as example_inputs"
+        )
     if isinstance(args, Tensor):
         args = (args,)
     if isinstance(module, ExportedProgram) and not (args or kwargs) and module.example_inputs:
@@ -72,7 +74,7 @@ def source_of(module: Any, args: Any, kwargs: Any) -> Source:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSource:
     """A source that was imported and checked."""
 
     source: Source
@@ -80,41 +82,43 @@ class Prepared:
     options: Options
     phases: Phases
     notes: Sequence[str]
-    """What there is to tell before the search begins."""
+    """Notes for the user from before the search."""
 
 
 @contextmanager
-def prepared(
+def prepare(
     source: Source, options: Options, program: Program | None = None, *, saves: bool = False
-) -> Generator[Prepared]:
-    """Import and check a source, for an optimization that takes place within.
+) -> Generator[PreparedSource]:
+    """Import and check a source; the optimization takes place within this context.
 
     Args:
         source: what to optimize.
-        options: how.
-        program: the source as a program, if it was imported before.
-        saves: whether the result is to be saved, as the program has to be then.
+        options: the options of the optimization.
+        program: the source as a program, if it has been imported already.
+        saves: whether the result is to be saved; if so, the unchanged program is checked to be savable.
 
     Raises:
         TasoError: it cannot be optimized here.
     """
     phases, watch = Phases(shown=options.progress), Watch()
-    # What is made in inference mode cannot be exported, nor be used where gradients are asked for.
+    # Tensors made in inference mode can neither be exported nor used where gradients are recorded.
     with (
-        in_turn(),
-        reported(f"optimizing {source.name}") as facts,
+        optimization_lock(),
+        report_unexpected(f"optimizing {source.name}") as facts,
         torch.inference_mode(mode=False),
         torch.no_grad(),
         hooks_set_aside(source.module, source.args, source.kwargs) as hooks,
     ):
-        facts |= {"options": options, "inputs": partial(described, (source.args, source.kwargs))}
-        source = replace(source, args=usable(source.args), kwargs=usable(source.kwargs))
+        facts |= {"options": options, "inputs": partial(describe_arguments, (source.args, source.kwargs))}
+        source = replace(
+            source, args=clone_inference_tensors(source.args), kwargs=clone_inference_tensors(source.kwargs)
+        )
         with phases.phase("import", "the model, as a graph of operators"):
             program = program or with_own_weights(import_source(source))
         facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}
         _check_circumstances(program.device)
-        with undo_random_draws(program), state_kept(program, [source.callable()]):
-            with phases.phase("check", "that the graph computes what the model does"):
+        with undo_random_draws(program), preserve_state(program, [source.callable()]):
+            with phases.phase("check", "that the graph computes the same as the model"):
                 checked = check_import(source, program, options.seed)
             notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
             if isinstance(source.module, ExportedProgram) and source.onnx is None:
@@ -123,14 +127,14 @@ def prepared(
                 check_savable(source, program)
             if phases.shown and program.device.type == "cpu":
                 _warn_of_contention(phases, watch)
-            yield Prepared(source, program, options, phases, notes)
+            yield PreparedSource(source=source, program=program, options=options, phases=phases, notes=notes)
 
 
 def _check_circumstances(device: torch.device) -> None:
-    """Makes sure that what is timed is what will run.
+    """Check that the device can run the model and that autocast is off, so that timings are valid.
 
     Raises:
-        OptimizeError: the device computes nothing, or autocast is on.
+        OptimizeError: the device is ``meta``, or autocast is on.
     """
     if device.type == "meta":
         raise OptimizeError("the model or its inputs are on the meta device, which computes nothing; move them")
@@ -139,7 +143,7 @@ def _check_circumstances(device: torch.device) -> None:
 
 
 def _in_training(source: Source, program: Program) -> Sequence[str]:
-    """What to tell of a model that nobody put into evaluation mode, where that may make a difference."""
+    """Return a note if the model is in training mode and that affects its results."""
     if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
         return ()
     acts = may_draw_random(program) or any(map(is_write, program.graph.effects))
@@ -147,7 +151,7 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
 
 
 def _warn_of_contention(phases: Phases, watch: Watch) -> None:
-    """Says before anything is timed that it will be disturbed; afterwards the report says what was."""
+    """Tell the user in advance that other programs will disturb the timing; the report says so afterwards."""
     now = watch.contention(spins=True)
     if not now.is_quiet:
-        phases.say(f"note: {now.text}; timing takes longer then, and shows less; {now.advice}")
+        phases.say(f"note: {now.text}; timing will take longer and be less precise; {now.advice}")

@@ -1,6 +1,6 @@
-"""What an optimization is told and what it answers.
+"""Options and result of an optimization.
 
-Invariant: options that make no sense cannot be made.
+Invariant: constructing options validates them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from taso_py.engines.table import CHOICES
 from taso_py.ir.errors import TasoError
 from taso_py.report.optimization import Report
 from taso_py.rules.verdict import Numerics
-from taso_py.saving.warmup import Sizes, warm
+from taso_py.saving.warmup import Sizes, warm_up
 from taso_py.search.result import Limits
 from taso_py.search.strategies import SEARCHES
 from taso_py.search.trace import Trace
 
 GROWTH_LIMIT = 1.25
-"""How many times the original's bytes of weights the result may hold."""
+"""The most bytes of weights that the result may hold, relative to the original."""
 
 
 _KINDS: Mapping[str, tuple[type, str]] = {
@@ -34,49 +34,49 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "int": (Integral, "a whole number"),
     "float": (Real, "a number"),
 }
-"""What options are, by how their types are written."""
+"""Accepted Python types of options, and their names for messages, by annotation."""
 OR_NONE = " | None"
 
 
 class OptimizeError(TasoError):
-    """An optimization that cannot be carried out as asked."""
+    """Raised if an optimization cannot be carried out as asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to optimize; the defaults are those of the command line."""
+    """Options of an optimization; the defaults are those of the command line."""
 
     runtime: str = "eager"
     search: str = "backtracking"
     alpha: float = 1.05
     budget: int = 2000
     effort: str = NORMAL
-    """A level of :data:`taso_py.effort.EFFORTS`, which says how long searching and timing may take."""
+    """A level of :data:`taso_py.effort.EFFORTS`, which limits the time for measuring, searching and timing."""
     within: float | None = None
-    """Seconds that all of it may take, more or less, in place of a level of effort."""
+    """Seconds that the whole optimization may take, approximately; used in place of a level of effort."""
     time_limit: float | None = None
-    """Seconds of search, in place of the effort's; what it takes to measure new kernels comes on top."""
+    """Seconds of search, in place of the effort's; measuring new kernels is not included."""
     numerics: Numerics | None = None
     """The cap, or its label; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
     seed: int = 0
     race_seconds: float | None = None
-    """Seconds of the race of all, in place of the effort's."""
+    """Seconds of the first race, in place of the effort's."""
     reload: bool = True
-    """Whether the result is judged in the form that it is saved in, loaded again; it is whenever it is saved."""
+    """True if the result is evaluated in its saved form, loaded again; always so if it is saved."""
     kernels: bool = True
-    """Whether to choose kernels and memory formats; otherwise plain ATen calls compute everything."""
+    """True if kernels and memory formats are chosen; otherwise plain ATen calls compute everything."""
     reuse: bool = True
-    """Whether parts of the graph that are the same but for their weights are searched once."""
+    """True if repeated parts of the graph, equal except for their weights, are searched once."""
     cache: bool = True
-    """Whether what wins is remembered, on disk too, beside the latencies, and what won before stays in the running."""
+    """True if winners are remembered on disk, beside the latencies, and earlier winners are considered again."""
     progress: bool = False
 
     @classmethod
-    def named(cls, options: Mapping[str, Any]) -> Self:
-        """The options of these names, the others as they are by default.
+    def from_mapping(cls, options: Mapping[str, Any]) -> Self:
+        """Return options with the given fields set and the others at their defaults.
 
         Raises:
-            TasoError: an option does not exist or makes no sense.
+            TasoError: an option does not exist or has an invalid value.
         """
         known = [field.name for field in fields(cls)]
         for name in options:
@@ -92,18 +92,18 @@ class Options:
             if given is None and str(option.type).endswith(OR_NONE):
                 continue
             if kind is not None and not isinstance(given, kind[0]):
-                raise OptimizeError(f"{option.name} is {kind[1]}, not {given!r}")
+                raise OptimizeError(f"{option.name} must be {kind[1]}, not {given!r}")
         label: Any = self.numerics
         if label is not None and not isinstance(label, Numerics):
             object.__setattr__(self, "numerics", Numerics.labelled(str(label)))
-        object.__setattr__(self, "seed", int(self.seed))  # PyTorch takes no NumPy's
+        object.__setattr__(self, "seed", int(self.seed))  # PyTorch refuses NumPy's integers
         if not 0 <= self.seed < 2**63:
-            raise OptimizeError(f"a seed is a whole number from 0 to 2**63 - 1, not {self.seed}")
+            raise OptimizeError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed}")
         if self.effort not in EFFORTS:
             raise OptimizeError(f"no effort is called {self.effort}; there are {', '.join(EFFORTS)}")
         if self.within is not None and not 0 < self.within < math.inf:
-            raise OptimizeError(f"within is a positive number of seconds, not {self.within}")
-        if not self.limited.race_s > 0:
+            raise OptimizeError(f"within must be a positive number of seconds, not {self.within}")
+        if not self.effective_effort.race_s > 0:
             raise OptimizeError(f"race_seconds must be positive, not {self.race_seconds}")
         if self.search not in SEARCHES:
             raise OptimizeError(f"no search is called {self.search}; there are {', '.join(SEARCHES)}")
@@ -112,22 +112,22 @@ class Options:
         self.limits()
 
     @property
-    def limited(self) -> Effort:
-        """The level of effort, with the limits that were given in place of its own."""
+    def effective_effort(self) -> Effort:
+        """The level of effort, with ``time_limit`` and ``race_seconds`` in place of its own limits if given."""
         level = EFFORTS[self.effort] if self.within is None else within(self.within)
         search_s = level.search_s if self.time_limit is None else self.time_limit
         race_s = level.race_s if self.race_seconds is None else self.race_seconds
         return replace(level, search_s=search_s, race_s=race_s)
 
     def limits(self) -> Limits:
-        """The limits of the search; raises `TasoError` if they make no sense."""
+        """Return the limits of the search; raises `TasoError` if they are invalid."""
         return Limits(
             alpha=self.alpha,
             budget=self.budget,
-            seconds=self.limited.search_s,
+            seconds=self.effective_effort.search_s,
             growth=GROWTH_LIMIT,
             numerics=self.numerics,
-            results=self.limited.finalists,
+            results=self.effective_effort.finalists,
             reuse=self.reuse,
             seed=self.seed,
         )
@@ -135,7 +135,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Optimized:
-    """A result with its evidence."""
+    """The result of an optimization: the module with its report, trace and plan."""
 
     module: Runner
     """Called like the original; for the eager runtime a ``torch.fx.GraphModule``."""
@@ -144,16 +144,16 @@ class Optimized:
     plan: Plan
     """The kernels that compute it."""
     keeps_original: bool
-    """Whether nothing was surely faster than the original, which is the module then."""
+    """True if nothing was significantly faster than the original, which ``module`` then is."""
     inputs: OpenInputs
-    """What the module is called with, at any of its sizes."""
+    """The module's example inputs, from which inputs of other open sizes are made."""
 
     def warmup(self, sizes: Iterable[Sizes]) -> None:
-        """Calls the module once at each of some open sizes, since the first call at a size takes longer than others.
+        """Call the module once at each of some open sizes, since the first call at a size is slow.
 
-        ``optimized.warmup([1, 16, 200])`` where one size is open; with several, dicts by the names in the report.
+        With one open size, ``optimized.warmup([1, 16, 200])``; with several, give dicts by the names in the report.
 
         Raises:
             TasoError: the module does not have these sizes.
         """
-        warm(self.module, self.inputs, sizes)
+        warm_up(self.module, self.inputs, sizes)

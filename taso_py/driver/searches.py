@@ -1,4 +1,4 @@
-"""Searches, one for each family of engines: operators priced by measurement there, and the graphs found so."""
+"""The searches of an optimization: one for each family of engines, priced by latencies measured in that family."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.model import CostModel
-from taso_py.driver.calibrating import calibrate
+from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import formats_for, tiles_for
-from taso_py.driver.prepare import Prepared
+from taso_py.driver.prepare import PreparedSource
 from taso_py.driver.result import Options
 from taso_py.engines.engine import KERNEL_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
-from taso_py.judging.trial import Searched
+from taso_py.judging.evaluation import EngineSearch
 from taso_py.kernels.table import PLAIN
 from taso_py.latency.database import LatencyDatabase
 from taso_py.rules.database import read_database
@@ -28,7 +28,7 @@ from taso_py.search.trace import Trace
 
 
 def rules_for(options: Options, path: Path | None = None) -> Sequence[Substitution]:
-    """Return the rules of a file or folder; by default those that a search is meant for.
+    """Return the rules of a file or folder; by default the database, or the templates for a template search.
 
     Raises:
         TasoError: they cannot be read.
@@ -40,13 +40,13 @@ def rules_for(options: Options, path: Path | None = None) -> Sequence[Substituti
 class Searches:
     """The searches of one optimization."""
 
-    prepared: Prepared
+    prepared: PreparedSource
     rules: Sequence[Substitution]
     trace: Trace | None
-    """The steps to take, if no search is to find them."""
+    """The steps to apply in place of a search, if any."""
 
     def cost_of(self, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
-        """Return the cost model of engines whose prices are equal."""
+        """Return the cost model for engines that share prices."""
         program, options = self.prepared.program, self.prepared.options
         if isinstance(engines[0], SessionEngine):
             return session_cost(engines[0], program.graph, database, progress=options.progress)
@@ -63,23 +63,25 @@ class Searches:
 
     def run(
         self, groups: Mapping[str, Sequence[Engine]], costs: Mapping[str, CostModel], last: Trace | None
-    ) -> list[Searched]:
-        """Return the results of the searches.
+    ) -> list[EngineSearch]:
+        """Run the searches and return their results.
 
         Args:
             groups: engines by the name of their prices.
             costs: cost models by the same names.
-            last: the steps to the last winner for this program, tried besides.
+            last: the trace of the last winner for this program, which is tried too.
         """
-        return [Searched(self._search(costs[prices], engines[0], last), engines) for prices, engines in groups.items()]
+        return [
+            EngineSearch(self._search(costs[prices], engines[0], last), engines) for prices, engines in groups.items()
+        ]
 
     def _search(self, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
         graph, options, phases = self.prepared.program.graph, self.prepared.options, self.prepared.phases
         what = "its operators, one by one, on this machine"
-        cost.latencies.limit_s = options.limited.measure_s
+        cost.latencies.limit_s = options.effective_effort.measure_s
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
-            calibrate(cost, engine)
+            scale_to_runs(cost, engine)
         limits = options.limits()
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:

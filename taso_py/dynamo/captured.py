@@ -1,7 +1,7 @@
-"""What ``torch.compile`` captured, as a source that can be optimized: its weights, its autocast, and its limits.
+"""A graph captured by ``torch.compile`` as a source to optimize: its weights, its autocast state, and its limits.
 
-Invariant: the source computes what the captured graph computes, with its weights where the caller's are now; what is
-timed of it is all that a call takes, the check of frozen weights included.
+Invariant: the source computes the same as the captured graph, and shares the caller's weights; the timed call includes
+all costs of a real one, the check of frozen weights included.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _GRAD_MODES = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled})  #
 
 
 def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
-    """Why a captured graph must stay as it is: one line, empty if it need not.
+    """Return why a captured graph cannot be optimized, in one line; empty if it can.
 
     Args:
-        graph: as captured.
-        examples: its inputs; sizes that vary between calls are among them as symbols.
+        graph: the captured graph.
+        examples: its inputs; sizes that vary between calls are symbols among them.
     """
     needs_gradients = any(isinstance(x, Tensor) and x.requires_grad for x in examples)
     if needs_gradients and (torch.is_grad_enabled() or any(n.target in _GRAD_MODES for n in graph.graph.nodes)):
@@ -46,7 +46,7 @@ def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
 
 
 def _writes_to_input(node: fx.Node) -> bool:
-    """Whether a call surely writes to an input, as far as its name says; others are found at import."""
+    """Return whether a call surely writes to an input, by its name; other writes are found at import."""
     name = node.target if node.op == "call_method" else ""
     writes = isinstance(name, str) and name.endswith("_") and not name.endswith("__")
     return writes and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
@@ -58,35 +58,35 @@ def _varies(example: Any) -> bool:
     return isinstance(example, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def weight_places(graph: fx.GraphModule) -> tuple[int, ...]:
-    """Which inputs of a captured graph are parameters and buffers of the modules that were compiled."""
+def weight_positions(graph: fx.GraphModule) -> tuple[int, ...]:
+    """Return the positions of the inputs that are parameters and buffers of the compiled modules."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    # This is where torch.compile notes for its own compilers which tensors stay where they are between calls.
+    # torch.compile marks here, for its own compilers, which tensors keep their address between calls.
     marked = [node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") for node in placeholders]
     return tuple(place for place, mark in enumerate(marked) if mark is not None)
 
 
 class AutocastState:
-    """The autocast around a call: on for the captured graph, off for what was made of it, whose casts are explicit."""
+    """The autocast state around a call: needed by the captured graph, and off for results, whose casts are explicit."""
 
     def __init__(self, device: str) -> None:
-        """Notes the state that holds now."""
+        """Record the current state."""
         self._device = device
         self.is_enabled = torch.is_autocast_enabled(device)
         self._dtype = torch.get_autocast_dtype(device)
 
     def on(self) -> AbstractContextManager[Any]:
-        """The autocast that was noted."""
+        """Return a context with the recorded autocast state."""
         if not self.is_enabled:
             return nullcontext()
         return torch.autocast(self._device, self._dtype, cache_enabled=False)
 
     def off(self) -> AbstractContextManager[Any]:
-        """No autocast."""
+        """Return a context without autocast."""
         return torch.autocast(self._device, enabled=False) if self.is_enabled else nullcontext()
 
     def without(self, runner: Runner) -> Runner:
-        """What calls a runner whose casts are explicit, so that autocast adds no others."""
+        """Wrap a runner whose casts are explicit, so that it runs without autocast."""
         if not self.is_enabled:
             return runner
 
@@ -98,10 +98,10 @@ class AutocastState:
 
 
 class Captured(nn.Module):
-    """A captured graph whose weights are its own, so that it is called with the other inputs only."""
+    """A captured graph that owns its frozen weights, so that it is called with the other inputs only."""
 
     def __init__(self, graph: fx.GraphModule, weights: Mapping[int, Tensor], autocast: AutocastState) -> None:
-        """Wraps a graph; ``weights`` are those of its inputs, by place, that are frozen."""
+        """Wrap a graph; ``weights`` are its frozen inputs by position."""
         super().__init__()
         self.graph = without_wrappers(graph)
         self._autocast = autocast
@@ -113,30 +113,30 @@ class Captured(nn.Module):
                 self.register_buffer(f"w{place}", tensor)
 
     def forward(self, *inputs: Any) -> Any:
-        """Calls the graph; ``inputs`` are those that are no weights, in order."""
+        """Call the graph; ``inputs`` are the inputs that are no weights, in order."""
         own = {place: getattr(self, f"w{place}") for place in self._places}
         with self._autocast.on():
-            return self.graph(*_joined(inputs, own))
+            return self.graph(*_join_inputs(inputs, own))
 
 
-def _joined(inputs: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
-    """All inputs of a captured graph: the weights, by place, and the others in order."""
+def _join_inputs(inputs: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
+    """Return all inputs of a captured graph: weights by position, and the others in order."""
     given = iter(inputs)
     return [weights[p] if p in weights else next(given) for p in range(len(inputs) + len(weights))]
 
 
 class FrozenWeights:
-    """Inputs of a captured graph, by place, as they were when they were folded and packed."""
+    """Inputs of a captured graph, by position, in the state in which they were folded and packed."""
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
-        """Notes tensors as they are now; from the first ones on, steps of optimizers count as writes."""
+        """Record the tensors' versions; from the first instance on, optimizer steps count as writes."""
         if tensors:
             _count_optimizer_steps()
         self.tensors = tensors
         self._places, self._kept = list(tensors), list(tensors.values())
         self._versions = [tensor._version for tensor in self._kept]
         self._pointers = [tensor.data_ptr() for tensor in self._kept]
-        # Batch normalisation in training mode updates its statistics without counting that as a new version.
+        # Batch normalization in training mode updates its statistics without a new version.
         silent: dict[Any, list[int]] = {}
         for place, tensor in tensors.items():
             if not isinstance(tensor, nn.Parameter) and _is_statistic(tensor):
@@ -145,16 +145,16 @@ class FrozenWeights:
 
     @property
     def are_tied(self) -> bool:
-        """Whether some share memory."""
+        """True if some share memory."""
         return len({tensor.untyped_storage().data_ptr() for tensor in self.tensors.values()}) < len(self.tensors)
 
     def are_current(self, args: Sequence[Any]) -> bool:
-        """Whether the inputs of a call are the same tensors with the same content.
+        """Return whether the inputs of a call are the recorded tensors with unchanged content.
 
-        What is written through ``.data`` to anything but vectors that are buffers is not seen, nor what a fused kernel
-        of an optimizer writes if it is not called by the optimizer.
+        Writes through ``.data`` are only noticed for buffers that are vectors, and writes by a fused optimizer kernel
+        only if the optimizer calls it.
         """
-        # Lists, and one tensor of all content: every call pays for this.
+        # Lists, and one tensor for all content, since every call pays for this.
         now = [args[place] for place in self._places]
         return (
             all(map(is_, now, self._kept))
@@ -165,7 +165,7 @@ class FrozenWeights:
 
 
 def _bits(vectors: Iterable[Tensor]) -> Tensor:
-    """Vectors of one type in one, as integers: what is not a number equals itself."""
+    """Return vectors of one type as one vector of integers, in which NaN equals itself."""
     joined = torch.cat(tuple(vectors))
     return joined.view(_INTEGERS[joined.itemsize])
 
@@ -174,21 +174,21 @@ _NOTHING_FROZEN = FrozenWeights({})
 
 
 @dataclass(frozen=True)
-class Running:
-    """What runs, and the inputs that it does not ask for, as long as they stay what they are."""
+class BoundRunner:
+    """A runner with the frozen weights that it was made for, which are not passed to it."""
 
     runner: Runner
     frozen: FrozenWeights = _NOTHING_FROZEN
 
     def __call__(self, args: Sequence[Any]) -> Any:
-        """Calls it with those of a captured graph's inputs that it asks for."""
+        """Call the runner with the captured graph's inputs but for frozen weights."""
         weights = self.frozen.tensors
         return self.runner(*([arg for place, arg in enumerate(args) if place not in weights] if weights else args))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedSource(Source):
-    """A :class:`Captured` whose example inputs are those of a call that are no weights."""
+    """The source for a :class:`Captured`; its example inputs are those of a call without the frozen weights."""
 
     graph: fx.GraphModule
     frozen: FrozenWeights
@@ -198,8 +198,8 @@ class CapturedSource(Source):
     def of(
         cls, name: str, graph: fx.GraphModule, args: Sequence[Any], frozen: FrozenWeights, autocast: AutocastState
     ) -> CapturedSource:
-        """A captured graph, called with these inputs."""
-        # An export puts tensors of its own in the place of those of a module meanwhile; other threads run the graph.
+        """Return the source for a captured graph and the inputs of a call."""
+        # An export temporarily replaces the tensors of a module, which other threads may be running.
         held = (*graph.parameters(), *graph.buffers(), *vars(graph).values())
         twin = deepcopy(graph, {id(leaf): leaf for leaf in held if isinstance(leaf, Tensor)})
         module = Captured(twin, frozen.tensors, autocast)
@@ -207,14 +207,14 @@ class CapturedSource(Source):
         return cls(name, module, inputs, graph=graph, frozen=frozen, autocast=autocast)
 
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
-        """A call as it will be made: of the graph as it is, or of a result behind the check of its weights."""
-        running = Running(self.graph.forward)
+        """Return a call as it will be made: of the graph, or of a result after the check of its weights."""
+        running = BoundRunner(self.graph.forward)
         if runner is not self.module:
-            running = Running(self.autocast.without(runner), self.frozen)
-        args = _joined(self.args, self.frozen.tensors)
+            running = BoundRunner(self.autocast.without(runner), self.frozen)
+        args = _join_inputs(self.args, self.frozen.tensors)
 
         def call() -> Any:
-            with self.autocast.on():  # as at every call; around both alike
+            with self.autocast.on():  # as in real calls; around graph and result alike
                 running.frozen.are_current(args)
                 return running(args)
 
@@ -223,8 +223,8 @@ class CapturedSource(Source):
 
 @cache
 def _count_optimizer_steps() -> None:
-    """Lets each step of an optimizer be a new version of what it may have written: fused ones count none themselves."""
-    # Compiled along with a step, the hook would run once for all of them.
+    """Make each optimizer step a new version of the parameters, since fused ones do not count as writes."""
+    # If the hook were compiled with a step, it would run only once.
     hook: Any = torch.compiler.disable(_count_step)
     register_optimizer_step_post_hook(hook)
 
@@ -239,7 +239,7 @@ def _is_statistic(buffer: Tensor) -> bool:
     return buffer.dim() == 1 and buffer.is_floating_point()
 
 
-def reweighted(program: Program, weights: Mapping[int, Tensor]) -> Program:
-    """The program of a :class:`Captured` with other weights of the same types in the same places, none of them tied."""
+def with_weights(program: Program, weights: Mapping[int, Tensor]) -> Program:
+    """Return the program of a :class:`Captured` with other weights of equal types, none of them tied."""
     renewed = {f"w{place}": tensor.detach() for place, tensor in weights.items()}
     return replace(program, weights={key: renewed.get(key, tensor) for key, tensor in program.weights.items()})

@@ -1,9 +1,9 @@
-"""What optimizing captured graphs has come to in this process, and when no more are tried.
+"""Record of gains and losses of optimized graphs in this process, which decides whether further graphs are tried.
 
 A model may be captured as many graphs, and each again at every new size, until the recompile limit of ``torch.compile``
-and beyond it in the functions that it calls. Where the first have gained nothing, the others are not worth the wait.
+and beyond it in the functions that it calls. If the first ones gained nothing, the others are not worth the wait.
 
-Invariant: what is left out is left out with a reason of one line; what has gained before is never left out.
+Invariant: a graph that is skipped has a reason of one line; a family of graphs that gained before is never skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from threading import Lock
 from torch import fx
 
 LOSSES = 2
-"""At how many sizes graphs that are otherwise the same may gain nothing before other sizes are left as they are."""
+"""Number of sizes at which a family of graphs may gain nothing before other sizes are skipped."""
 
 
 class Prospects:
-    """Gains and losses so far; threads may share it."""
+    """Gains and losses so far; thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing was tried yet."""
+        """Start without any."""
         self._lock = Lock()
         self._refused: dict[str, str] = {}
         self._losses: Counter[str] = Counter()
@@ -31,11 +31,11 @@ class Prospects:
         self._spent, self._graphs = 0.0, 0
 
     def why_not(self, family: str, patience: float) -> str:
-        """Why a graph is not to be optimized, or empty.
+        """Return why a graph is not to be optimized; empty if it is.
 
         Args:
-            family: of the graph, as :func:`family_of` gives it.
-            patience: how many seconds may be spent, since something gained, on graphs that do not.
+            family: the graph's family, see :func:`family_of`.
+            patience: seconds that may be spent, since the last gain, on graphs that gain nothing.
         """
         with self._lock:
             if family in self._gained:
@@ -52,7 +52,7 @@ class Prospects:
         return ""
 
     def note(self, family: str, seconds: float, *, gained: bool) -> None:
-        """Takes note of a graph that was optimized."""
+        """Record a graph that was optimized."""
         with self._lock:
             if gained:
                 self._gained.add(family)
@@ -62,7 +62,7 @@ class Prospects:
                 self._lose(seconds)
 
     def refuse(self, family: str, seconds: float, reason: str) -> None:
-        """Takes note of a graph that could not be imported; at other sizes it cannot either."""
+        """Record a graph that cannot be imported, nor at other sizes."""
         with self._lock:
             self._refused[family] = reason
             self._lose(seconds)
@@ -73,7 +73,7 @@ class Prospects:
 
 
 def family_of(graph: fx.GraphModule) -> str:
-    """What captured graphs have in common that differ in sizes and numbers only."""
+    """Return a digest that is equal for captured graphs that differ only in sizes and numbers."""
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
     found: list[Hashable] = []
     for node in graph.graph.nodes:

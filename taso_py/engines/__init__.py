@@ -1,8 +1,9 @@
-"""Engines: where a graph runs. PyTorch itself, CUDA graphs, the forms of Inductor, ONNX Runtime, OpenVINO, TensorRT.
+"""Engines that run graphs: PyTorch itself, CUDA graphs, the variants of Inductor, ONNX Runtime, OpenVINO, TensorRT.
 
-A module an engine, one table (:mod:`taso_py.engines.table`). An engine says whether this machine has it, builds a
-program into a module that runs there, and names the prices by which the search chooses graphs for it.
+There is one module per engine, and a table of them (:mod:`taso_py.engines.table`). An engine knows whether it is
+available on this machine, builds a program into a module that runs in it, and names its prices, the set of latencies
+that a search for it uses.
 
-Invariant: a module that an engine built takes the arguments of the original and returns the tree of its results, which
-are the caller's: no later call writes to them.
+Invariant: a module built by an engine takes the original's arguments and returns results in the same structure; they
+belong to the caller, and no later call writes to them.
 """

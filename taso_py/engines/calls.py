@@ -1,7 +1,7 @@
-"""Calls of covers in an engine that takes whole graphs, made up for measuring.
+"""Benchmarks of covers in an engine for whole graphs.
 
-A model holds a cover several times, on operands of their own, so that one run is long beside what it takes to begin
-one, and so that weights come from as far away as in a model that is as large.
+A benchmark model contains several copies of a cover with separate operands, so that a run is long compared with its
+fixed overhead, and weights come from the same level of the memory hierarchy as in the user's model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from taso_py.backend.random_tensors import uniform
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.engines.session import OnnxModel, SessionEngine, bytes_of
-from taso_py.engines.tiles import reads
+from taso_py.engines.tiles import external_operands
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as, remake
 from taso_py.ir.operator import Constant, Input, Weight
@@ -27,39 +27,40 @@ from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import work
 
 COPIES, WEIGHT_COPIES, MOST_COPIES = 8, 16, 64
-"""How often a model holds a cover at most: one without weights, one with small weights, and one with large ones."""
+"""Most copies of a cover in a model: without weights, with small weights, and with large ones."""
 LARGE_BYTES = 1 << 18
-"""Of weights that so many copies of do not stay in the caches of a core."""
+"""Bytes of weights beyond which that many copies do not stay in a core's caches."""
 SMALL_BYTES = 1 << 18
-"""Of the operands and results of copies without weights: more than this are not in the nearest caches at once."""
+"""Limit on the bytes of operands and results of all copies without weights, which fit the nearest caches."""
 MOST_WEIGHT_BYTES = 1 << 26
-"""Of the weights of all copies together: more than any cache keeps."""
+"""Limit on the bytes of all copies' weights, which exceeds any cache."""
 LEAST_COPIES, MOST_FLOPS = 2, 1 << 28
-"""What computes for long is hardly slower for weights from far away; so many operations take milliseconds."""
+"""Limits for covers with much computation, which hardly depends on where weights are; this many operations take
+milliseconds."""
 WIDTH = 16
-"""Of small examples: channels, or rows and columns."""
+"""Channels, or rows and columns, of small examples."""
 KERNEL, GROUPS = 3, 2
-"""Rows and columns of the kernels of small examples, and their groups if there are any."""
+"""Kernel size of convolutions in small examples, and number of groups if grouped."""
 PROFILED_RUNS = 8
 
 
 class SessionCall:
-    """A run of a model that holds a cover several times."""
+    """A run of a model with several copies of a cover."""
 
     def __init__(self, engine: SessionEngine, nodes: Sequence[Node], ring_bytes: int) -> None:
         """Compile the model, and wait until no thread is busy.
 
         Args:
-            engine: where it runs.
-            nodes: connected, the last one's outputs being the results.
-            ring_bytes: how many bytes of weights are read before the same are read again, within limits.
+            engine: the engine.
+            nodes: connected nodes, of which the last one's outputs are the results.
+            ring_bytes: how many bytes of weights to read before the same ones are read again, within limits.
 
         Raises:
-            TasoError: the engine refuses it.
+            TasoError: the engine refuses the model.
         """
         self.copies = _copies(nodes, ring_bytes)
         model, operands = _model(engine, nodes, self.copies)
-        self._run = engine.bound(model, operands)
+        self._run = engine.bind(model, operands)
         wait_until_idle()
 
     def __call__(self) -> object:
@@ -67,45 +68,45 @@ class SessionCall:
         return self._run()
 
     def net(self, latency: Latency, empty_s: float) -> Latency:
-        """Return what one cover takes, by what a run takes and an empty one does."""
+        """Return the latency of one copy, given that of a run and of an empty run."""
         factor = max(1 - empty_s / latency.median_s, 1 / 20)
         return latency.scaled(factor / self.copies)
 
 
 def reorder_split(engine: SessionEngine, nodes: Sequence[Node], ring_bytes: int) -> tuple[float, float, float]:
-    """Return what a cover takes by an engine's profiler, and what it takes to bring images into its order, and back.
+    """Return a cover's time from the engine's profiler, and the times to reorder images before and after it.
 
     Args:
-        engine: where it runs.
-        nodes: connected, the last one's outputs being the results; operands and results are dense.
-        ring_bytes: how many bytes of weights are read before the same are read again, within limits.
+        engine: the engine.
+        nodes: connected nodes, of which the last one's outputs are the results; operands and results are dense.
+        ring_bytes: how many bytes of weights to read before the same ones are read again, within limits.
 
     Raises:
-        TasoError: the engine refuses it.
+        TasoError: the engine refuses the model.
     """
     copies = _copies(nodes, ring_bytes)
     model, operands = _model(engine, nodes, copies)
     wait_until_idle()
     times = engine.profile(model, operands, PROFILED_RUNS)
     inside, before, after = (sum(t.seconds for t in times if t.reorders == way) for way in ("", "in", "out"))
-    # All copies with weights of their own read one image, which is brought into the engine's order once.
-    images = 1 if any(map(is_weight, reads(nodes))) else copies
+    # All copies with separate weights read one image, which is reordered once.
+    images = 1 if any(map(is_weight, external_operands(nodes))) else copies
     return inside / copies, before / images, after / copies
 
 
-def conversion(type_: TensorType) -> Node:
-    """Return a convolution of each channel by itself with one weight, before which images are reordered, and after."""
+def conversion_node(type_: TensorType) -> Node:
+    """Return a depthwise convolution with kernel size 1, before and after which the engine reorders images."""
     channels = type_.sizes[1]
     image = make(Input("x", type_))
     weight = make(Weight("w", TensorType(type_.dtype, (channels, 1, 1, 1))))
     return make(Conv2d(groups=channels), [image.value, weight.value])
 
 
-def example(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return a product and what is computed of its result, at a size at which an engine compiles it in no time.
+def small_example(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return a product and operators on its result, like those of nodes, at a size that compiles quickly.
 
-    Convolutions become one of three kinds: by points, of each channel by itself, and others. What an engine computes
-    together with one does not depend on its stride, padding or number of channels.
+    Convolutions become one of three kinds: pointwise, depthwise, and others. What an engine fuses with a convolution
+    does not depend on its stride, padding or number of channels.
     """
     product, *tail = nodes
     first, weight, op = product.inputs[0].type, product.inputs[1].type, product.op
@@ -146,12 +147,12 @@ def _leaf(value: Value, type_: TensorType, place: int) -> Value:
 
 
 def operators_made(engine: SessionEngine, nodes: Sequence[Node]) -> int:
-    """Return how many operators an engine makes of connected nodes."""
+    """Return how many operators an engine compiles connected nodes to."""
     return engine.count(*_model(engine, nodes, 1))
 
 
 def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
-    values = reads(nodes)
+    values = external_operands(nodes)
     weights = sum(bytes_of(value) for value in values if is_weight(value))
     if weights:
         flops = sum(work(node).flops or 0 for node in nodes)
@@ -163,12 +164,12 @@ def _copies(nodes: Sequence[Node], ring_bytes: int) -> int:
 
 
 def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[OnnxModel, Sequence[Tensor]]:
-    """A model that holds nodes so many times, and its operands.
+    """Return a model with a number of copies of nodes, and its operands.
 
-    Copies with weights of their own read the same operands, which are near as if they had just been computed. Others
-    read different ones, or an engine would compute them once.
+    Copies with weights share the other operands, which are then in the caches, as if just computed. Copies without
+    weights have separate operands, since an engine would merge them otherwise.
     """
-    values = reads(nodes)
+    values = external_operands(nodes)
     has_weights = any(map(is_weight, values))
     inputs: dict[str, Node] = {}
     outputs: list[Value] = []
@@ -194,7 +195,7 @@ def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[O
 
 
 def _random(type_: TensorType, seed: int) -> Tensor:
-    """Moderate positive numbers, so that nothing is slow by NaN or denormals; zeros where they are indices."""
+    """Return moderate positive numbers, which avoid NaN and denormals; zeros for integers, which may be indices."""
     dtype = TORCH_DTYPES[type_.dtype]
     if not dtype.is_floating_point:
         return torch.zeros(type_.sizes, dtype=dtype)

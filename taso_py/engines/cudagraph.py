@@ -1,4 +1,4 @@
-"""CUDA graphs: one call of a module captured, replayed at every later one."""
+"""CUDA graphs: one call of a module is captured and replayed at every later call."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class CudaGraph(Engine):
     def absence(self, device: torch.device) -> str | None:
         return None if device.type == "cuda" else NEEDS_GPU
 
-    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+    def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         check_capturable(args, kwargs, resizable)
         return _Captured(module, args, kwargs)
 
 
 class _Captured:
-    """One call of a module, captured; others copy their inputs into its, replay it, and return copies of its outputs.
+    """A captured call of a module: calls copy inputs to its memory, replay it, and return copies of its outputs.
 
-    The next replay overwrites what was captured; so copies are what a caller can keep, and part of what a call takes.
-    Threads may call it at once: they take turns, also on the GPU, where each may have a stream of its own.
+    The next replay overwrites the captured outputs, so callers get copies, whose cost is part of a call. Calls from
+    several threads are serialized, also on the GPU, where each thread may use another stream.
     """
 
     def __init__(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        # A graph holds addresses, not tensors: it needs the module's weights for as long as it is replayed.
+        # A graph holds addresses, not tensors, so the module's weights must be kept alive.
         self._module = module
         static_args, static_kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (tuple(args), dict(kwargs)))
         self._leaves = _named(static_args, static_kwargs)
@@ -55,7 +55,7 @@ class _Captured:
         self._stream = torch.cuda.current_stream(self._device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises ArgumentError where arguments are not like those that were captured: nothing is cast or broadcast."""
+        """Replay the call; raise ArgumentError for arguments unlike the captured ones: nothing is cast or broadcast."""
         try:
             given = self._structure.flatten_up_to((args, kwargs))
         except ValueError as error:
@@ -67,33 +67,33 @@ class _Captured:
         with torch.no_grad(), self._turn:
             stream = torch.cuda.current_stream(self._device)
             if stream != self._stream:
-                # What the call before has asked for may still be running there, on the same memory.
+                # The previous call may still be running there, on the same memory.
                 stream.wait_stream(self._stream)
                 self._stream = stream
             for (_, leaf), value in zip(self._leaves, given, strict=True):
                 if isinstance(leaf, Tensor):
                     leaf.copy_(value)
             self._graph.replay()
-            return copied(self._outputs)
+            return clone_outputs(self._outputs)
 
 
 def check_capturable(args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> None:
-    """Raise RuntimeError where a call with these arguments cannot be captured."""
+    """Raise RuntimeError if a call with these arguments cannot be captured."""
     if resizable:
-        raise RuntimeError("its sizes are open, a captured graph has those of the example only")
+        raise RuntimeError("it has open sizes, but a CUDA graph is fixed to those of the example")
     for name, leaf in _named(args, kwargs):
         if isinstance(leaf, Tensor) and not leaf.is_cuda:
-            raise RuntimeError(f"{name} is on {leaf.device}, a captured graph reads the memory of a GPU only")
+            raise RuntimeError(f"{name} is on {leaf.device}, but a CUDA graph reads the memory of a GPU only")
 
 
 def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The leaves of arguments, each with a name of the argument that it is in."""
+    """Return the leaves of arguments, each with the name of its argument."""
     places = (*enumerate(args), *kwargs.items())
     return [(f"argument {place}", leaf) for place, value in places for leaf in pytree.tree_leaves(value)]
 
 
 def _check_like(value: Any, example: Any, name: str) -> None:
-    """Raises unless an argument is what was captured: a tensor of that shape and type, or else the same value."""
+    """Raise unless an argument is like the captured one: a tensor of equal shape and type, or the same value."""
     if isinstance(value, Tensor) and isinstance(example, Tensor):
         check_tensor(value, name, example.shape, example.dtype)
     elif isinstance(value, Tensor) or isinstance(example, Tensor):
@@ -103,8 +103,8 @@ def _check_like(value: Any, example: Any, name: str) -> None:
         check_fixed(value, example)
 
 
-def copied(outputs: Any) -> Any:
-    """Return outputs with every tensor copied, once where it is there several times."""
+def clone_outputs(outputs: Any) -> Any:
+    """Return outputs with every tensor cloned, once if it occurs several times."""
     copies: dict[int, Tensor] = {}
 
     def copy_of(tensor: Tensor) -> Tensor:

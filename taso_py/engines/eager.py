@@ -1,4 +1,4 @@
-"""PyTorch itself: a module runs as it was built, call by call."""
+"""The eager engine: PyTorch runs the module as it was built, call by call."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Eager(Engine):
     def prepare(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
     ) -> Runner:
-        """Return the module itself; what it raises on the example inputs is the module's own error."""
+        """Return the module itself; errors on the example inputs are the module's own."""
         with torch.no_grad():
             module(*args, **kwargs)
         return module
 
-    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+    def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         return module

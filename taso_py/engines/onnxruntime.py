@@ -1,7 +1,7 @@
-"""ONNX Runtime on the CPU (https://onnxruntime.ai): the engine that most exported models are deployed with.
+"""ONNX Runtime on the CPU (https://onnxruntime.ai), the engine that most exported models are deployed with.
 
-Its pool of threads spins for a while after each run, ready for the next one; a run is bound to the caller's memory on
-both sides (I/O binding), so that nothing is copied.
+Its thread pool spins for a while after each run, to be ready for the next one; a run reads and writes the caller's
+memory (I/O binding), so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ELEMENT_TYPES: Mapping[torch.dtype, int] = {
     torch.float64: 11,
     torch.bfloat16: 16,
 }
-"""``TensorProto.DataType`` of ONNX."""
+"""ONNX's ``TensorProto.DataType`` by PyTorch's dtype."""
 _NAMES: Mapping[str, torch.dtype] = {
     "tensor(float)": torch.float32,
     "tensor(uint8)": torch.uint8,
@@ -57,14 +57,14 @@ _NAMES: Mapping[str, torch.dtype] = {
 
 
 _KERNEL_TIME = "_kernel_time"
-"""How the names of events end in a profile that are operators' times."""
+"""Suffix of event names that are times of operators."""
 _SIZES = ("activation_size", "parameter_size", "output_size")
-"""The bytes of operands and results in an event."""
+"""Fields of an event with bytes of operands and results."""
 _REORDERS = {"ReorderInput": "in", "ReorderOutput": "out"}
 
 
 class OnnxRuntime(SessionEngine):
-    """ONNX Runtime, all graph optimizations on."""
+    """ONNX Runtime with all graph optimizations."""
 
     name = "onnxruntime"
     packages = ("onnxruntime", "onnx_ir")
@@ -74,7 +74,7 @@ class OnnxRuntime(SessionEngine):
         return OnnxRuntimeSession(model, threads)
 
     def held_bytes(self, graph: Graph) -> int:
-        """Return how many bytes of weights a run reads: each operator packs its own, also those that it shares."""
+        """Return the bytes of weights that a run reads; operators that share a weight each pack a copy."""
         return sum(bytes_of(value) for node in graph.nodes for value in weights_of(node))
 
     @property
@@ -83,16 +83,16 @@ class OnnxRuntime(SessionEngine):
 
         return f"onnxruntime {onnxruntime.__version__}"
 
-    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    def bind(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
         options = session_options(torch.get_num_threads())
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        session = self._made(model, options)
+        session = self._open_session(model, options)
         operands = [dense(tensor) for tensor in tensors]
         binding, results = session.binding(operands, are_distinct=False)
 
         def run() -> object:
             session.session.run_with_iobinding(binding)
-            return operands, results  # the memory that is read and written, for as long as there may be runs
+            return operands, results  # keeps the bound memory alive
 
         return run
 
@@ -100,13 +100,13 @@ class OnnxRuntime(SessionEngine):
         with TemporaryDirectory() as folder:
             options = session_options(torch.get_num_threads())
             options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-            session = self._made(model, options)
+            session = self._open_session(model, options)
             for _ in range(1 + runs):
                 session(*tensors)
             events = json.loads(Path(session.session.end_profiling()).read_text())
         return _node_times(events)
 
-    def _made(self, model: OnnxModel, options: Any) -> OnnxRuntimeSession:
+    def _open_session(self, model: OnnxModel, options: Any) -> OnnxRuntimeSession:
         try:
             return OnnxRuntimeSession(model, options.intra_op_num_threads, options)
         except Exception as error:  # ONNX Runtime's errors have no common class
@@ -117,7 +117,7 @@ class OnnxRuntime(SessionEngine):
 
 
 def session_options(threads: int) -> Any:
-    """Return the settings that sessions are made with: all optimizations, one operator after the other."""
+    """Return the settings of sessions: all optimizations, one operator after the other."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -128,15 +128,15 @@ def session_options(threads: int) -> Any:
 
 
 class OnnxRuntimeSession(Session):
-    """A model in ONNX Runtime."""
+    """A model compiled by ONNX Runtime."""
 
     def __init__(self, model: OnnxModel, threads: int, options: Any = None) -> None:
         """Compile a model.
 
         Args:
-            model: what it computes.
-            threads: on how many threads it computes.
-            options: other settings than :func:`session_options` gives.
+            model: the model.
+            threads: the number of threads.
+            options: settings in place of those from :func:`session_options`.
         """
         import onnxruntime
 
@@ -158,20 +158,20 @@ class OnnxRuntimeSession(Session):
         if None not in results:
             return [result for result in results if result is not None]
         return [
-            # Truth values come as bytes.
+            # Booleans are returned as bytes.
             torch.from_dlpack(value).view(dtype) if result is None else result
             for value, result, (_, dtype, _) in zip(binding.get_outputs(), results, self._outputs, strict=True)
         ]
 
     def binding(self, operands: Sequence[Tensor], *, are_distinct: bool = True) -> tuple[Any, Sequence[Tensor | None]]:
-        """Return where a run reads dense operands and writes its results, and these.
+        """Return a binding of dense operands and new results for a run, and the results.
 
-        The binding holds addresses: operands and results have to be kept until after the run. A result is None where
-        its size is known only then.
+        The binding holds addresses: operands and results must be kept alive until after the run. A result is None if
+        its size is only known afterwards.
 
         Args:
-            operands: what is read.
-            are_distinct: whether results are written to memory of their own; nobody can read them otherwise.
+            operands: the operands.
+            are_distinct: whether each result has its own memory; otherwise results overwrite each other.
         """
         memory: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] = {}
         binding = self.session.io_binding()
@@ -181,7 +181,7 @@ class OnnxRuntimeSession(Session):
                 binding.bind_input(name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tensor.shape, place)
         results: list[Tensor | None] = []
         for name, dtype, shape in self._outputs:
-            if shape is None:  # its size is known once it is computed
+            if shape is None:  # its size is only known after the run
                 binding.bind_output(name)
                 results.append(None)
             else:
@@ -194,7 +194,7 @@ class OnnxRuntimeSession(Session):
 
 
 def _node_times(events: Sequence[Mapping[str, Any]]) -> Sequence[NodeTime]:
-    """What operators take by the events of a profile, the first run left out."""
+    """Return the times of operators from the events of a profile, the first run left out."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in events:
         name = str(event["name"])

@@ -1,6 +1,6 @@
-"""OpenVINO on the CPU (https://docs.openvino.ai): Intel's engine, which also runs on other x86 and Arm processors.
+"""OpenVINO on the CPU (https://docs.openvino.ai), Intel's engine, which also runs on other x86 and Arm processors.
 
-It computes in the precision of the model: by default it may lower that where the processor is quicker so.
+It is set to compute in the precision of the model; by default it may use a lower one that is faster.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _TYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
-"""Names of the engine's element types."""
+"""OpenVINO's names of element types."""
 _ORDERS = re.compile(r"_(a[a-zA-Z0-9]*)_(a[a-zA-Z0-9]*)_")
-"""Two orders of axes in the name of a node that reorders: ``x_abcd_acdb_conv``, ``conv_aBcd8b_abcd_output``."""
+"""Two axis orders in the name of a reordering node: ``x_abcd_acdb_conv``, ``conv_aBcd8b_abcd_output``."""
 
 
 class OpenVino(SessionEngine):
-    """OpenVINO, for the least latency of one request."""
+    """OpenVINO, configured for the lowest latency of one request."""
 
     name = "openvino"
     packages = ("openvino", "onnx_ir")
@@ -59,8 +59,8 @@ class OpenVino(SessionEngine):
 
         return f"openvino {openvino.__version__}"
 
-    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
-        session = self._made(model, {})
+    def bind(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
+        session = self._open_session(model, {})
         operands = [dense(tensor) for tensor in tensors]
         request, results = session.request(operands)
 
@@ -71,10 +71,10 @@ class OpenVino(SessionEngine):
         return run
 
     def profile(self, model: OnnxModel, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
-        session = self._made(model, {"PERF_COUNT": True})
+        session = self._open_session(model, {"PERF_COUNT": True})
         operands = [dense(tensor) for tensor in tensors]
         request, _results = session.request(operands)
-        made = _made_of(session.compiled.get_runtime_model())
+        made = _composition(session.compiled.get_runtime_model())
         totals: dict[tuple[str, str], list[float]] = {}
         for done in range(1, runs + 2):
             request.infer()
@@ -84,18 +84,18 @@ class OpenVino(SessionEngine):
                         total = node.real_time.total_seconds() * done
                         totals.setdefault((node.node_name, node.node_type), []).append(total)
         return [
-            NodeTime(name, kind, _means(found), _way(name, kind), *made.get(name, ((name,), 0)))
+            NodeTime(name, kind, _stretch_means(found), _reorder_direction(name, kind), *made.get(name, ((name,), 0)))
             for (name, kind), found in totals.items()
         ]
 
-    def _made(self, model: OnnxModel, settings: Mapping[str, Any]) -> OpenVinoSession:
+    def _open_session(self, model: OnnxModel, settings: Mapping[str, Any]) -> OpenVinoSession:
         try:
             return OpenVinoSession(model, torch.get_num_threads(), settings)
         except Exception as error:  # OpenVINO's errors have no common class
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
     def _files(self, session: Session) -> Mapping[str, bytes]:
-        """The model in OpenVINO's own form: operators in XML, weights beside it in their own precision."""
+        """Return the model in OpenVINO's own format: operators in XML, and weights in a second file, not compressed."""
         import openvino
 
         with TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ class OpenVino(SessionEngine):
 
 
 def compile_settings(threads: int) -> dict[str, Any]:
-    """Return the settings that models are compiled with: one request at a time, computed in float32 or more."""
+    """Return the settings of compiled models: one request at a time, computed in float32 or more."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
@@ -117,15 +117,15 @@ def compile_settings(threads: int) -> dict[str, Any]:
 
 
 class OpenVinoSession(Session):
-    """A model in OpenVINO; each thread that calls it has a request of its own."""
+    """A model compiled by OpenVINO; each thread that calls it has its own request."""
 
     def __init__(self, model: OnnxModel, threads: int, settings: Mapping[str, Any] | None = None) -> None:
         """Compile a model.
 
         Args:
-            model: what it computes.
-            threads: on how many threads it computes.
-            settings: what is set otherwise than :func:`compile_settings` says.
+            model: the model.
+            threads: the number of threads.
+            settings: settings that override those from :func:`compile_settings`.
         """
         import openvino
 
@@ -135,7 +135,7 @@ class OpenVinoSession(Session):
         self.compiled = core.compile_model(core.read_model(model.content), "CPU", chosen)
         ports = {name: place for place, port in enumerate(self.compiled.inputs) for name in port.get_names()}
         self._places = [ports.get(name) for name in model.inputs]
-        """Of inputs among those that the engine has kept; None where nothing reads one."""
+        """Position of each input among the compiled model's inputs; None if nothing reads it."""
         if len(set(self._places) - {None}) < len(self.compiled.inputs):
             check_inputs(ports, model)
         self._own = threading.local()
@@ -156,10 +156,10 @@ class OpenVinoSession(Session):
         ]
 
     def request(self, operands: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor | None]]:
-        """Return this thread's request, set to read dense operands and to write its results, and these.
+        """Return this thread's request, bound to dense operands and new results, and the results.
 
-        The request holds addresses: operands and results have to be kept until after the run. A result is None where
-        its size is known only then.
+        The request holds addresses: operands and results must be kept alive until after the run. A result is None if
+        its size is only known afterwards.
         """
         request = self._request()
         for name, place, tensor in zip(self.model.inputs, self._places, operands, strict=True):
@@ -175,28 +175,28 @@ class OpenVinoSession(Session):
         return request, results
 
     def _request(self) -> Any:
-        """The request of this thread: its operands are its own."""
+        """Return this thread's request."""
         if not hasattr(self._own, "request"):
             self._own.request = self.compiled.create_infer_request()
         return self._own.request
 
     def _shared(self, tensor: Tensor) -> Any:
-        """The engine's tensor on the memory of one of PyTorch's."""
+        """Return an OpenVINO tensor that shares the memory of a PyTorch tensor."""
         import openvino
 
-        # NumPy has no bfloat16; which type it is, the engine is told.
+        # NumPy has no bfloat16, so the engine is told the element type.
         array = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
         return openvino.Tensor(array, tensor.shape, self._types[tensor.dtype])
 
     @staticmethod
     def _copied(value: Any, dtype: torch.dtype) -> Tensor:
-        """A tensor of PyTorch's own with the elements of one of the engine's, which the next call overwrites."""
+        """Return a copy of an OpenVINO tensor, which the next call overwrites."""
         array = value.data
         return torch.from_numpy(array.view("int16") if dtype is torch.bfloat16 else array).view(dtype).clone()
 
 
-def _made_of(runtime_model: Any) -> Mapping[str, tuple[tuple[str, ...], int]]:
-    """The operators of a model that each operator of the engine is made of, and the bytes that it reads and writes."""
+def _composition(runtime_model: Any) -> Mapping[str, tuple[tuple[str, ...], int]]:
+    """Return the model's operators that each of the engine's operators is made of, and the bytes that it moves."""
     made: dict[str, tuple[tuple[str, ...], int]] = {}
     for node in runtime_model.get_ops():
         name, told = node.get_friendly_name(), node.get_rt_info()
@@ -212,24 +212,23 @@ def _made_of(runtime_model: Any) -> Mapping[str, tuple[tuple[str, ...], int]]:
     return made
 
 
-def _means(totals: Sequence[float]) -> tuple[float, ...]:
-    """What a run takes on the average in each of the stretches that end with the 2nd, 4th, 8th ... run.
+def _stretch_means(totals: Sequence[float]) -> tuple[float, ...]:
+    """Return mean times of a run in the stretches between the 1st, 2nd, 4th, 8th ... run.
 
-    The engine tells the average of all runs so far, in whole microseconds; by the difference of what two of them add up
-    to, the first run, in which memory is touched for the first time, counts in none of the stretches. Stretches that
-    grow keep what is lost in rounding below two microseconds.
+    The engine reports the average of all runs so far, in whole microseconds. Differences of totals exclude the first
+    run, which touches memory for the first time; growing stretches keep the error by rounding below two microseconds.
 
     Args:
-        totals: seconds of the first run, the first 2, the first 4 ... together.
+        totals: total seconds of the first run, of the first 2, of the first 4 and so on.
     """
     stretches = [max(0.0, after - before) for before, after in pairwise(totals)]
     return tuple(stretch / 2**place for place, stretch in enumerate(stretches)) or tuple(totals)
 
 
-def _way(name: str, kind: str) -> str:
-    """Which way a node reorders, if it does, by its name: it has the order of axes that it reads, and that it writes.
+def _reorder_direction(name: str, kind: str) -> str:
+    """Return the direction in which a node reorders, by the axis orders in its name: ``in``, ``out`` or empty.
 
-    In a dense order the axes are in alphabetical order, and none is in blocks.
+    A dense order lists the axes alphabetically, none of them blocked.
     """
     if kind != "Reorder":
         return ""
@@ -238,5 +237,5 @@ def _way(name: str, kind: str) -> str:
 
 
 def _fixed_shape(shape: Any) -> list[int] | None:
-    """A shape that is known before anything is computed; None for others."""
+    """Return a shape that is known before the run; None for others."""
     return [int(size) for size in shape.to_shape()] if shape.is_static else None

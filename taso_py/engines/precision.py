@@ -1,9 +1,9 @@
-"""What OpenVINO's CPU plugin would compute in another element type than the graph says.
+"""Operators that OpenVINO's CPU plugin would compute in another element type than the graph states.
 
-It computes float64 in float32 and int64 in int32, and sums and products of short integers stop at the greatest one
-where PyTorch begins again at the least. What does not count in such types is moved through unharmed.
+It computes float64 in float32 and int64 in int32, and sums and products of short integers saturate where PyTorch's wrap
+around. Operators that only move such values are exact.
 
-Invariant: what passes here is computed as the graph says, but for roundings, if no int64 operand is beyond int32
+Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds 32 bits
 (:func:`check_range`).
 """
 
@@ -65,28 +65,28 @@ _MOVING_ATEN = frozenset(
         "zeros_like",
     ]
 )
-"""Of integers, they give elements of their operands as they are, or numbers that are written in the graph."""
+"""ATen operators whose integer results are elements of their operands, or constants in the graph."""
 _PLACES = frozenset(("argmax", "argmin", "max", "min", "topk"))
-"""They give places of elements, and compare integers as floating-point numbers."""
+"""ATen operators that return indices, and compare integers as floating-point numbers."""
 
 
 def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
-    """Return why a graph would be computed in other types than it says, in a few words; None if it would not."""
+    """Return why a graph would be computed in other types than it states, in a few words; None if it would not."""
     return next(_reasons(graph, weights), None)
 
 
 def check_range(name: str, tensor: Tensor) -> None:
-    """Make sure that an operand has no integer that does not fit into 32 bits.
+    """Check that all integers of an operand fit into 32 bits.
 
     Raises:
-        ArgumentError: it has.
+        ArgumentError: one does not.
     """
-    if not fits(tensor):
-        raise ArgumentError(f"OpenVINO computes integers in 32 bits, and {name} has greater ones; use another runtime")
+    if not fits_in_32_bits(tensor):
+        raise ArgumentError(f"OpenVINO computes integers in 32 bits, and {name} has larger ones; use another runtime")
 
 
-def fits(tensor: Tensor) -> bool:
-    """Whether 32 bits hold all integers of a tensor."""
+def fits_in_32_bits(tensor: Tensor) -> bool:
+    """Return whether 32 bits hold all integers of a tensor."""
     if tensor.dtype is not torch.int64 or not tensor.numel():
         return True
     low, high = tensor.aminmax()
@@ -97,19 +97,19 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
     for node in graph.nodes:
         if any(type_.dtype is DType.F64 for type_ in node.types):
             yield "OpenVINO computes f64 in f32"
-        if isinstance(node.op, Weight) and not fits(weights[node.op.key]):
-            yield f"OpenVINO computes integers in 32 bits, and {node.op.key} has greater ones"
+        if isinstance(node.op, Weight) and not fits_in_32_bits(weights[node.op.key]):
+            yield f"OpenVINO computes integers in 32 bits, and {node.op.key} has larger ones"
         beyond = next(filter(_is_beyond, _integers(node)), None)
         if beyond is not None:
-            yield f"OpenVINO computes integers in 32 bits, and {beyond} is greater"
+            yield f"OpenVINO computes integers in 32 bits, and {beyond} is larger"
         dtype = next((type_.dtype for type_ in node.types if type_.dtype in _WHOLE), None)
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)
-            yield f"OpenVINO computes {what} of {dtype} with another overflow"
+            yield f"OpenVINO computes {what} of {dtype} with a different overflow"
 
 
 def _integers(node: Node) -> Iterator[float]:
-    """The numbers that are written in a node and computed with as integers; ends of slices are not."""
+    """Yield the numbers in a node that are used as integers; ends of slices are not."""
     types = [type_.dtype for type_ in (*node.types, *(value.type for value in node.inputs))]
     if not _WHOLE.isdisjoint(types):
         if isinstance(node.op, Constant) and not isinstance(node.op.value, Poly):
@@ -124,7 +124,7 @@ def _is_beyond(value: float) -> bool:
 
 
 def _is_exact(node: Node, dtype: DType) -> bool:
-    """Whether a node with integer results only moves them, or counts in 32 bits as PyTorch does."""
+    """Return whether a node with integer results only moves them, or computes them in 32 bits as PyTorch does."""
     op = node.op
     if isinstance(op, Opaque):
         _, name, _ = op.target.split(".")
@@ -138,6 +138,6 @@ def _is_exact(node: Node, dtype: DType) -> bool:
 
 
 def _is_cast_exact(node: Node, dtype: DType) -> bool:
-    """Whether all that the operand may have fits into the result."""
+    """Return whether the result's type holds all values of the operand's."""
     given = node.inputs[0].type.dtype
     return given is dtype or given is DType.BOOL or (given in _WHOLE and dtype in (DType.I32, DType.I64))

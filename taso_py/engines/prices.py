@@ -1,10 +1,10 @@
-"""What operators cost in an engine that takes whole graphs: each cover is run there, as a model of its own.
+"""Latencies of covers in an engine for whole graphs: each cover is run there as a model of its own.
 
-What an empty run takes is taken off. Images are handed over densely, as models get theirs; what the engine then takes
-to bring them into an order of its own, which its profiler tells, is counted where a cover reads dense images, and left
-out where it gets them from another cover that leaves them in that order.
+The time of an empty run is subtracted. Images are passed densely, as models get theirs; the engine's time to reorder
+them, which its profiler reports, is counted if a cover reads dense images, and left out if it reads them from another
+cover in the engine's own order.
 
-Invariant: latencies are kept under the engine, its version and its number of threads; what the engine refuses costs
+Invariant: latencies are stored by engine, its version and its number of threads; a cover that the engine refuses costs
 infinity.
 """
 
@@ -18,10 +18,17 @@ import torch
 
 from taso_py.backend.plan import Format
 from taso_py.cost.model import CostModel
-from taso_py.engines.calls import PROFILED_RUNS, SessionCall, conversion, example, operators_made, reorder_split
+from taso_py.engines.calls import (
+    PROFILED_RUNS,
+    SessionCall,
+    conversion_node,
+    operators_made,
+    reorder_split,
+    small_example,
+)
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
-from taso_py.engines.tiles import SESSION_TILES, alone, chain_text, computes_by_element, reads
+from taso_py.engines.tiles import SESSION_TILES, chain_text, computes_by_element, external_operands, single_node_cover
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as
 from taso_py.ir.operator import Constant, Input
@@ -40,11 +47,11 @@ from taso_py.ops.movement import Reshape
 
 _log = logging.getLogger(__name__)
 EMPTY_S = 0.05
-"""Time to measure an empty run for."""
+"""Seconds to measure an empty run."""
 SIZES = tuple(2**power for power in (9, 13, 17, 20, 22))
-"""Of values, in elements, between which latencies of what is computed by element are interpolated."""
+"""Sizes in elements at which elementwise operators are measured; others are interpolated."""
 CHANNELS, ROW = 32, 4
-"""Of the images by which reordering is measured."""
+"""Channels and width of the images with which reordering is measured."""
 
 
 class SessionLatencies(Latencies):
@@ -54,9 +61,9 @@ class SessionLatencies(Latencies):
         """Prepare to measure.
 
         Args:
-            engine: where covers run.
-            database: where latencies are kept.
-            weight_bytes: of the model that is optimized: what its weights displace from the caches between two uses.
+            engine: the engine.
+            database: the latency database.
+            weight_bytes: bytes of the user's model's weights, which evict each other from the caches between two calls.
         """
         device = torch.device("cpu")
         super().__init__(device, database, None, weight_bytes, captured=False)
@@ -66,33 +73,33 @@ class SessionLatencies(Latencies):
         self._splits: dict[Key, tuple[float, float, float]] = {}
 
     def _instrument(self, captured: bool) -> Measuring:
-        """Measure without a pacer, whose threads would be awake beside the engine's."""
+        """Measure without a pacer, whose threads would disturb the engine's."""
         return Measuring(self._device, is_late=lambda: self.is_over)
 
     def is_view(self, node: Node) -> bool:
-        """Whether a node moves nothing: such engines let a reshaped value share memory with what it was."""
+        """Return whether a node moves no data: in these engines a reshaped value shares its operand's memory."""
         return isinstance(node.op, Reshape)
 
     def key(self, cover: Cover, reads: Format) -> Key:
         return self._name(cover, reads), self._signature(cover)
 
     def of_cover(self, cover: Cover, reads: Format) -> float:
-        """That of a cover, its images being in the engine's own order where the format is ``CHANNELS_LAST``."""
+        """Return the latency of a cover, with images in the engine's own order if the format is ``CHANNELS_LAST``."""
         if len(cover.nodes) == 1 and self.is_view(cover.root):
             return 0.0
         if _is_elementwise(cover):
             return self._by_size(cover.root.types[0].elements, lambda size: self._elementwise(cover.root, size))
         product, *tail = cover.nodes
         if tail and product.op.is_contraction:
-            return self._chain(product, tail, reads)
+            return self._chain_seconds(product, tail, reads)
         return super().of_cover(cover, reads)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
-        """That of bringing an image into the engine's own order, or back, as its profiler tells."""
+        """Return the time to reorder an image into the engine's own order, or back, from its profiler."""
         return self._by_size(value.type.elements, lambda size: self._conversion(size, format_))
 
     def _by_size(self, elements: int, measured: Callable[[int], float]) -> float:
-        """What takes time in proportion to elements once they are many, by what it takes at sizes around."""
+        """Return the time for a number of elements, interpolated between measured sizes."""
         above = next((size for size in SIZES if size >= elements), SIZES[-1])
         below = max((size for size in SIZES if size < above), default=above)
         slow, fast = measured(above), measured(below)
@@ -106,27 +113,27 @@ class SessionLatencies(Latencies):
             v if isinstance(v.node.op, Constant) else make(Input(f"x{place}", replace(v.type, shape=(size,)))).value
             for place, v in enumerate(node.inputs)
         ]
-        return super().of_cover(alone(make_as(node.op, operands, (type_,))), Format.DENSE)
+        return super().of_cover(single_node_cover(make_as(node.op, operands, (type_,))), Format.DENSE)
 
     def _conversion(self, size: int, format_: Format) -> float:
         type_ = TensorType(DType.F32, (1, CHANNELS, size // CHANNELS // ROW, ROW))
         key = f"{self._engine.name}:reorder:{format_.value}", type_.text
 
         def converted() -> Callable[[], object]:
-            _, before, after = self._split(alone(conversion(type_)))
+            _, before, after = self._reorder_split(single_node_cover(conversion_node(type_)))
             return _Known(before if format_ is Format.CHANNELS_LAST else after)
 
         return self.lookup(key, converted)
 
-    def _chain(self, product: Node, tail: Sequence[Node], reads: Format) -> float:
-        """What a product takes with what is computed of its result, as far as the engine does not do that with it."""
+    def _chain_seconds(self, product: Node, tail: Sequence[Node], reads: Format) -> float:
+        """Return the latency of a product and its tail, of which the engine fuses some or all operators."""
         left = self._left_over(product, tail)
-        rest = sum(self.of_cover(alone(node), reads) for node in tail) if left else 0.0
-        return self.of_cover(alone(product), reads) + left * rest
+        rest = sum(self.of_cover(single_node_cover(node), reads) for node in tail) if left else 0.0
+        return self.of_cover(single_node_cover(product), reads) + left * rest
 
     def _left_over(self, product: Node, tail: Sequence[Node]) -> float:
-        """The share of a tail that the engine computes by itself, by how many operators it makes of a small example."""
-        small = example((product, *tail))
+        """Return the share of a tail that is not fused, from the number of operators compiled for a small example."""
+        small = small_example((product, *tail))
         key = f"{self._engine.name}:left over", chain_text(small)
 
         def counted() -> Callable[[], object]:
@@ -136,12 +143,12 @@ class SessionLatencies(Latencies):
         return self.lookup(key, counted, otherwise=1.0)
 
     def _check(self, cover: Cover, reads: Format) -> None:
-        """Check nothing: the engine's results are checked of whole graphs."""
+        """Check nothing: the results of whole graphs in the engine are checked."""
 
     def _call(self, cover: Cover, reads: Format, ring: int) -> Callable[[], object]:
         if not isinstance(cover.root.op, Conv2d):
             return SessionCall(self._engine, cover.nodes, ring)
-        inside, before, after = self._split(cover)
+        inside, before, after = self._reorder_split(cover)
         return _Known(inside if reads is Format.CHANNELS_LAST else inside + before + after)
 
     def _measure(
@@ -151,15 +158,15 @@ class SessionLatencies(Latencies):
         beside: Callable[[], Reference | None],
         otherwise: float,
     ) -> tuple[Latency | None, bool]:
-        """A measurement, and whether it may be kept; None where the engine refuses, which is told of whole graphs."""
+        """Return a measurement and whether to store it; None if the engine refuses, which is reported elsewhere."""
         try:
             return super()._measure(make, key, beside, otherwise)
         except EngineUnavailableError as error:
             _log.info("%s with %s: %s", *key, error)
             return None, False
 
-    def _split(self, cover: Cover) -> tuple[float, float, float]:
-        """What a convolution takes, and what it takes to bring its images into the engine's own order, and back."""
+    def _reorder_split(self, cover: Cover) -> tuple[float, float, float]:
+        """Return a convolution's time, and the times to reorder its images before and after it."""
         key = self.key(cover, Format.DENSE)
         if key not in self._splits:
             self._splits[key] = reorder_split(self._engine, cover.nodes, self._ring)
@@ -176,11 +183,11 @@ class SessionLatencies(Latencies):
         return call.net(latency, self._empty_s), is_calm
 
     def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
-        """Measure nothing again: what decides between graphs is how they run as wholes, which takes no longer."""
+        """Measure nothing again: to time whole graphs, which decides in the end, takes no longer."""
         return False
 
     def _empty(self) -> float:
-        """Seconds that a run takes in which next to nothing is computed."""
+        """Return the seconds of a run that computes next to nothing."""
         assert self._measuring is not None, "something was measured"
         number = make(Input("x", TensorType(DType.F32, (1,))))
         call = SessionCall(self._engine, [make(Relu(), [number.value])], 0)
@@ -194,8 +201,11 @@ class SessionLatencies(Latencies):
         return f"{self._engine.name}:{cover.text}{images}"
 
     def _signature(self, cover: Cover) -> str:
-        """Types of operands, and which are weights; which comes first of a commutative operator's is chance."""
-        parts = [("weight " if is_weight(value) else "") + value.type.at_example.text for value in reads(cover.nodes)]
+        """Return the operands' types and which are weights; sorted for commutative operators."""
+        parts = [
+            ("weight " if is_weight(value) else "") + value.type.at_example.text
+            for value in external_operands(cover.nodes)
+        ]
         is_commutative = len(cover.nodes) == 1 and cover.root.op.commutative
         signature = ", ".join(sorted(parts) if is_commutative else parts)
         return f"{signature} of {self._ring >> 20} MiB" if "weight" in signature else signature
@@ -203,26 +213,26 @@ class SessionLatencies(Latencies):
 
 @dataclass(frozen=True)
 class _Known:
-    """A call of which it is known what it takes: an engine's profiler has told, or it is no time at all."""
+    """A call whose time is known already, from the engine's profiler."""
 
     value: float
 
     def __call__(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 def _is_elementwise(cover: Cover) -> bool:
-    """Whether a cover is one function of elements at equal places."""
+    """Return whether a cover is a single elementwise operator."""
     return len(cover.nodes) == 1 and computes_by_element(cover.root)
 
 
 def session_cost(engine: SessionEngine, graph: Graph, database: LatencyDatabase, *, progress: bool) -> CostModel:
-    """Return the cost of graphs in an engine.
+    """Return the cost model for graphs in an engine.
 
     Args:
-        engine: where they run.
-        graph: what is optimized: what its weights displace from the caches depends on how many there are.
-        database: where latencies are kept.
+        engine: the engine.
+        graph: the graph to optimize, whose weights evict each other from the caches.
+        database: the latency database.
         progress: whether to show a bar.
     """
     weight_bytes = engine.held_bytes(graph)

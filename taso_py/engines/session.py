@@ -1,7 +1,7 @@
-"""Engines that take a whole graph as an ONNX model, and compute it in a runtime of their own.
+"""Engines that take a whole graph as an ONNX model and compute it in their own runtime.
 
-What such an engine compiles is a session: called with tensors, it gives tensors. Operands are handed over where they
-lie, if they are dense; results are written to memory that belongs to the caller. Several threads may call one session.
+Such an engine compiles a graph to a session: a callable from tensors to tensors. Dense operands are passed without a
+copy; results are written to memory that belongs to the caller. Several threads may call one session.
 
 Invariant: a session is immutable; a copy of it is itself.
 """
@@ -39,42 +39,42 @@ EXTRA = "pip install 'taso-py[engines]'"
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """A graph in a form that engines read."""
+    """A graph in a format that engines read."""
 
     content: bytes | Path
-    """The ONNX model, or a file in an engine's own form."""
+    """The ONNX model, or a file in an engine's own format."""
     inputs: tuple[str, ...]
     """The names of the graph's inputs in order; engines may drop those that nothing reads."""
 
     @property
     def as_bytes(self) -> bytes:
-        """The content, read where it is in a file."""
+        """The content as bytes, read from its file if it is one."""
         return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
 
 class Session(nn.Module, ABC):
-    """A compiled graph: called with tensors, returns a list of dense tensors of the caller's own."""
+    """A compiled graph: called with tensors, it returns a list of dense tensors that belong to the caller."""
 
     def __init__(self, model: OnnxModel, threads: int) -> None:
-        """Keep what it was compiled from.
+        """Store the model that it is compiled from.
 
         Args:
-            model: what it computes.
-            threads: on how many threads it computes.
+            model: the model.
+            threads: the number of threads.
         """
         super().__init__()
         self.model, self.threads = model, threads
 
     @abstractmethod
     def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Compute the outputs, in order, of the inputs, in order."""
+        """Compute the outputs from the inputs, both in the model's order."""
 
     def __copy__(self) -> Self:
-        """The session itself, since it cannot be changed."""
+        """Return the session itself, since it is immutable."""
         return self
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
-        """The session itself."""
+        """Return the session itself, since it is immutable."""
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -82,10 +82,10 @@ class Session(nn.Module, ABC):
 
 
 class FileModule(nn.Module):
-    """A model as it was given, in a session: called with tensors, it returns one, or a tuple of several."""
+    """A user's ONNX file in a session: called with tensors, it returns one, or a tuple of several."""
 
     def __init__(self, session: Session) -> None:
-        """Run a session."""
+        """Wrap a session."""
         super().__init__()
         self.add_module(COMPUTES, session)
 
@@ -99,21 +99,21 @@ class FileModule(nn.Module):
 
 @dataclass(frozen=True)
 class NodeTime:
-    """What an engine's profiler says of one operator that it ran."""
+    """Times of one operator from an engine's profiler."""
 
     name: str
-    """In the engine's graph."""
+    """Name in the engine's graph."""
     kind: str
-    """The engine's word for what it computes."""
+    """The engine's name for the operation."""
     samples: tuple[float, ...]
-    """Seconds that it took, in the order of the runs."""
+    """Seconds in each run."""
     reorders: str = ""
-    """``in`` where it brings a value into the engine's own order, ``out`` where back."""
+    """``in`` if it reorders a value into the engine's own order, ``out`` if back; else empty."""
     names: tuple[str, ...] = ()
-    """Names of the model's operators and outputs that it is made of, as far as the engine tells: each operator's begins
-    with the name and the digest of a node of our graph."""
+    """Names of the model's operators and outputs that it computes, as far as the engine reports them; an operator's
+    begins with the name and digest of a node of our graph."""
     moved_bytes: int = 0
-    """Of its operands and results; 0 where that is not told."""
+    """Bytes of its operands and results; 0 if unknown."""
 
     @cached_property
     def seconds(self) -> float:
@@ -139,7 +139,7 @@ class SessionEngine(Engine):
 
     @property
     def prices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] -- its own, always
-        """Its own name: operators cost there what they cost nowhere else."""
+        """The engine's name, since its latencies are its own."""
         return self.name
 
     def absence(self, device: torch.device) -> str | None:
@@ -160,7 +160,7 @@ class SessionEngine(Engine):
     def prepare(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
     ) -> Runner:
-        """Return a module that was built here as it is; others come by way of PyTorch's own ONNX exporter."""
+        """Return a module that was built here unchanged; export others by PyTorch's ONNX exporter."""
         if _session_of(module) is None:
             return super().prepare(module, args, kwargs, resizable)
         with torch.no_grad():
@@ -181,10 +181,11 @@ class SessionEngine(Engine):
         """Return a graph as an ONNX model, weights included.
 
         Raises:
-            EngineUnavailableError: it has no such form.
+            EngineUnavailableError: the graph cannot be expressed, or would be computed differently.
         """
         if graph.effects:
-            raise EngineUnavailableError(f"{self.name} cannot run this module: it writes, checks or draws something")
+            reason = "it writes to state, checks values or draws random numbers"
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
         try:
             model = onnx_model(graph, weights)
             reason = self.misfit(graph, weights)
@@ -195,15 +196,15 @@ class SessionEngine(Engine):
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 
     def misfit(self, graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
-        """Return why the engine would compute something else than the graph says, in a few words; None if it does not.
+        """Return why the engine would not compute the graph as stated, in a few words; None if it would.
 
-        Of tensors without elements engines make errors, or tensors of other sizes.
+        Engines fail on tensors without elements, or return other sizes.
         """
         empty = next((type_ for node in graph.nodes for type_ in node.types if 0 in type_.shape), None)
         return None if empty is None else f"it has values without elements ({empty.text})"
 
     def compile(self, model: OnnxModel, threads: int | None = None) -> Session:
-        """Compile an ONNX model, or the file of a saved result, on as many threads as PyTorch uses by default.
+        """Compile an ONNX model, or the file of a saved result; by default on PyTorch's number of threads.
 
         Raises:
             EngineUnavailableError: the engine refuses the model.
@@ -214,34 +215,34 @@ class SessionEngine(Engine):
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
     def held_bytes(self, graph: Graph) -> int:
-        """Return how many bytes of weights a run of a graph reads: of each weight once."""
+        """Return the bytes of weights that a run of a graph reads, each weight counted once."""
         return sum(bytes_of(value) for value in {value for node in graph.nodes for value in weights_of(node)})
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """Name and version, under which latencies are kept."""
+        """Name and version, under which latencies are stored."""
 
     @abstractmethod
-    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
-        """Return a run of a model on tensors where they lie, after which none of the engine's threads spins for long.
+    def bind(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
+        """Return a function that runs a model on tensors in place, after which the engine's threads are soon idle.
 
         Raises:
             EngineUnavailableError: the engine refuses the model.
         """
 
     def count(self, model: OnnxModel, tensors: Sequence[Tensor]) -> int:
-        """Return how many operators an engine makes of a model, reordering left out."""
+        """Return the number of operators that an engine compiles a model to, without reordering."""
         return sum(not time.reorders for time in self.profile(model, tensors, 1))
 
     @abstractmethod
     def profile(self, model: OnnxModel, tensors: Sequence[Tensor], runs: int) -> Sequence[NodeTime]:
-        """Return what each operator takes that the engine makes of a model, in the order of a run.
+        """Return the times of the engine's operators for a model, in the order of a run.
 
         Args:
-            model: what to run.
+            model: the model.
             tensors: its inputs, in order.
-            runs: how often it is run; the engine may leave out a first run besides.
+            runs: the number of runs; a further first run may be left out.
 
         Raises:
             EngineUnavailableError: the engine refuses the model.
@@ -253,11 +254,11 @@ class SessionEngine(Engine):
     @abstractmethod
     def _files(self, session: Session) -> Mapping[str, bytes]: ...
 
-    def exported(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnnxModel:
-        """Return a module as PyTorch's own ONNX exporter writes it, which is what users of the engine have without us.
+    def export_module(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OnnxModel:
+        """Return a module exported by PyTorch's own ONNX exporter, which is what users of the engine do without us.
 
         Raises:
-            EngineUnavailableError: it takes more bytes than an ONNX model without other files may.
+            EngineUnavailableError: the module is too large for an ONNX model in a single file.
         """
         with quiet():
             program = torch.onnx.export(module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
@@ -265,12 +266,12 @@ class SessionEngine(Engine):
         try:
             proto = program.model_proto
             return OnnxModel(proto.SerializeToString(), tuple(value.name for value in proto.graph.input))
-        except Exception as error:  # more than protobuf takes; its errors have no common class
+        except Exception as error:  # beyond protobuf's limit; its errors have no common class
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
-    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
-        """A module by PyTorch's own ONNX exporter; results in a flat list are given the module's structure."""
-        session = self.compile(self.exported(module, args, kwargs))
+    def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        """Export a module by PyTorch's ONNX exporter; results are returned in the module's structure."""
+        session = self.compile(self.export_module(module, args, kwargs))
         structure = pytree.tree_structure(module(*args, **kwargs))
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -280,26 +281,26 @@ class SessionEngine(Engine):
 
 
 def weights_of(node: Node) -> Sequence[Value]:
-    """Return the operands that a node reads from memory as weights are, if it is computed at run time."""
+    """Return the operands of a node that are weights read from memory, if it is computed at run time."""
     return [] if node.is_static else [value for value in node.inputs if is_weight(value)]
 
 
 def bytes_of(value: Value) -> int:
-    """Return how many bytes a value takes."""
+    """Return the number of bytes of a value."""
     return value.type.elements * TORCH_DTYPES[value.type.dtype].itemsize
 
 
 def _session_of(module: nn.Module) -> Session | None:
-    """The session that a module was built around, if it was."""
+    """Return the session that a module was built around, or None."""
     found = getattr(module, COMPUTES, None)
     return found if isinstance(found, Session) else None
 
 
 def check_inputs(names: Collection[str], model: OnnxModel) -> None:
-    """Make sure that an engine asks for inputs of the model only.
+    """Check that an engine asks only for inputs that the model has.
 
     Raises:
-        ValueError: it asks for others.
+        ValueError: it asks for another.
     """
     strange = sorted(set(names) - set(model.inputs))
     if strange:
@@ -307,5 +308,5 @@ def check_inputs(names: Collection[str], model: OnnxModel) -> None:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return a tensor in row-major order without a history of gradients: itself if it is so."""
+    """Return a tensor in row-major order without gradient history; unchanged if it is so already."""
     return tensor.detach().contiguous().resolve_conj().resolve_neg()

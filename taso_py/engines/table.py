@@ -1,6 +1,6 @@
-"""The table of engines, and what a user's choice of a runtime stands for.
+"""The table of engines, and the engines that a user's choice of a runtime stands for.
 
-Invariant: every engine is here once; those of a GPU and those of a processor say so themselves.
+Invariant: every engine is in the table once, and states itself which devices it is for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taso_py.engines.openvino import OpenVino
 from taso_py.engines.tensorrt import TensorRt
 
 AROUND_KERNELS = InductorAroundKernels()
-"""The engine that compiles what lies between the kernels of a plan."""
+"""The engine that compiles the operators between the kernels of a plan."""
 _GPU_FORM = CapturedInductor()
 
 ENGINES: Mapping[str, Engine] = {
@@ -37,19 +37,19 @@ ENGINES: Mapping[str, Engine] = {
         TensorRt(),
     )
 }
-"""The engines by name, in the order in which ``auto`` tries them: those that are ready at once come first, and captures
-last, since what a capture that fails leaves behind can disturb what is timed after it."""
+"""Engines by name, in the order in which ``auto`` tries them: engines without compilation first, and captures last,
+since a failed capture can disturb later timing."""
 CHOICES = (AUTO, *ENGINES)
-"""What may be asked for; ``auto`` and ``inductor`` stand for several."""
+"""Valid runtimes; ``auto`` and ``inductor`` stand for several."""
 
 
 def engines_to_try(name: str, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
-    """Return the engines that a choice stands for, and why others that it names cannot be used.
+    """Return the engines that a choice stands for, and the reasons why others cannot be used.
 
-    ``auto`` is all that this device has, ``inductor`` all forms of Inductor there.
+    ``auto`` means all engines of this device, ``inductor`` all variants of Inductor there.
 
     Raises:
-        EngineUnavailableError: the device does not have the one asked for.
+        EngineUnavailableError: the engine that the user names is not available on the device.
     """
     if name not in (AUTO, INDUCTOR):
         reason = ENGINES[name].absence(device)
@@ -58,7 +58,7 @@ def engines_to_try(name: str, device: torch.device) -> tuple[Sequence[Engine], S
         return [ENGINES[name]], []
     asked = [*WHOLE_MODULE_FORMS, AROUND_KERNELS, _GPU_FORM] if name == INDUCTOR else ENGINES.values()
     reasons = {engine: engine.absence(device) for engine in asked}
-    # That a GPU's engine is not for a processor, or the other way round, nobody has to be told.
+    # Engines for other kinds of device are left out silently.
     missing = [reason for engine, reason in reasons.items() if reason is not None and engine.suits(device)]
     return [engine for engine, reason in reasons.items() if reason is None], missing
 

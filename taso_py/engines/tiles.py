@@ -1,10 +1,10 @@
-"""Tiles for engines that take whole graphs: single operators, and the patterns that such engines compute as one.
+"""Tiles for engines for whole graphs: single operators, and patterns that such engines fuse.
 
-What an engine makes of a pattern is its own business; a tile only says that the pattern is priced together, by running
-it there. So a rule that takes a pattern apart which the engine fuses looks as expensive as it is.
+A tile here only means that the pattern is measured as a whole in the engine, whatever it compiles it to. So a rule that
+splits a pattern that the engine fuses gets its true cost.
 
-Convolutions, and what is computed between them, keep images in an order of the engine's own: channels in blocks of 8 or
-16. Of the two memory formats that graphs are labelled with, ``CHANNELS_LAST`` stands for that one here.
+Convolutions, and operators between them, keep images in a blocked order of the engine's own: channels in blocks of 8 or
+16. Of the two memory formats in the cost model, ``CHANNELS_LAST`` stands for this one here.
 
 Invariant: the first cover of a node is that of the node alone.
 """
@@ -27,11 +27,11 @@ from taso_py.ops.normalization import LayerNorm, RmsNorm
 
 
 def _nodes_alone(node: Node, device: torch.device) -> Iterator[Cover]:
-    yield alone(node)
+    yield single_node_cover(node)
 
 
 def _fused(node: Node, device: torch.device) -> Iterator[Cover]:
-    """The products with an epilogue, sums that are normalised, and products of transposed matrices that end here."""
+    """Yield the patterns ending at a node that engines fuse: epilogues, normalized sums, transposed operands."""
     for chain in chains(node):
         if len(chain.nodes) > 1:
             yield _cover(chain.nodes)
@@ -43,22 +43,22 @@ def _fused(node: Node, device: torch.device) -> Iterator[Cover]:
                 yield _cover((operand, node))
 
 
-def alone(node: Node) -> Cover:
-    """Return the cover of one node."""
+def single_node_cover(node: Node) -> Cover:
+    """Return the cover of a single node."""
     return _cover((node,))
 
 
 def _cover(nodes: tuple[Node, ...]) -> Cover:
-    return Cover("session", nodes, tuple(reads(nodes)), _formats(nodes), text=chain_text(nodes))
+    return Cover("session", nodes, tuple(external_operands(nodes)), _formats(nodes), text=chain_text(nodes))
 
 
 def computes_by_element(node: Node) -> bool:
-    """Return whether a node computes a function of its operands' elements at equal places."""
+    """Return whether a node computes an elementwise function."""
     return node.op.is_elementwise and not node.op.is_movement
 
 
 def chain_text(nodes: tuple[Node, ...]) -> str:
-    """Return how connected nodes are known: their operators, and what these read of each other (``%0``)."""
+    """Return connected nodes as text: their operators, and their operands within the group (``%0``)."""
     places = {node: place for place, node in enumerate(nodes)}
     return "; ".join(
         " ".join([node.op.at_example.text, *(f"%{places[n]}" if n in places else "_" for n, _ in node.inputs)])
@@ -66,8 +66,8 @@ def chain_text(nodes: tuple[Node, ...]) -> str:
     )
 
 
-def reads(nodes: Sequence[Node]) -> list[Value]:
-    """Return what connected nodes read that none of them computes, constants left out, each value once."""
+def external_operands(nodes: Sequence[Node]) -> list[Value]:
+    """Return the values that connected nodes read from outside, without constants, each once."""
     values = [value for node in nodes for value in node.inputs]
     return [v for v in dict.fromkeys(values) if v.node not in nodes and not isinstance(v.node.op, Constant)]
 
@@ -77,15 +77,15 @@ def _formats(nodes: Sequence[Node]) -> tuple[Formats, ...]:
 
 
 def _takes_blocks(node: Node) -> bool:
-    """Whether engines compute a node on images whose channels lie in blocks."""
+    """Return whether engines compute a node on images in a blocked order."""
     if not is_formatted(node.value):
         return False
     images = [value.type for value in node.inputs if is_formatted(value)]
     if node.op.has_channels or isinstance(node.op, Concat) or node.op.epilogue is not None:
         return bool(images)
-    # Scales of channels, as of squeeze and excitation, are images of one place.
+    # Per-channel scales, as in squeeze-and-excitation, are images of one pixel.
     return computes_by_element(node) and len(node.inputs) == len(images) == 2
 
 
 SESSION_TILES = (Tile("session", _nodes_alone), Tile("session fused", _fused))
-"""All tiles of such engines."""
+"""All tiles of engines for whole graphs."""

@@ -1,1 +1,1 @@
-"""Evaluation of the finalists: races, whether a speed-up can be, and which one wins."""
+"""Evaluation of the finalists: races end to end, plausibility of the speed-up, and the choice of the winner."""

@@ -1,10 +1,11 @@
-"""Whether a measured speed-up can be: beside what the latencies of single calls and the roofline allow.
+"""Plausibility of a measured speed-up, by bounds from the latencies of single calls and from the roofline.
 
-A race pairs times within rounds, which takes a drift of the machine off, but not what hits one contestant harder than
-the other: where a core is missing, each parallel call loses milliseconds, and what makes fewer of them seems hundreds
-of times as fast. So a ratio is set beside the most that the original can take and the least that the result can.
+A race pairs times within rounds, which cancels a drift of the machine's speed, but not a disturbance that hits one
+contestant harder than the other: if another program occupies a core, each parallel call loses milliseconds, and a
+module with fewer such calls seems hundreds of times as fast. So a ratio is compared with an upper bound on the
+original's time and a lower bound on the result's.
 
-Invariant: a ratio beyond that is not told; why is.
+Invariant: a ratio beyond these bounds is not reported; the reason is.
 """
 
 from __future__ import annotations
@@ -28,48 +29,48 @@ from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import value_bytes, work
 
 SLACK, CONTENDED_SLACK = 3.0, 1.5
-"""How many times the ratio that latencies allow a measured one may be, on a quiet machine and on a busy one."""
+"""Factor by which a measured ratio may exceed the bound from latencies, on a quiet machine and on a busy one."""
 PYTHON_S = 30e-6
-"""More than Python and PyTorch's dispatcher take around a call of an operator or of a module."""
+"""Upper bound on the overhead of Python and PyTorch's dispatcher for the call of an operator or a module."""
 DISPATCH_S = 2e-6
-"""Less than they take around the run of a result."""
+"""Lower bound on this overhead for a whole run of a result."""
 WINOGRAD = 4
-"""How many times fewer multiplications than by its definition a convolution may need (Lavin and Gray, CVPR 2016)."""
+"""Factor by which a convolution may need fewer multiplications than its definition (Lavin and Gray, CVPR 2016)."""
 BEYOND = 1.1
-"""How far beyond the roofline a time may be, whose ceilings are measured too."""
+"""Factor by which a time may beat the roofline, whose ceilings are measurements too."""
 ESTIMATE_OFF = 3.0
-"""How many times what was timed may be of what was estimated, or the reverse, without a word."""
+"""Factor between estimated and measured time beyond which a note tells the user."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Between what the times of an original and of a result can be, in seconds."""
+    """Bounds on the times of an original and of a result, in seconds."""
 
     original_s: float
-    """The most that the original takes on a quiet machine; infinite where that is not known."""
+    """The longest time that the original takes on a quiet machine; infinite if unknown."""
     result_s: float
-    """The least that the result takes."""
+    """The shortest time that the result can take."""
     roof_s: float = 0.0
-    """The least that the roofline allows the result; 0 where it was never measured."""
+    """The shortest time that the roofline allows for the result; 0 if the roofline was never measured."""
 
 
 def bounds(
     original: Graph, result: Graph, module: object, cost: CostModel, result_s: float | None, roofline: Roofline | None
 ) -> Bounds:
-    """What latencies say of an original and a result.
+    """Return bounds on the times of an original and of a result.
 
     Args:
         original: the graph of the original.
-        result: that of the result.
-        module: the original, whose modules call each other in Python.
+        result: the graph of the result.
+        module: the original module; calls of its submodules add overhead.
         cost: the latencies.
-        result_s: those of the result's kernels together; None where a compiler makes kernels of its own, which are
-            products and convolutions of the same libraries all the same.
+        result_s: the sum of the latencies of the result's kernels; None if a compiler generates them, which then count
+            as its matrix products and convolutions alone, since it calls the same libraries for those.
         roofline: the ceilings of the device, if they are known.
     """
     plain = cost.with_tiles(PLAIN)
     running = list(filter(is_running, original.nodes))
-    # An operator that cannot be measured alone counts as free, so that nothing is known of the whole.
+    # An opaque operator has no latency of its own, so that there is no upper bound for the whole.
     most = math.inf if any(isinstance(node.op, Opaque) for node in running) else sum(map(plain.node_cost, running))
     calls = len(running) + (sum(1 for _ in module.modules()) if isinstance(module, nn.Module) else 0)
     if result_s is None:
@@ -79,13 +80,13 @@ def bounds(
 
 
 def products_seconds(graph: Graph, cost: CostModel) -> float:
-    """Return the seconds that the products and convolutions of a graph take, each by its best kernel."""
+    """Return the sum of the latencies of a graph's matrix products and convolutions, each by its best kernel."""
     products = [n for n in graph.nodes if n.op.is_contraction and is_running(n)]
     return sum(map(cost.node_cost, products))
 
 
 def _roof_s(graph: Graph, roofline: Roofline) -> float:
-    """The least time for a graph's products and convolutions, and for reading and writing what has to be."""
+    """Return the least time for a graph's products and convolutions, and for writing its outputs."""
     nodes = list(filter(is_running, graph.nodes))
     if not nodes or any(isinstance(node.op, Opaque) for node in nodes):
         return 0.0
@@ -102,21 +103,21 @@ def _peak(node: Node, roofline: Roofline) -> float | None:
 
 
 def _flops(node: Node) -> float:
-    """The operations that a product or convolution needs at least."""
+    """Return a lower bound on the operations of a product or convolution."""
     return (work(node).flops or 0) / (WINOGRAD if isinstance(node.op, Conv2d) else 1)
 
 
 def why_withheld(
     baseline: Sequence[float], winner: Sequence[float], ratio: float, bounds: Bounds, contention: Contention
 ) -> str | None:
-    """Why a ratio is not told, in a line; None if it can be.
+    """Return why a measured ratio must not be reported, in one line; None if it may be.
 
     Args:
         baseline: seconds of the original, by round.
-        winner: those of the result.
-        ratio: of the two, paired.
-        bounds: what can be.
-        contention: what there was of the machine meanwhile.
+        winner: seconds of the result, by round.
+        ratio: the median of the paired ratios.
+        bounds: bounds on the two times.
+        contention: load of the machine by other programs during the race.
     """
     if ratio <= 1.0:
         return None
@@ -124,11 +125,11 @@ def why_withheld(
     said = "" if quiet else f"; {contention.text} meanwhile"
     if after * BEYOND < bounds.roof_s:
         return (
-            f"the result seemed to take {_ms(after)}, but the fastest that was ever measured on this device is "
-            f"{_ms(bounds.roof_s)} for such work{said}"
+            f"the result seemed to take {_ms(after)}, but at the highest rates ever measured on this device its work "
+            f"takes {_ms(bounds.roof_s)}{said}"
         )
     slack = SLACK if quiet else CONTENDED_SLACK
-    if ratio * bounds.result_s > slack * bounds.original_s:  # of a result that may take no time nothing is known
+    if ratio * bounds.result_s > slack * bounds.original_s:  # False where the lower bound is 0
         allowed = slack * bounds.original_s / bounds.result_s
         return (
             f"{_ms(before)} against {_ms(after)} is more than {allowed:.1f} times, the most that the operators' own "
@@ -141,12 +142,12 @@ def why_withheld(
 
 
 def estimate_note(estimated_s: float, timed_s: float, calls: int) -> str | None:
-    """What to say where a result takes far longer, or far less, than its latencies together; None where it is alike.
+    """Return a note if a result's time is far from the sum of its latencies; None if they agree.
 
     Args:
         estimated_s: the sum of latencies.
-        timed_s: what was timed.
-        calls: how many calls Python makes.
+        timed_s: the measured time.
+        calls: the number of calls from Python.
     """
     if not (math.isfinite(estimated_s) and estimated_s > 0):
         return None
@@ -157,8 +158,8 @@ def estimate_note(estimated_s: float, timed_s: float, calls: int) -> str | None:
     else:
         return None
     return (
-        f"the estimate is far off: the result took {off}; latencies were measured at another speed of this machine "
-        "('taso-py latencies clear' forgets them), or something disturbed the timing"
+        f"the estimate is far off: the result took {off}; either latencies were measured at another speed of this "
+        "machine ('taso-py latencies clear' deletes them), or something disturbed the timing"
     )
 
 

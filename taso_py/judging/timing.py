@@ -1,13 +1,12 @@
-"""Racing implementations of the same computation against each other, end to end.
+"""Races: interleaved end-to-end timing of implementations of the same computation.
 
-A machine's speed drifts by more than candidates differ. So every contestant runs once in each round, in an order drawn
-anew, and what counts are the ratios within a round; their median and its interval assume no distribution of times.
+A machine's speed drifts by more than candidates differ. So every contestant runs once in each round, in random order,
+and speed-ups are ratios of times within a round; their median and its confidence interval assume no distribution.
 
-Whoever ran before has displaced a contestant's weights from the caches, in which they stay where a model is called
-again and again. So where a contestant's turn is several calls, every turn begins with as many calls that are not timed:
-with its own caches for all or for none.
+The previous contestant has evicted a contestant's weights from the caches, where they would stay in a model that is
+called again and again. So if a contestant's turn is several calls, every turn begins with as many untimed ones.
 
-Invariant: only whole rounds count, so that every contestant's n-th time belongs to the baseline's n-th time.
+Invariant: only complete rounds count, so that every contestant's n-th time belongs to the baseline's n-th time.
 """
 
 from __future__ import annotations
@@ -25,32 +24,33 @@ from taso_py.latency.contention import NOTHING, Contention, Watch
 from taso_py.latency.environment import Device
 
 Progress: TypeAlias = Callable[[float], None]
-"""Told after each round which share of a race is over, by its rounds or by its time."""
+"""Called after each round with the share of the race that is over, by rounds or by time."""
 
 ROUNDS = 100
 SECONDS = 30.0
 SAMPLE_S = 10e-3
-"""Shorter calls are repeated: noise lasts for milliseconds, so that many short rounds would all see the same of it."""
+"""Shortest sample; shorter calls are repeated, since noise lasts for milliseconds and would affect many short
+rounds."""
 CONFIDENCE = 0.95
 MIN_ROUNDS = 6
-"""Fewer give no interval at 95 %."""
+"""Fewest rounds that give an interval at 95 %."""
 CONFIRMING_ROUNDS = 10
-"""How many a confirming race has at least, however slow the model: one that is disturbed does not decide then."""
+"""Fewest rounds of a confirming race, however slow the model, so that one disturbed round does not decide."""
 LOOKS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
-"""After which shares of its rounds, or of its seconds, a confirming race is looked at."""
+"""Shares of its rounds or seconds after which a confirming race is checked for a clear result."""
 PROSPECT = 0.25
-"""How large a part of its interval's lower half a lead has at least that is timed for longer."""
+"""Smallest lead that is timed for longer, relative to the lower half of its interval."""
 INDIFFERENCE = 0.005
-"""A contestant that is surely faster than the best by less than this share, if at all, is dropped too."""
+"""Gain that does not matter: a contestant that is surely not faster than the best by more is dropped."""
 SURE = 0.999
-"""The coverage that dropping a contestant asks for: more than a report, as the question is put after every round."""
+"""Confidence for dropping a contestant; higher than for a report, since it is tested after every round."""
 HOPELESS = 1.5
 HOPELESS_ROUNDS = 3
-"""A contestant that takes so many times as long as the best in each of the first rounds is dropped at once."""
+"""A contestant that takes ``HOPELESS`` times as long as the best in each of the first rounds is dropped."""
 
 
-class StopReason(enum.Enum):
-    """Why a race ended."""
+class RaceStop(enum.Enum):
+    """Reason for which a race ended."""
 
     CLEAR = "the winner is clear"
     ROUNDS = "all rounds are run"
@@ -60,7 +60,7 @@ class StopReason(enum.Enum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """A speed-up: the baseline's time over a contestant's, paired by round."""
+    """A speed-up: the median of the ratios of the baseline's times to a contestant's, paired by round."""
 
     median: float
     low: float
@@ -71,34 +71,34 @@ class Ratio:
 
     @property
     def faster(self) -> bool:
-        """Whether the contestant is faster than the baseline beyond doubt: the whole interval says so, at 95 %."""
+        """True if the whole confidence interval, at 95 % or more, lies above 1."""
         return self.coverage >= CONFIDENCE and self.low > 1
 
 
 @dataclass(frozen=True)
 class Race:
-    """What a race showed."""
+    """Result of a race."""
 
     times: Mapping[str, tuple[float, ...]]
     """Seconds a call, by contestant and round, the baseline first; a contestant that was dropped has fewer rounds."""
-    stop: StopReason
+    stop: RaceStop
     confidence: float = CONFIDENCE
-    """The probability with which intervals hold the truth: higher where they were looked at more than once."""
+    """Confidence level of intervals; higher if the race was checked several times."""
     contention: Contention = NOTHING
-    """What there was of the processor's cores meanwhile."""
+    """Load of the processor's cores by other programs during the race."""
 
     @property
     def baseline(self) -> str:
-        """The name of the first contestant."""
+        """The name of the first contestant, which the others are compared with."""
         return next(iter(self.times))
 
     @property
     def rounds(self) -> int:
-        """How many rounds are complete."""
+        """The number of complete rounds."""
         return len(self.times[self.baseline])
 
     def ratio(self, name: str, over: str | None = None) -> Ratio:
-        """The speed-up of a contestant over another, by default over the baseline; its own is exactly 1.
+        """Return a contestant's speed-up over another, by default over the baseline; over itself it is exactly 1.
 
         Raises `TasoError` if the race was interrupted before the first round was complete.
         """
@@ -111,9 +111,9 @@ class Race:
         return _ratio(others, times, self.confidence)
 
     def best(self) -> str:
-        """The contestant with the highest median speed-up of those that ran to the end, or the baseline.
+        """Return the contestant with the highest median speed-up of those that ran to the end, or the baseline.
 
-        The fastest of several flatters itself: `confirm` it before it is reported.
+        The maximum of several noisy measurements is biased upwards: `confirm` it before it is reported.
         """
         names = [name for name, times in self.times.items() if len(times) == self.rounds] if self.rounds else []
         return max(names, key=lambda name: self.ratio(name).median, default=self.baseline)
@@ -132,25 +132,25 @@ def race(
     settle: Callable[[], None] | None = None,
     on_round: Progress | None = None,
 ) -> Race:
-    """Time contestants in interleaved rounds; an interrupt from the keyboard ends the race with what is known.
+    """Time contestants in interleaved rounds; an interrupt from the keyboard ends the race early.
 
     Args:
         contestants: what to call, by name, the baseline first.
         device: where they run; ignored if a clock is given.
         rounds: how many rounds there are at most.
-        seconds: after how much time, warm-up included, no round begins any more but for the least number.
-        clock: the clock of the device if not given.
-        seed: of the order within the rounds.
-        until_clear: drop contestants that are surely not faster than the best by what matters, though never the
-            baseline, and end the race when only the best is left. Otherwise all run to the end, whatever they show.
+        seconds: time, warm-up included, after which no round begins, except for the first ``least`` ones.
+        clock: the clock to use; by default that of the device.
+        seed: seed of the order within the rounds.
+        until_clear: drop contestants that are surely not faster than the best by more than `INDIFFERENCE`, though
+            never the baseline, and end the race when only the best is left. Otherwise all run to the end.
         least: how many rounds there are however long they take, if that many are allowed.
-        settle: called before every turn where contestants have threads of their own, which may still be awake.
-        on_round: told about progress.
+        settle: called before every turn, to wait until the thread pools of other contestants are idle.
+        on_round: called with the progress of the race.
     """
     if not contestants or rounds < 1:
         raise TasoError("a race needs at least a baseline and one round")
     watch = Watch(device)
-    course = _Course(clock or clock_for(device), contestants, random.Random(seed), on_round, settle)
+    course = _RunningRace(clock or clock_for(device), contestants, random.Random(seed), on_round, settle)
     stop = course.run(least, rounds, seconds, until_clear)
     return Race(course.times(), stop, contention=watch.contention())
 
@@ -168,36 +168,36 @@ def confirm(
     settle: Callable[[], None] | None = None,
     on_round: Progress | None = None,
 ) -> Race:
-    """Time the winner of a race against the baseline afresh, in a race of the two under these names.
+    """Time the winner of a race against the baseline again, in a race of the two under these names.
 
-    It is looked at several times, at moments that are fixed beforehand, and ends as soon as what it shows is settled:
-    large gains in a second, small ones after minutes. Each look may be wrong in an equal part of the doubt
+    The race is checked several times, at moments that are fixed beforehand, and ends as soon as the result is clear:
+    large gains take a second, small ones minutes. The allowed error probability is divided equally among the checks
     (Bonferroni; Pocock, Group sequential methods in the design and analysis of clinical trials, Biometrika 1977).
 
     Args:
-        baseline: what the winner is compared with.
-        winner: what won.
+        baseline: the implementation that the winner is compared with.
+        winner: the winner of the race.
         device: where they run; ignored if a clock is given.
-        rounds: how many rounds there are at most before the look that is due after ``seconds``.
-        seconds: how long the race lasts if it is not settled before; where a lead is in doubt, up to four times that.
-        clock: the clock of the device if not given.
-        seed: of the order within the rounds.
-        doubt: the probability with which intervals may miss the truth.
+        rounds: how many rounds there are at most before the check that is due after ``seconds``.
+        seconds: how long the race lasts if it is not clear earlier; if a lead is uncertain, up to four times as long.
+        clock: the clock to use; by default that of the device.
+        seed: seed of the order within the rounds.
+        doubt: the allowed probability that the interval misses the true ratio.
         settle: called before every turn, see :func:`race`.
-        on_round: told about progress.
+        on_round: called with the progress of the race.
     """
     pair = {"baseline": baseline, "winner": winner}
     watch = Watch(device)
     clock = clock or clock_for(device)
 
-    def told(_: float) -> None:
+    def report_progress(_: float) -> None:
         if on_round is not None:
             on_round(min(1.0, max(course.rounds / rounds, (clock.now() - begun) / seconds if seconds > 0 else 0.0)))
 
-    course = _Course(clock, pair, random.Random(seed), told, settle)
+    course = _RunningRace(clock, pair, random.Random(seed), report_progress, settle)
     begun, found, elapsed = clock.now(), None, 0.0
     for share in LOOKS:
-        if found is not None and not _goes_on(found, is_due=elapsed >= 1):
+        if found is not None and not _needs_more_rounds(found, is_due=elapsed >= 1):
             break
         more = max(min(CONFIRMING_ROUNDS, rounds), round(rounds * share)) - course.rounds
         left = seconds * share - (clock.now() - begun)
@@ -209,26 +209,26 @@ def confirm(
     return found
 
 
-def _goes_on(found: Race, *, is_due: bool) -> bool:
-    """Whether a confirming race has more to show; once the time is due, only a lead that may become sure has."""
-    if found.stop is StopReason.INTERRUPTED:
+def _needs_more_rounds(found: Race, *, is_due: bool) -> bool:
+    """Return whether a confirming race must go on; once the time is due, only for a lead that may become sure."""
+    if found.stop is RaceStop.INTERRUPTED:
         return False
     ratio = found.ratio("winner")
-    return not _is_settled(ratio) and (not is_due or _may_become_sure(ratio))
+    return not _is_clear(ratio) and (not is_due or _may_become_sure(ratio))
 
 
-def _is_settled(ratio: Ratio) -> bool:
-    """Whether a gain is sure and known to within less than itself, or surely there is none."""
+def _is_clear(ratio: Ratio) -> bool:
+    """Return whether a gain is sure and its interval narrower than itself, or there is surely no gain."""
     return ratio.coverage >= CONFIDENCE and (ratio.low - 1 > ratio.high - ratio.low or ratio.high <= 1)
 
 
 def _may_become_sure(ratio: Ratio) -> bool:
-    """Whether a lead is not sure, and not so small beside its interval that more rounds have little prospect."""
+    """Return whether there is an unsure lead that is large enough beside its interval to become sure."""
     return not ratio.faster and ratio.median - 1 > (ratio.median - ratio.low) * PROSPECT
 
 
-class _Course:
-    """A race under way."""
+class _RunningRace:
+    """State of a race while it runs."""
 
     def __init__(
         self,
@@ -249,21 +249,21 @@ class _Course:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are complete."""
+        """The number of complete rounds."""
         return len(self._rounds)
 
     def times(self) -> dict[str, tuple[float, ...]]:
-        """Seconds by contestant and round."""
+        """Return the seconds by contestant and round."""
         return {name: tuple(found[name] for found in self._rounds if name in found) for name in self._timers}
 
-    def run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> StopReason:
-        """Warm up if that is not done, and run so many rounds more, ``least`` in all; the arguments are `race`'s."""
+    def run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> RaceStop:
+        """Run up to ``rounds`` further rounds, after a warm-up if there was none; the arguments are those of `race`."""
         try:
             return self._run(least, rounds, seconds, until_clear)
         except KeyboardInterrupt:
-            return StopReason.INTERRUPTED
+            return RaceStop.INTERRUPTED
 
-    def _run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> StopReason:
+    def _run(self, least: int, rounds: int, seconds: float, until_clear: bool) -> RaceStop:
         begun = self._clock.now()
         deadline = begun + seconds
         for name, timer in self._timers.items():
@@ -271,22 +271,22 @@ class _Course:
                 self._repeats[name] = calibrate(self._clock, timer, deadline=deadline, sample_s=SAMPLE_S)
         for done in range(rounds):
             if len(self._rounds) >= least and self._clock.now() >= deadline:
-                return StopReason.TIME
+                return RaceStop.TIME
             self._run_round(is_warm=self._settle is not None or max(self._repeats.values()) > 1)
             time_share = (self._clock.now() - begun) / seconds if seconds > 0 else 1.0
             self._on_round(max((done + 1) / rounds, min(time_share, (done + 1) / least)))
             if until_clear and self._drop_hopeless():
-                return StopReason.CLEAR
-        return StopReason.ROUNDS
+                return RaceStop.CLEAR
+        return RaceStop.ROUNDS
 
     def _run_round(self, *, is_warm: bool) -> None:
-        """Time all that are still running once."""
+        """Time every remaining contestant once."""
         names = self._order.sample(self._running, len(self._running))
         turns = {name: self._run_turn(self._timers[name], self._repeats[name], is_warm=is_warm) for name in names}
         self._rounds.append(turns)
 
     def _run_turn(self, timer: Timer, repeats: int, *, is_warm: bool) -> float:
-        """Seconds a call."""
+        """Return the seconds per call of one contestant's turn."""
         if self._settle is not None:
             self._settle()
         if is_warm:
@@ -294,7 +294,7 @@ class _Course:
         return timer(repeats) / repeats
 
     def _drop_hopeless(self) -> bool:
-        """Drop those that have no chance against the best; true if they are all the others."""
+        """Drop contestants without a chance against the best; return whether the best alone is left."""
         times = self.times()
         best = min(self._running, key=lambda name: median(times[name]))
         hopeless = {name for name in self._running if name != best and _has_no_chance(times[name], times[best])}
@@ -310,7 +310,7 @@ def _has_no_chance(times: Sequence[float], best: Sequence[float]) -> bool:
 
 
 def _ratio(dividends: Sequence[float], divisors: Sequence[float], confidence: float) -> Ratio:
-    """The ratios of two contestants' times, as far as both ran."""
+    """Return the speed-up by the rounds that both contestants ran."""
     ratios = sorted(mine / max(other, 1e-12) for mine, other in zip(dividends, divisors, strict=False))
     interval = median_interval(ratios, confidence)
     return Ratio(interval.median, interval.low, interval.high, len(ratios), interval.coverage)

@@ -1,1 +1,1 @@
-"""Models to optimize: files, functions, exported programs and the zoo, read and imported."""
+"""Sources of models: files, functions, exported programs and the zoo."""

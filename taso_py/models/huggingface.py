@@ -1,6 +1,6 @@
-"""Running transformers' models as plain PyTorch modules.
+"""Adapter for models of transformers to plain PyTorch modules.
 
-Invariant: transformers is never imported here; a model of its can only exist where it already is.
+Invariant: transformers is never imported here; if a model of it exists, it has been imported already.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class HuggingFaceModule(nn.Module):
 
         Args:
             model: the pretrained model.
-            input_names: names for positional inputs, in order, where the model's own order does not do, e.g.
-                ``("input_ids", "decoder_input_ids")``; by default they keep their positions.
+            input_names: names for positional inputs, in order, if the model's own order is not suitable, e.g.
+                ``("input_ids", "decoder_input_ids")``; by default they are passed by position.
         """
         super().__init__()
         self.model = model
@@ -40,18 +40,18 @@ class HuggingFaceModule(nn.Module):
 
 
 def adapt(module: nn.Module, input_names: Sequence[str] = ()) -> nn.Module:
-    """The module itself, or its wrapper if it is a transformers model; ``input_names`` as in `HuggingFaceModule`."""
+    """Return the module, wrapped if it is a transformers model; ``input_names`` are as for `HuggingFaceModule`."""
     return HuggingFaceModule(module, input_names) if is_pretrained_model(module) else module
 
 
 def is_pretrained_model(module: nn.Module) -> bool:
-    """Whether the module is a ``transformers.PreTrainedModel``."""
+    """Return whether the module is a ``transformers.PreTrainedModel``."""
     base = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
     return base is not None and isinstance(module, base)
 
 
 def plain(output: Any) -> Any:
-    """An output without transformers' classes: ``ModelOutput`` becomes a dict, what holds no tensor is left out."""
+    """Return an output with ``ModelOutput`` as a dict, and without values that contain no tensor."""
     if isinstance(output, Mapping):
         kept = {str(name): plain(value) for name, value in output.items()}
         return {name: value for name, value in kept.items() if value is not None}
@@ -62,7 +62,7 @@ def plain(output: Any) -> Any:
 
 
 def _takes_use_cache(model: nn.Module) -> bool:
-    """Whether ``forward`` accepts ``use_cache``: by name or, where the configuration has a cache, among the rest."""
+    """Return whether ``forward`` has a parameter ``use_cache``, or ``**kwargs`` and a configured cache."""
     parameters = inspect.signature(model.forward).parameters
     rest = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     return "use_cache" in parameters or (rest and bool(getattr(model.config, "use_cache", False)))

@@ -1,6 +1,6 @@
-"""Models as programs: the graph of operators of whatever a source holds.
+"""Import of sources as programs, whose graphs can be optimized.
 
-Invariant: hooks of a module that only look on see nothing of the import.
+Invariant: a module's hooks that only observe are not called during the import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from taso_py.models.source import Source
 
 
 def import_source(source: Source) -> Program:
-    """Return the program of a source."""
+    """Import a source and return its program."""
     if isinstance(source.module, ExportedProgram):
         return import_program(source.module, source.args, source.kwargs)
     with hooks_set_aside(source.module, source.args, source.kwargs):

@@ -1,6 +1,6 @@
-"""Reading an ONNX model as a program to optimize, beside the file as it is, run by ONNX Runtime.
+"""Reading an ONNX model as a program, together with the original file in ONNX Runtime.
 
-Invariant: whatever is wrong with the file, or with the inputs for it, becomes one `SourceError`.
+Invariant: any problem with the file or its inputs is reported as one `SourceError`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from taso_py.models.spec import InputSpec, SourceError
 
 @dataclass(frozen=True)
 class OriginalOnnx:
-    """An ONNX model as it was given."""
+    """An ONNX model as the user gave it."""
 
     file: OnnxFile
     module: nn.Module
-    """Runs it in ONNX Runtime."""
+    """Runs the file in ONNX Runtime."""
     engine: str = "onnxruntime"
-    """The name of the engine that runs it."""
+    """Name of the engine that runs it."""
 
     def renamed(self, model: bytes) -> bytes:
-        """A result as an ONNX model, its inputs and outputs named as in the original.
+        """Return a result as an ONNX model whose inputs and outputs are named as in the original.
 
         Raises:
-            SourceError: ONNX Runtime does not take it by these names.
+            SourceError: ONNX Runtime refuses the model with these names.
         """
         content = self.file.renamed(model)
         session = ENGINES[self.engine]
@@ -48,14 +48,14 @@ class OriginalOnnx:
 def load_onnx(
     path: str, specs: Sequence[InputSpec], device: torch.device, dtype: torch.dtype | None, seed: int
 ) -> tuple[ExportedProgram, tuple[Tensor, ...], OriginalOnnx]:
-    """The model as a program, its example inputs, and the model as it is.
+    """Return the model as a program, its example inputs, and the original file.
 
     Args:
-        path: of the file.
-        specs: the inputs in order; if there are none, those that the model states, where it leaves no size open.
-        device: where it is to run.
-        dtype: of floating-point values; a model cannot change its own.
-        seed: of the inputs.
+        path: path of the file.
+        specs: the inputs in order; by default those that the model states, if it has no open sizes.
+        device: the device to run on, which must be the CPU.
+        dtype: must be None, since an ONNX model cannot be cast.
+        seed: seed of the inputs.
 
     Raises:
         SourceError: the file cannot be read, or inputs do not fit it.
@@ -63,7 +63,7 @@ def load_onnx(
     if device.type != "cpu":
         raise SourceError(f"{path} is optimized for ONNX Runtime on the CPU; use --device cpu")
     if dtype is not None:
-        raise SourceError(f"{path} keeps its element types; leave --dtype out, or convert the model")
+        raise SourceError(f"{path} is an ONNX model, which cannot be cast; leave --dtype out, or convert the model")
     try:
         file = read_onnx(Path(path))
         engine = ENGINES["onnxruntime"]
@@ -108,7 +108,7 @@ def _examples(path: str, arguments: Sequence[Argument], specs: Sequence[InputSpe
 
 
 def _fits(tensor: Tensor, argument: Argument) -> bool:
-    """Whether element type, rank and the sizes that are stated agree."""
+    """Return whether element type, rank and the stated sizes agree."""
     pairs = zip(tensor.shape, argument.shape, strict=False)
     same = tensor.dtype == argument.dtype and tensor.ndim == len(argument.shape)
     return same and all(not isinstance(wanted, int) or wanted == size for size, wanted in pairs)

@@ -1,4 +1,4 @@
-"""Reading an exported program from a ``.pt2`` file, with example inputs for it.
+"""Reading an exported program from a ``.pt2`` file, with example inputs.
 
 Invariant: example inputs made for a program have the shapes and dtypes that it was exported for.
 """
@@ -31,14 +31,14 @@ _SAYS_NOTHING = "Please check the warnings above"
 def load_program(
     path: str, specs: Sequence[InputSpec], device: torch.device, dtype: torch.dtype | None, seed: int
 ) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    """The program, moved to the device, and its positional and keyword example inputs, wherever those were saved.
+    """Return the program, moved to the device, and its positional and keyword example inputs as they were saved.
 
     Args:
-        path: of the file.
-        specs: the inputs in order, keyword inputs last; if there are none, the example inputs saved with the program.
-        device: where the program goes.
-        dtype: of the floating-point values, for checking only: an exported program cannot change its own.
-        seed: of inputs made for ``specs``.
+        path: path of the file.
+        specs: the inputs in order, keyword inputs last; by default the example inputs saved with the program.
+        device: the device to move the program to.
+        dtype: the expected floating-point type; checked only, since an exported program cannot be cast.
+        seed: seed of inputs made for ``specs``.
 
     Raises:
         SourceError: if the file cannot be read, or if the specs or the dtype do not fit the program.
@@ -49,13 +49,13 @@ def load_program(
     if dtype is not None and present - {dtype}:
         raise SourceError(f"{path} computes in {_name(*present)}; export the module in {_name(dtype)} instead")
     args, kwargs = _make_inputs(path, program, expected, specs, seed) if specs else _saved_inputs(path, program)
-    # On a CPU most are already, and stay as they were read.
+    # Most programs are on the CPU already; these are returned as they were read.
     is_there = device.type == "cpu" and not _is_elsewhere(program, device)
     return program if is_there else move_to_device_pass(program, str(device)), args, kwargs
 
 
 def _is_elsewhere(program: ExportedProgram, device: torch.device) -> bool:
-    """Whether a weight, a constant or an input is on a device of another kind."""
+    """Return whether a weight, a constant or an input is on a device of another kind."""
     inputs = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     values = (*program.state_dict.values(), *program.constants.values(), *inputs)
     return any(isinstance(value, Tensor) and value.device.type != device.type for value in values)
@@ -66,14 +66,14 @@ def _read(path: str) -> ExportedProgram:
         raise SourceError(f"there is no file {path}")
     reasons: list[str] = []
     try:
-        # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
+        # torch.export.load reads tensors to the default device before it moves them to the one that the file states.
         with tracing_lock(), _quiet(reasons), torch.device("cpu"):
             return torch.export.load(path)
-    except Exception as error:  # what torch raises depends on where in the file it fails
+    except Exception as error:  # the exception depends on where reading fails
         reasons.append(str(error))
         for unknown in filter(None, map(_UNKNOWN_CLASS.search, reasons)):
             advice = "export a module that returns tensors in plain tuples or dicts"
-            raise SourceError(f"{path} returns a {unknown[1]}, which is unknown here; {advice}") from error
+            raise SourceError(f"{path} returns a {unknown[1]}, which is not registered here; {advice}") from error
         operator = _unknown_operator(reasons)
         if operator is not None:
             advice = "which is not registered here; name a file.py:factory that imports it"
@@ -84,7 +84,7 @@ def _read(path: str) -> ExportedProgram:
 
 
 def _unknown_operator(reasons: Sequence[str]) -> str | None:
-    """The first operator that is named in what went wrong, and that nobody has registered."""
+    """Return the first operator in the error messages that is not registered; None if all are."""
     for space, name in (found.groups() for reason in reasons for found in _OPERATOR.finditer(reason)):
         if not hasattr(getattr(torch.ops, space), name):
             return f"{space}::{name}"
@@ -93,7 +93,7 @@ def _unknown_operator(reasons: Sequence[str]) -> str | None:
 
 @contextmanager
 def _quiet(reasons: list[str]) -> Generator[None]:
-    """Collect the errors that torch logs with a traceback while it tries one file format after the other."""
+    """Collect errors that torch logs while it tries one file format after the other, in place of their tracebacks."""
     thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
@@ -112,7 +112,7 @@ def _quiet(reasons: list[str]) -> Generator[None]:
 
 
 def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
-    """The program's inputs by name, in order: fake tensors, or the values that are not tensors."""
+    """Return the program's inputs by name, in order: fake tensors, or the values that are not tensors."""
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     kinds = program.graph_signature.input_specs
     return {spec.arg.name: values[spec.arg.name] for spec in kinds if spec.kind is InputKind.USER_INPUT}
@@ -151,7 +151,7 @@ def _make_inputs(
 
 
 def _fits(tensor: Tensor, expected: Tensor) -> bool:
-    """Whether dtype, rank and the fixed sizes agree."""
+    """Return whether dtype, rank and the fixed sizes agree."""
     same = tensor.dtype == expected.dtype and tensor.dim() == expected.dim()
     return same and all(
         fixed in (None, size) for size, fixed in zip(tensor.shape, _fixed_sizes(expected.shape), strict=True)
@@ -159,7 +159,7 @@ def _fits(tensor: Tensor, expected: Tensor) -> bool:
 
 
 def _fixed_sizes(shape: Sequence[Any]) -> list[int | None]:
-    """The sizes that the program was exported for, ``None`` for a dynamic one, which is a ``torch.SymInt``."""
+    """Return the sizes that the program was exported for, with ``None`` for dynamic ones."""
     return [size if isinstance(size, int) else None for size in shape]
 
 

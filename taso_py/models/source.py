@@ -1,6 +1,6 @@
-"""From the command line's MODEL and SPEC to a module, or an exported program, with example inputs.
+"""Loading the MODEL and SPEC arguments of the command line: a module or exported program with example inputs.
 
-Invariant: whatever the user got wrong, in the arguments or in the code that they name, becomes one `SourceError`.
+Invariant: any mistake, in the arguments or in the code that they name, is reported as one `SourceError`.
 
 MODEL is ``package.module:factory``, ``path/to/file.py:factory``, ``path/to/program.pt2``, ``path/to/model.onnx`` or
 ``zoo:NAME``. A factory takes no arguments and returns a module, or a module and its example inputs (a tuple, or a dict
@@ -44,16 +44,16 @@ PUT_INTO_EVALUATION = (
     "the model came in training mode and was put into evaluation mode, as for prediction: dropout and batch statistics "
     "are off; call eval() in the factory to say so yourself"
 )
-"""What is noted of a factory that leaves its model in training mode."""
+"""Note on a factory that returns its model in training mode."""
 OURS = str(Path(__file__).parents[1]) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-"""Where code lies that is not the user's."""
-__all__ = ["Source", "SourceError", "importing_beside", "load_source", "usable"]
+"""Folders of code that is not the user's."""
+__all__ = ["Source", "SourceError", "clone_inference_tensors", "importing_beside", "load_source"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be optimized, on its device, in evaluation mode, with the inputs to optimize it for."""
+    """A model to optimize, on its device, in evaluation mode, with example inputs."""
 
     name: str
     """MODEL as the user wrote it."""
@@ -68,39 +68,39 @@ class Source:
     """Keyword example inputs."""
 
     notes: tuple[str, ...] = ()
-    """What was done to it that the user may not expect, a line each."""
+    """Notes on changes to the model that the user may not expect, a line each."""
 
     onnx: OriginalOnnx | None = None
-    """The ONNX file that the program was made from, which a result has to agree with and be faster than."""
+    """The ONNX file that the program was read from; results are compared with it and timed against it."""
 
     def callable(self) -> nn.Module:
-        """A module that runs the source on inputs like its own: the module itself, or one made from the program."""
+        """Return a module that runs the source on inputs like its own."""
         if self.onnx is not None:
             return self.onnx.module
         return self.module if isinstance(self.module, nn.Module) else self.module.module()
 
-    def unchecked(self) -> nn.Module:
-        """The same without PyTorch's checks of the arguments of a saved program, which is what there is to make faster.
+    def without_checks(self) -> nn.Module:
+        """Return such a module without the checks of arguments that PyTorch adds to a saved program.
 
-        They take tens of microseconds: next to them whatever calls the operators of a small program would be a gain.
+        The checks take tens of microseconds; a small program without them would seem faster for that reason alone.
         """
         if isinstance(self.module, nn.Module):
             return self.module
         program = self.module.module(check_guards=False)
-        return fx.GraphModule(program, program.graph)  # has none of its hooks
+        return fx.GraphModule(program, program.graph)  # without its hooks, which make the checks
 
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
-        """A call of what runs the source on its example inputs."""
+        """Return a function that calls a runner with the example inputs."""
         return lambda: runner(*self.args, **self.kwargs)
 
 
-def usable(arguments: Any) -> Any:
-    """Arguments, of tensors that were made in inference mode copies: what is exported may not read those."""
+def clone_inference_tensors(arguments: Any) -> Any:
+    """Return arguments with tensors made in inference mode copied, since an export may not read those."""
     return pytree.tree_map_only(Tensor, lambda leaf: leaf.clone() if leaf.is_inference() else leaf, arguments)
 
 
-def described(arguments: Any) -> str:
-    """What arguments are: the shapes and types of tensors, the values of others."""
+def describe_arguments(arguments: Any) -> str:
+    """Describe arguments: the shapes and types of tensors, the values of others."""
 
     def one(leaf: Any) -> str:
         if not isinstance(leaf, Tensor):
@@ -119,19 +119,19 @@ def load_source(
     dtype: torch.dtype | str | None = None,
     seed: int = 0,
 ) -> Source:
-    """Load what MODEL names.
+    """Load the model that MODEL names.
 
     Args:
         text: MODEL.
-        inputs: a SPEC for each input, in order; they take the place of the example inputs that the source itself has.
-        device: where the module and its inputs are put.
-        dtype: what floating-point weights and inputs become, also by name; by default what they are. A SPEC's own dtype
-            stands.
-        seed: of a factory's random weights and of the inputs made for a SPEC.
+        inputs: a SPEC for each input, in order, in place of the source's own example inputs.
+        device: the device for the module and its inputs.
+        dtype: the type, or its name, to cast floating-point weights and inputs to, except for inputs whose SPEC states
+            a type; by default nothing is cast.
+        seed: seed of a factory's random weights and of the inputs made for a SPEC.
 
     Raises:
         SourceError: if the source cannot be loaded or the inputs do not fit it.
-        DeviceError: if the device is not here.
+        DeviceError: if the machine does not have the device.
     """
     specs = [InputSpec.parse(spec) for spec in inputs]
     dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
@@ -168,7 +168,7 @@ def _from_zoo(text: str, seed: int) -> tuple[nn.Module, Any]:
 
 
 def _from_factory(text: str, seed: int) -> tuple[nn.Module, Any]:
-    """The module and, if the factory gives any, its example inputs."""
+    """Return the module and, if the factory returns any, its example inputs."""
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
         raise SourceError(
@@ -202,7 +202,7 @@ def _import_file(text: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise SourceError(f"{text}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickling look the module up by name while and after it runs.
+    # Dataclasses and pickle look the module up by name.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -214,10 +214,10 @@ def _is_file(place: str) -> bool:
 
 @contextmanager
 def importing_beside(text: str) -> Generator[None]:
-    """Import as ``python file.py`` does, from the directory of what MODEL names first.
+    """Import within the body as ``python file.py`` does, from the directory of the file in MODEL first.
 
-    Loading a source does so by itself. Who runs it afterwards, and has the process to himself, does so around all of
-    that: a model may import when it is called.
+    Loading a source does this by itself. Commands, which own the process, do it around the whole run, since a model may
+    import when it is called.
     """
     place, is_factory, _ = text.rpartition(":")
     if not is_factory or text.startswith("zoo:"):
@@ -228,13 +228,13 @@ def importing_beside(text: str) -> Generator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # the imported code may have tidied up itself
+        with suppress(ValueError):  # the imported code may have removed it
             sys.path.remove(str(directory))
 
 
 @contextmanager
 def _blame(text: str, action: str) -> Generator[None]:
-    """Turn whatever the user's code raises into a `SourceError`."""
+    """Turn exceptions of the user's code into a `SourceError`."""
     try:
         yield
     except SourceError:
@@ -245,7 +245,7 @@ def _blame(text: str, action: str) -> Generator[None]:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where in the user's own code an error was raised, or where in that of a library if there is nothing of it."""
+    """Return where an error was raised: the line in the user's code, else in a library's."""
     if isinstance(error, SyntaxError):
         return ""  # its text says where
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith((OURS, "<"))]
@@ -255,7 +255,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def _split(text: str, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as positional and keyword inputs."""
+    """Return example inputs as positional and keyword inputs."""
     if examples is None:
         return (), {}
     if isinstance(examples, tuple):
@@ -266,25 +266,25 @@ def _split(text: str, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _check_call(text: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Check that ``forward`` takes these inputs.
+    """Check that ``forward`` accepts these inputs.
 
     Raises:
-        SourceError: if it does not; the message names what it takes.
+        SourceError: if it does not; the message names its parameters.
     """
     try:
         signature = inspect.signature(module.forward)
     except ValueError:
-        return  # a compiled forward does not tell
+        return  # a compiled forward has no signature
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         takes = ", ".join(signature.parameters)
-        advice = "give one --input SPEC for each input that it needs, or return (module, example_inputs)"
+        advice = "give one --input SPEC for each input, or return (module, example_inputs)"
         raise SourceError(f"{text} takes ({takes}), given {len(args) + len(kwargs)} ({error}); {advice}") from error
 
 
 def _place(value: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
-    """The same inputs on the device, floating-point tensors in the dtype."""
+    """Return the inputs on the device, floating-point tensors cast to the dtype."""
     return pytree.tree_map_only(
         Tensor, lambda leaf: leaf.to(device=device, dtype=dtype if leaf.is_floating_point() else None), value
     )

@@ -1,6 +1,6 @@
-"""The inputs that a user describes on the command line, and the one error for what cannot be loaded.
+"""Input specifications of the command line (SPEC), and the error for models that cannot be loaded.
 
-Invariant: a SPEC that was parsed always makes a tensor.
+Invariant: a parsed SPEC always yields a tensor.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "flo
 
 
 class SourceError(TasoError):
-    """A MODEL or SPEC that does not name something to optimize."""
+    """Raised for a MODEL or SPEC that cannot be loaded."""
 
 
 def parse_dtype(name: str) -> torch.dtype:
-    """A floating-point element type by its name in PyTorch or a short one: ``bfloat16`` or ``bf16``.
+    """Return a floating-point type by its name in PyTorch or a short one: ``bfloat16`` or ``bf16``.
 
     Raises:
         SourceError: there is no such type, or it is not floating-point.
@@ -44,14 +44,14 @@ def parse_dtype(name: str) -> torch.dtype:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of one input and, if it was stated, its dtype."""
+    """The shape of one input and, if stated, its dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None = None
 
     @classmethod
     def parse(cls, text: str) -> InputSpec:
-        """Read ``1x3x224x224`` or ``1x128:int64``.
+        """Parse ``1x3x224x224`` or ``1x128:int64``.
 
         Raises:
             SourceError: if the text is not of that form, or the dtype is unknown.
@@ -69,9 +69,10 @@ class InputSpec:
         return cls(shape, _DTYPES[name])
 
     def random(self, default: torch.dtype, generator: torch.Generator) -> Tensor:
-        """A tensor of this shape and of the stated dtype, else of ``default``.
+        """Return a random tensor of this shape and the stated dtype, else ``default``.
 
-        Floating-point values are normally distributed; integers are 0 or 1, which hardly any index or mask refuses.
+        Floating-point values are normally distributed; integers are 0 or 1, which are valid for almost any index
+        or mask.
         """
         dtype = self.dtype or default
         if dtype.is_floating_point or dtype.is_complex:

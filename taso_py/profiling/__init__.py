@@ -1,1 +1,1 @@
-"""Profiles of models and results: time by operator, beside the roofline."""
+"""Profiles of models and results: time by operator, compared with the roofline."""

@@ -1,7 +1,7 @@
-"""The profile of a model: its graph is run as it is, timed from inside, and set beside the device's roofline.
+"""The profile of a model: its graph is run unchanged, timed operator by operator, and compared with the roofline.
 
-Invariant: what is profiled is the model in eager mode, operator by operator as PyTorch computes it or, if it is a saved
-result, kernel by kernel as that does, or operator by operator as its engine does; nothing is rewritten.
+Invariant: a model is profiled in eager mode, operator by operator; a saved result by its kernels, or by the operators
+of its engine. Nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from taso_py.latency.contention import NOTHING, Contention, Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
 from taso_py.latency.roofline import Roofline, measure_roofline
+from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.work import Work, region_work, type_bytes
 from taso_py.profiling.nodes import (
-    computed_with,
-    doubts,
+    caveats,
     duration_as_given,
     has_convolution,
+    nodes_computed_by,
     origin_of,
     peaks_by_name,
     types_text,
@@ -48,63 +49,62 @@ from taso_py.profiling.run import Part, Run, Spread, time_parts
 from taso_py.profiling.session import profile_session
 from taso_py.profiling.trace import Observed, observe
 from taso_py.progress import progress_bar, share_bar
-from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.report.profile_page import profile_page
-from taso_py.saving.artifact import Saved
+from taso_py.saving.artifact import SavedResult
 from taso_py.saving.folder import as_json, check_writable, write_files
-from taso_py.turn import in_turn
-from taso_py.unexpected import reported
+from taso_py.unexpected import report_unexpected
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
-"""What the output folder gets; the last is a trace for chrome://tracing or Perfetto."""
+"""Files in the output folder; the last is a trace for chrome://tracing or Perfetto."""
 SPREAD = 1.2
-"""How far apart quartiles are on a machine that does something else."""
+"""Ratio of the quartiles of the latency beyond which the machine counts as busy."""
 
 
 class ProfileError(TasoError):
-    """A profile that cannot be made as asked."""
+    """Raised for a profile that cannot be made as asked."""
 
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """How to profile; the defaults are those of the command line."""
+    """Options of a profile; the defaults are those of the command line."""
 
     seconds: float = 5.0
-    """Of runs that are timed from inside; the model as given is timed for a third of that."""
+    """Seconds of runs with timing marks; the model as given is timed for a third of that."""
     seed: int = 0
     progress: bool = False
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
-            raise ProfileError("profiling needs a time above 0; give --seconds a few")
+            raise ProfileError("profiling needs a time above 0; give --seconds a positive number")
 
 
 def profile_source(
-    source: Source, options: ProfileOptions, output: Path | None = None, saved: Saved | None = None
+    source: Source, options: ProfileOptions, output: Path | None = None, saved: SavedResult | None = None
 ) -> Profile:
-    """Profiles what MODEL names.
+    """Profile a model or a saved result, and write the profile to a folder if one is given.
 
     Args:
         source: the model.
-        options: how to profile.
+        options: the options of the profile.
         output: the folder for page, data and trace, if any.
-        saved: the result that the model is the program of, computed by its kernels; None for plain operators.
+        saved: the saved result whose program the model is, to profile its kernels; None for plain operators.
 
     Raises:
         ProfileError: the result runs in a compiler.
-        EngineUnavailableError: this machine does not have the engine that it runs in.
+        EngineUnavailableError: this machine does not have the result's engine.
     """
     engine = ENGINES[saved.runtime] if saved is not None else None
     if saved is not None and not (saved.runtime == "eager" or isinstance(engine, SessionEngine)):
         raise ProfileError(
-            f"{saved.folder} runs in {saved.runtime}, where nothing can be timed between two operators; "
-            f"profile {saved.program} for its operators one by one"
+            f"{saved.folder} runs in {saved.runtime}, whose operators cannot be timed one by one; "
+            f"profile {saved.program} to see the operators of its graph in eager mode"
         )
     if output is not None:
         check_writable(output)
     with (
-        in_turn(),
-        reported(f"profiling {source.name}"),
+        optimization_lock(),
+        report_unexpected(f"profiling {source.name}"),
         torch.no_grad(),
         hooks_set_aside(source.module, source.args, source.kwargs),
     ):
@@ -116,8 +116,8 @@ def profile_source(
                 source, saved, engine, program, seconds=options.seconds, progress=options.progress
             )
         else:
-            plan = NO_PLAN if saved is None else saved.applied(program)
-            if saved is not None:  # what is given is not the program, but what runs it
+            plan = NO_PLAN if saved is None else saved.plan_for(program)
+            if saved is not None:  # the module as given is the result, not its program
                 source = replace(source, module=build(program, plan))
             (profile,) = profile_modules(source, [(program, plan)], options, output)
     if saved is not None and saved.other_threads is not None:
@@ -134,12 +134,12 @@ def profile_modules(
     options: ProfileOptions,
     output: Path | None = None,
 ) -> list[Profile]:
-    """Profiles programs, each computed by whichever kernels, side by side in the same rounds.
+    """Profile programs with their plans side by side, in the same rounds.
 
     Args:
-        source: what they were made from; its inputs are taken, and it is timed as given.
-        computed: programs, and how each is computed.
-        options: how to profile.
+        source: the model they were made from, which is also timed as given; its inputs are used.
+        computed: programs, each with its plan.
+        options: the options of the profile.
         output: an existing folder for the Chrome trace of the last, if any.
     """
     args, kwargs, device = source.args, source.kwargs, computed[0][0].device
@@ -148,18 +148,18 @@ def profile_modules(
         watch = Watch(device)
         original = duration_as_given(source, device, options.seconds / 3)
         with share_bar("run", shown=options.progress) as on_share:
-            runs = time_parts(modules, args, kwargs, device, options.seconds, on_share)
+            runs = time_parts(modules, args, kwargs, device=device, seconds=options.seconds, on_round=on_share)
         contention = watch.contention()
         jobs = [
-            _Job(source, options, program, plan, module, contention)
+            _ProfileBuilder(source, options, program=program, plan=plan, module=module, contention=contention)
             for (program, plan), module in zip(computed, modules, strict=True)
         ]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
 
 
 @dataclass
-class _Job:
-    """One profile under way."""
+class _ProfileBuilder:
+    """Makes the profile of one program from the times of its runs."""
 
     source: Source
     options: ProfileOptions
@@ -167,14 +167,14 @@ class _Job:
     plan: Plan
     module: fx.GraphModule
     contention: Contention
-    """What other programs left of the cores while it was timed."""
+    """Load of the processor's cores by other programs during the timing."""
 
     def run(self, run: Run, original: Duration, output: Path | None) -> Profile:
-        """The profile that a run of the module gives."""
+        """Return the profile for the measured runs of the module."""
         source, device = self.source, self.program.device
         names = [self._name(part) for part in run.parts]
         trace = None if output is None else output / TRACE
-        seen = observe(self.module, names, source.args, source.kwargs, device, trace)
+        seen = observe(self.module, names, args=source.args, kwargs=source.kwargs, device=device, trace=trace)
         with LatencyDatabase() as database:
             dtypes = {self._dtype(part) for part in run.parts}
             convolved = {self._dtype(part) for part in run.parts if has_convolution(self._nodes(part))}
@@ -192,7 +192,7 @@ class _Job:
         return self._profile(run, original, regions, seen, roofline)
 
     def _profile(
-        self, run: Run, original: Duration, regions: tuple[Region, ...], seen: Observed, roofline: Roofline
+        self, run: Run, original: Duration, regions: tuple[ProfiledRegion, ...], seen: Observed, roofline: Roofline
     ) -> Profile:
         return Profile(
             model=self.source.name,
@@ -218,16 +218,16 @@ class _Job:
             notes=(*self.source.notes, *_notes(regions, run, self.program.device, seen, self.contention)),
         )
 
-    def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[Region]:
+    def _regions(self, run: Run, seen: Observed, roofline: Roofline, cost: CostModel) -> Iterator[ProfiledRegion]:
         layouts = Layouts()
         starts = accumulate((time.median for time in run.times), initial=run.input.median)
         parts = progress_bar(run.parts, desc="measure", unit="op", shown=self.options.progress)
         for part, start, time, live in zip(parts, starts, run.times, seen.live_bytes, strict=False):
             nodes = self._nodes(part)
-            work = _work(nodes, layouts) if nodes else _copying(part.laid)
+            work = _work(nodes, layouts) if nodes else _copy_work(part.laid)
             ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=has_convolution(nodes))
             origin = origin_of(self.program, nodes)
-            yield Region(
+            yield ProfiledRegion(
                 kind=self._name(part),
                 operators=tuple(node.op.text for node in nodes),
                 calls=part.calls,
@@ -246,7 +246,7 @@ class _Job:
             )
 
     def _isolated(self, nodes: list[Node], cost: CostModel) -> float:
-        """Seconds that nodes take when measured alone, computed as they are in the module."""
+        """Return the sum of the latencies of nodes, measured alone with the kernels of the module."""
         step = self.plan.step(nodes[-1])
         if step.kernel is None:
             return sum(map(cost.node_cost, nodes))
@@ -260,14 +260,14 @@ class _Job:
 
     @cached_property
     def _called(self) -> frozenset[Node]:
-        """The nodes that have calls of their own."""
+        """Nodes that have calls of their own in the module."""
         digests = {node.meta["digest"] for node in self.module.graph.nodes if "digest" in node.meta}
         return frozenset(node for digest, node in self._by_digest.items() if digest in digests)
 
     def _nodes(self, part: Part) -> list[Node]:
-        """The nodes that a part computes: that of its calls last, and those before it that have no calls."""
+        """Return the nodes that a part computes: its own, last, and predecessors without calls of their own."""
         root = self._by_digest.get(part.digest or "")
-        return [] if root is None else computed_with([root], self._called)
+        return [] if root is None else nodes_computed_by([root], self._called)
 
     def _name(self, part: Part) -> str:
         root = self._by_digest.get(part.digest or "")
@@ -276,34 +276,34 @@ class _Job:
         return "+".join(str(getattr(node.op, "target", node.op.name)) for node in self._nodes(part))
 
     def _dtype(self, part: Part) -> DType:
-        """The element type that a part computes in: that of its first floating-point operand, else of its result."""
+        """Return the element type that a part computes in: that of its first floating-point operand or result."""
         nodes = self._nodes(part)
         types = [*(t for node in nodes for t in (*(value.type for value in node.inputs), *node.types)), *part.laid]
         return next((type_.dtype for type_ in types if type_.dtype.is_floating), DType.I64)
 
 
 def _notes(
-    regions: Sequence[Region], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
+    regions: Sequence[ProfiledRegion], run: Run, device: torch.device, seen: Observed, contention: Contention = NOTHING
 ) -> Iterator[str]:
-    """What makes the figures doubtful, and which are missing."""
+    """Yield notes on figures that are unreliable or missing."""
     if seen.is_hidden:
-        yield "what memory is in use is not known: that is seen in the main thread only, beside no other profiler"
+        yield "memory in use is unknown: it can be observed in the main thread only, and not beside another profiler"
     elif device.type == "cuda" and seen.busy_s is None:
-        yield "the GPU's driver gave no events of kernels (CUPTI), so that how long it was busy is not known"
-    yield from doubts(regions, contention)
+        yield "the GPU's driver reported no kernel events (CUPTI), so that the time it was busy is unknown"
+    yield from caveats(regions, contention)
     if contention.is_quiet and run.whole.high > SPREAD * run.whole.low:
-        yield "the quartiles of the latency are far apart: the machine is busy with something else"
+        yield "the quartiles of the latency are far apart: other programs keep the machine busy"
 
 
 def _work(nodes: list[Node], layouts: Layouts) -> Work:
-    """What the nodes have to do; a view has nothing to do, whatever its definition says is read."""
+    """Return the work of nodes; a view has none, whatever its definition says it reads."""
     if len(nodes) == 1 and layouts.is_view(nodes[0]):
         return Work(0, 0, 0)
     return region_work(nodes, nodes[-1].outputs)
 
 
-def _copying(types: Sequence[TensorType]) -> Work:
-    """What laying values out anew has to do."""
+def _copy_work(types: Sequence[TensorType]) -> Work:
+    """Return the work of copying values into another memory layout."""
     size = sum(map(type_bytes, types))
     return Work(0, size, size)
 

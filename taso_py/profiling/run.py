@@ -1,11 +1,11 @@
-"""Timing a built module from inside: which part of a real run takes how long.
+"""Timing of the parts of a built module within real runs of the whole module.
 
-The module's code is written again with a mark after every part, a part being the consecutive calls that belong to one
-node of the graph. A mark reads the clock (on a GPU it puts an event into the queue), so that the times of all parts add
-up to the whole run, in the caches and with the dispatch that operators really meet. What the marks themselves cost is
-seen by running the module without them in turn, and taken off.
+The module's graph is copied with a mark after every part; a part is the consecutive calls that compute one node of the
+graph. A mark reads the clock (on a GPU it records an event), so that the times of all parts add up to the whole run,
+with the caches and the dispatch overhead of a real run. The cost of the marks is measured by alternating with runs of
+the unmarked module, and is subtracted.
 
-Invariant: the calls, their operands and their order are those of the module; marks are all that is added.
+Invariant: calls, operands and order are those of the module; only marks are added.
 """
 
 from __future__ import annotations
@@ -47,55 +47,55 @@ class Spread:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive calls of a module that belong together."""
+    """Consecutive calls of a module that compute one node of the graph."""
 
     digest: str | None
-    """The node of the graph that they compute; None for what lays values out anew in between."""
+    """Digest of the node; None for calls that copy values into another memory layout."""
     calls: tuple[str, ...]
-    """What is called, as PyTorch names it."""
+    """Names of the called operators."""
     laid: tuple[TensorType, ...] = ()
-    """What is laid out anew, if it computes no node."""
+    """Types of the values that are copied, if no node is computed."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What many runs of a module showed; without what the marks cost."""
+    """Times of many runs of a module, the cost of the marks subtracted."""
 
     parts: tuple[Part, ...]
-    """In the order of the run."""
+    """The parts in the order of the run."""
     input: Spread
-    """Unpacking and checking the arguments."""
+    """Time of unpacking and checking the arguments."""
     times: tuple[Spread, ...]
-    """A part each."""
+    """Time of each part."""
     output: Spread
-    """Packing the results."""
+    """Time of packing the results."""
     whole: Spread
-    """The module, run without marks."""
+    """Time of the module without marks."""
     mark_s: float
-    """What a mark cost."""
+    """Cost of one mark."""
     rounds: int
 
 
 @dataclass(frozen=True)
-class Place:
-    """A part in an fx graph."""
+class PartSpan:
+    """The first and last fx node of a part."""
 
     part: Part
     first: fx.Node
     last: fx.Node
 
 
-def copy_of(module: fx.GraphModule) -> tuple[fx.Graph, list[Place]]:
-    """A copy of a module's graph to put calls into, and its parts."""
+def copy_with_spans(module: fx.GraphModule) -> tuple[fx.Graph, list[PartSpan]]:
+    """Return a copy of a module's graph for inserting calls, and the spans of its parts."""
     graph = fx.Graph()
     results = graph.graph_copy(module.graph, {})
     graph.output(results)
     graph.set_codegen(copy.copy(module.graph._codegen))  # pyright: ignore[reportPrivateUsage]
-    return graph, _places(graph)
+    return graph, _part_spans(graph)
 
 
-def _places(graph: fx.Graph) -> list[Place]:
-    found: list[Place] = []
+def _part_spans(graph: fx.Graph) -> list[PartSpan]:
+    found: list[PartSpan] = []
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "output") or node.target in (check_tensor, check_fixed):
             continue
@@ -105,27 +105,27 @@ def _places(graph: fx.Graph) -> list[Place]:
         laid = (node.meta[TYPE],) if digest is None and TYPE in node.meta else ()
         if found and found[-1].part.digest == digest:
             part, first = found[-1].part, found[-1].first
-            found[-1] = Place(Part(digest, (*part.calls, call), (*part.laid, *laid)), first, node)
+            found[-1] = PartSpan(Part(digest, (*part.calls, call), (*part.laid, *laid)), first, node)
         else:
-            found.append(Place(Part(digest, (call,), laid), node, node))
+            found.append(PartSpan(Part(digest, (call,), laid), node, node))
     return found
 
 
 def end_of_inputs(graph: fx.Graph) -> fx.Node:
-    """The last node that takes an argument or checks one; the graph's first node where there are none."""
+    """Return the last node that takes or checks an argument; the graph's first node if there is none."""
     taken = [node for node in graph.nodes if node.op == "placeholder" or node.target in (check_tensor, check_fixed)]
     return taken[-1] if taken else next(iter(graph.nodes))
 
 
 @dataclass
 class _Marks:
-    """Moments on a device."""
+    """Takes timestamps on a device."""
 
     device: torch.device
     taken: list[Any] = field(default_factory=list[Any])
 
     def take(self) -> None:
-        """Takes one."""
+        """Take a timestamp."""
         if self.device.type == "cpu":
             self.taken.append(time.perf_counter_ns())
         else:
@@ -134,7 +134,7 @@ class _Marks:
             self.taken.append(event)
 
     def seconds(self) -> list[float]:
-        """What passed between the moments taken since this was last asked."""
+        """Return the intervals between the timestamps taken since the last call."""
         taken, self.taken[:] = list(self.taken), []
         if self.device.type == "cpu":
             return [(after - before) * 1e-9 for before, after in pairwise(taken)]
@@ -150,18 +150,18 @@ def time_parts(
     seconds: float,
     on_round: Callable[[float], None] | None = None,
 ) -> list[Run]:
-    """Runs modules with and without marks, all in turn, so that they can be compared on a machine whose speed drifts.
+    """Run modules with and without marks, interleaved, so that they are comparable if the machine's speed drifts.
 
     Args:
         modules: made by :func:`taso_py.backend.build`.
         args: positional arguments.
         kwargs: keyword arguments.
         device: where they run.
-        seconds: after how much time no round begins any more, once there are `MIN_ROUNDS`.
-        on_round: told which share of the time is used.
+        seconds: time after which no round begins, once there are `MIN_ROUNDS`.
+        on_round: called with the share of the time that is used.
     """
     marks = _Marks(device)
-    courses = [_Course(module, *_marked(module, marks)) for module in modules]
+    courses = [_TimedModule(module, *_with_marks(module, marks)) for module in modules]
     with collector_paused():
         for course in courses * WARM_UP:
             course.module(*args, **kwargs)
@@ -173,17 +173,17 @@ def time_parts(
             if share >= 1 and done >= MIN_ROUNDS:
                 break
             for course in courses:
-                course.plain_times += _timed(course.module, args, kwargs, marks)
-                course.marked_times.append(_timed(course.marked, args, kwargs, marks))
+                course.plain_times += _time_run(course.module, args, kwargs, marks)
+                course.marked_times.append(_time_run(course.marked, args, kwargs, marks))
             if on_round:
                 on_round(min(share, 1.0))
-    most = _cost_of(marks)
+    most = _mark_cost(marks)
     return [_summary(course.parts, course.plain_times, np.array(course.marked_times), most) for course in courses]
 
 
 @dataclass
-class _Course:
-    """A module, its copy with marks, and what was seen of both."""
+class _TimedModule:
+    """A module, its copy with marks, and the measured times of both."""
 
     module: fx.GraphModule
     marked: fx.GraphModule
@@ -192,28 +192,28 @@ class _Course:
     marked_times: list[list[float]] = field(default_factory=list[list[float]])
 
 
-def _marked(module: fx.GraphModule, marks: _Marks) -> tuple[fx.GraphModule, list[Part]]:
-    """The module with a mark after its inputs and after every part."""
+def _with_marks(module: fx.GraphModule, marks: _Marks) -> tuple[fx.GraphModule, list[Part]]:
+    """Return a copy of the module with a mark after its inputs and after every part, and its parts."""
 
     def mark() -> None:  # what an fx graph calls must have a name
         marks.take()
 
-    graph, places = copy_of(module)
+    graph, places = copy_with_spans(module)
     for node in [end_of_inputs(graph), *(place.last for place in places)]:
         with graph.inserting_after(node):
             graph.call_function(mark)
     return fx.GraphModule(module, graph), [place.part for place in places]
 
 
-def _timed(runner: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], marks: _Marks) -> list[float]:
+def _time_run(runner: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], marks: _Marks) -> list[float]:
     marks.take()
     runner(*args, **kwargs)
     marks.take()
     return marks.seconds()
 
 
-def _cost_of(marks: _Marks) -> float:
-    """Seconds that a mark keeps the processor busy, the most that it can lengthen a run by."""
+def _mark_cost(marks: _Marks) -> float:
+    """Return the seconds that taking a timestamp keeps the processor busy, an upper bound on the cost of a mark."""
     start = time.perf_counter()
     for _ in range(COSTED_MARKS):
         marks.take()
@@ -223,13 +223,21 @@ def _cost_of(marks: _Marks) -> float:
 
 
 def _summary(parts: Sequence[Part], plain: Sequence[float], marked: NDArray[np.float64], most: float) -> Run:
-    """The run; a GPU that is behind the processor does not wait for marks, so that they may cost less than ``most``."""
+    """Return the times less the cost of marks, which is below ``most`` on a GPU that lags behind and need not wait."""
     count = len(parts) + 1
     mark = min(max(0.0, median(marked.sum(axis=1) - np.array(plain)) / count), most)
-    # A mark is read at its end, so that it falls into the part before it; the last part has none.
+    # The cost of a mark is part of the interval before it; the last interval has no mark of its own.
     own = np.maximum(marked - mark * (np.arange(count + 1) < count), 0.0)
     first, *times, last = (_spread(column) for column in own.T)
-    return Run(tuple(parts), first, tuple(times), last, _spread(plain), mark, len(plain))
+    return Run(
+        parts=tuple(parts),
+        input=first,
+        times=tuple(times),
+        output=last,
+        whole=_spread(plain),
+        mark_s=mark,
+        rounds=len(plain),
+    )
 
 
 def _spread(times: Sequence[float] | NDArray[np.float64]) -> Spread:

@@ -1,9 +1,9 @@
-"""The profile of a saved result in an engine that takes whole graphs, as the engine's own profiler tells it.
+"""The profile of a saved result in an engine for whole graphs, from the engine's own profiler.
 
-An engine makes operators of its own of ours. Each is set beside the nodes of our graph that it is named after, for its
-operations and its place in the source; what it reads and writes the engine tells.
+An engine replaces our operators by its own. Each of these is matched by name with nodes of our graph, which give its
+operations and its origin in the source; the engine reports the bytes that it reads and writes.
 
-Invariant: what is profiled is the engine's saved file.
+Invariant: the engine's saved file is profiled.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from taso_py.latency.roofline import Roofline, measure_roofline
 from taso_py.models.source import Source
 from taso_py.ops.work import Work, region_work
 from taso_py.profiling.nodes import (
-    computed_with,
-    doubts,
+    caveats,
     duration_as_given,
     has_convolution,
+    nodes_computed_by,
     origin_of,
     peaks_by_name,
     types_text,
 )
-from taso_py.report.profile import Ceilings, Duration, Profile, Region
-from taso_py.saving.artifact import Saved
+from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
+from taso_py.saving.artifact import SavedResult
 
 LEAST_RUNS, MOST_RUNS = 8, 128
 LEAST_S = 1e-7
-"""What an operator counts with whose time the profiler, which tells microseconds, rounds to nothing."""
+"""Time of an operator that the profiler, which reports microseconds, rounds to zero."""
 DIGITS = 16
-"""Of the digest of a node of our graph, in the name of an operator that was written for it."""
+"""Number of digits of a node's digest in the names of the engine's operators."""
 _OUR_NODE = re.compile(rf"\.([0-9a-f]{{{DIGITS}}})\.\d+")
 _OUR_OUTPUT = re.compile(r"^output_(\d+)(?!\d)")
 NOTHING = Duration(0.0, 0.0, 0.0)
 
 
 def profile_session(
-    source: Source, saved: Saved, engine: SessionEngine, program: Program, *, seconds: float, progress: bool
+    source: Source, saved: SavedResult, engine: SessionEngine, program: Program, *, seconds: float, progress: bool
 ) -> Profile:
     """Return the profile of a saved result in its engine.
 
     Args:
         source: the saved program, and its inputs.
-        saved: the folder.
-        engine: where the result runs.
+        saved: the saved result.
+        engine: the engine that the result runs in.
         program: the saved program, imported.
-        seconds: how long to run it with the profiler on; a third of that is for whole runs without.
-        progress: whether to show a bar for what is measured of the device.
+        seconds: time of runs with the profiler on; whole runs without it take another third of that.
+        progress: whether to show a bar while the roofline is measured.
 
     Raises:
         EngineUnavailableError: this machine does not have the engine, or it cannot read the saved file.
@@ -74,23 +74,23 @@ def profile_session(
     original = duration_as_given(replace(source, module=module), program.device, seconds / 3)
     runs = max(LEAST_RUNS, min(MOST_RUNS, int(seconds / (original.ms * 1e-3))))
     times = engine.profile(model, program.example_inputs, runs)
-    session = _Session(program, engine, times)
+    session = _SessionProfile(program, engine, times)
     with LatencyDatabase() as database:
         roofline = measure_roofline(
             program.device, session.dtypes, database, convolved=session.convolved, progress=progress
         )
-    return session.profile(source, original, runs, _with_shortest(roofline, times), watch.contention())
+    return session.profile(source, original, runs, _with_engine_overhead(roofline, times), watch.contention())
 
 
-def _with_shortest(roofline: Roofline, times: Sequence[NodeTime]) -> Roofline:
-    """A roofline with what an operator takes at least in an engine, whose calls are not PyTorch's."""
+def _with_engine_overhead(roofline: Roofline, times: Sequence[NodeTime]) -> Roofline:
+    """Return a roofline whose cost per call is that of the engine's shortest operator."""
     shortest = min((max(time.seconds, LEAST_S) for time in times), default=roofline.dispatch_s)
     return replace(roofline, dispatch_s=min(roofline.dispatch_s, shortest))
 
 
 @dataclass(frozen=True)
-class _Session:
-    """What an engine's profiler has told of a program."""
+class _SessionProfile:
+    """Times from an engine's profiler, matched with the nodes of a program."""
 
     program: Program
     engine: SessionEngine
@@ -98,19 +98,19 @@ class _Session:
 
     @cached_property
     def nodes(self) -> Sequence[Sequence[Node]]:
-        """For each operator of the engine, the nodes of the graph that it computes, as far as names tell."""
+        """The graph's nodes that each operator of the engine computes, as far as its names show."""
         roots = [self._named(time) for time in self.times]
         called = {node for found in roots for node in found}
         claimed: set[Node] = set()
         nodes: list[Sequence[Node]] = []
         for found in roots:
-            computed = [node for node in computed_with(found, called) if node not in claimed]
+            computed = [node for node in nodes_computed_by(found, called) if node not in claimed]
             claimed.update(computed)
             nodes.append(computed)
         return nodes
 
     def _named(self, time: NodeTime) -> Sequence[Node]:
-        """The nodes that an operator is named after."""
+        """Return the nodes that occur in an operator's names."""
         if time.reorders:
             return []
         found = [self._by_name.get(digest) for name in time.names for digest in _OUR_NODE.findall(name)]
@@ -124,16 +124,16 @@ class _Session:
 
     @property
     def dtypes(self) -> set[DType]:
-        """The element types that are computed in."""
+        """The element types of the computations."""
         return set(map(_dtype, self.nodes))
 
     @property
     def convolved(self) -> set[DType]:
-        """Those that convolutions are computed in."""
+        """The element types of the convolutions."""
         return {_dtype(nodes) for nodes in self.nodes if has_convolution(nodes)}
 
-    def regions(self, roofline: Roofline) -> Iterator[Region]:
-        """The operators of the engine in the order of a run."""
+    def regions(self, roofline: Roofline) -> Iterator[ProfiledRegion]:
+        """Yield the operators of the engine in the order of a run."""
         durations = [_duration(time) for time in self.times]
         starts = accumulate((duration.ms for duration in durations), initial=0.0)
         for time, nodes, start, duration in zip(self.times, self.nodes, starts, durations, strict=False):
@@ -141,7 +141,7 @@ class _Session:
             work = Work(known.flops, time.moved_bytes or known.moved, 0)
             ceiling = roofline.ceiling(work, _dtype(nodes), convolves=has_convolution(nodes))
             origin = origin_of(self.program, nodes)
-            yield Region(
+            yield ProfiledRegion(
                 kind=time.kind,
                 operators=tuple(node.op.text for node in nodes),
                 calls=(time.name,),
@@ -162,7 +162,7 @@ class _Session:
     def profile(
         self, source: Source, original: Duration, runs: int, roofline: Roofline, contention: Contention
     ) -> Profile:
-        """The profile."""
+        """Return the profile."""
         regions = tuple(self.regions(roofline))
         times = [region.time for region in regions]
         return Profile(
@@ -185,7 +185,7 @@ class _Session:
             weight_bytes=stored_bytes(self.program.weights.values()),
             input_bytes=stored_bytes(self.program.example_inputs),
             environment=Environment.current(self.program.device).for_engine(self.engine.version).as_dict(),
-            notes=(*source.notes, *doubts(regions, contention)),
+            notes=(*source.notes, *caveats(regions, contention)),
             engine=self.engine.name,
         )
 
@@ -196,6 +196,6 @@ def _duration(time: NodeTime) -> Duration:
 
 
 def _dtype(nodes: Sequence[Node]) -> DType:
-    """The element type that nodes compute in, as far as it is known: that of a floating-point value of theirs."""
+    """Return the element type that nodes compute in: that of a floating-point value of theirs, else f32."""
     types = [type_ for node in nodes for type_ in (*(value.type for value in node.inputs), *node.types)]
     return next((type_.dtype for type_ in types if type_.dtype.is_floating), DType.F32)

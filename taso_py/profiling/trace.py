@@ -1,7 +1,6 @@
-"""What torch.profiler sees of one run: the Chrome trace, the memory that is in use, how long a GPU is busy.
+"""Observations by torch.profiler: the Chrome trace, memory in use, and the busy time of a GPU.
 
-Invariant: a recorded range bears the name that the profile gives the part, so that trace and tables can be read side by
-side.
+Invariant: a recorded range has the part's name in the profile, so that trace and tables can be read side by side.
 """
 
 from __future__ import annotations
@@ -22,41 +21,41 @@ from torch._C._autograd import DeviceType, _profiler_enabled  # pyright: ignore[
 from torch.profiler import ProfilerActivity, profile
 
 from taso_py.backend.tracing import tracing_lock
-from taso_py.profiling.run import copy_of
+from taso_py.profiling.run import copy_with_spans
 
 MEMORY = "[memory]"
-"""The name of events in which memory is taken or given back."""
+"""Name of events in which memory is allocated or freed."""
 _PREFIX = "part "
 LOG_LEVEL = "KINETO_LOG_LEVEL"
-"""What the profiler's library is told how much to say by."""
+"""Environment variable for the log level of the profiler's library."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What one run showed."""
+    """Observations of one run."""
 
     live_bytes: tuple[int, ...]
-    """For each part, the most memory in use during it beyond what was in use before the run."""
+    """Peak memory in use during each part, beyond the memory in use before the run."""
     busy_s: float | None
-    """Seconds in which a GPU ran kernels; None on a CPU, and where its driver told of none."""
+    """Seconds in which a GPU ran kernels; None on a CPU, and if its driver reported none."""
     is_hidden: bool = False
-    """Whether nothing was seen, as :func:`_sees_nothing` says."""
+    """True if nothing could be observed, see :func:`_is_unusable`."""
 
 
-def _sees_nothing() -> bool:
-    """Whether PyTorch's profiler had better not be started.
+def _is_unusable() -> bool:
+    """Return whether PyTorch's profiler must not be started.
 
-    It would end one that the caller has running, and in other threads than the main one it writes an error to standard
+    It would stop a profiler that the caller has running, and outside of the main thread it writes an error to standard
     error (PyTorch 2.13).
     """
     return _profiler_enabled() or threading.current_thread() is not threading.main_thread()
 
 
 @contextmanager
-def _unannounced() -> Generator[None]:
-    """Keeps the profiler's library from announcing itself on standard error, where only progress and mistakes belong.
+def _silenced() -> Generator[None]:
+    """Keep the profiler's library from writing messages to standard error.
 
-    It reads its level from the environment when it is used for the first time.
+    It reads its log level from the environment when it is first used.
     """
     if LOG_LEVEL in os.environ:
         yield
@@ -77,22 +76,22 @@ def observe(
     device: torch.device,
     trace: Path | None = None,
 ) -> Observed:
-    """Runs a module once under torch.profiler.
+    """Run a module once under torch.profiler.
 
     Args:
         module: made by :func:`taso_py.backend.build`.
-        names: what to call its parts, in order.
+        names: names of its parts, in order.
         args: positional arguments.
         kwargs: keyword arguments.
         device: where it runs.
         trace: a file to write the Chrome trace to, if any.
     """
-    if _sees_nothing():
+    if _is_unusable():
         return Observed((0,) * len(names), None, is_hidden=True)
-    recorded = _recorded(module, names)
+    recorded = _with_recorded_ranges(module, names)
     recorded(*args, **kwargs)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with _unannounced(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
+    with _silenced(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
         recorded(*args, **kwargs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -104,17 +103,17 @@ def observe(
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
-    """The most memory in use during a call beyond what was in use before; None where that cannot be seen.
+    """Return the peak memory during a call beyond the memory in use before; None if it cannot be observed.
 
     Args:
-        run: the call, which was made before.
-        device: whose memory.
+        run: the call, which must have been made before.
+        device: the device whose memory to observe.
     """
-    if _sees_nothing():
+    if _is_unusable():
         return None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     try:
-        with _unannounced(), torch.no_grad(), profile(activities=activities, profile_memory=True) as profiler:
+        with _silenced(), torch.no_grad(), profile(activities=activities, profile_memory=True) as profiler:
             kept = run()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -126,8 +125,8 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
     return max(live, default=0)
 
 
-def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
-    graph, places = copy_of(module)
+def _with_recorded_ranges(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
+    graph, places = copy_with_spans(module)
     for number, (place, name) in enumerate(zip(places, names, strict=True)):
         with graph.inserting_before(place.first):
             opened = graph.call_function(
@@ -139,8 +138,8 @@ def _recorded(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
 
 
 def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int, ...]:
-    """The most bytes in use in each part: what a part leaves, later ones find."""
-    # On a GPU each range is there once more, from the first of its kernels to the last: they run behind the processor.
+    """Return the most bytes in use in each part; memory that a part leaves allocated counts for later ones."""
+    # On a GPU each range occurs a second time, from its first kernel to its last, since kernels run asynchronously.
     begun = (event for event in events if event.name().startswith(_PREFIX) and event.device_type() == DeviceType.CPU)
     starts = sorted(event.start_ns() for event in begun)
     most, live, part = [0] * count, 0, -1
@@ -157,17 +156,17 @@ def _live(events: Sequence[Any], count: int, device: torch.device) -> tuple[int,
 
 
 def _changes(events: Sequence[Any], device: torch.device) -> list[tuple[int, int]]:
-    """When memory of a device is taken or given back, and how many bytes, in order."""
+    """Return the times of allocations and deallocations on a device with their numbers of bytes, in order."""
     kind = DeviceType.CPU if device.type == "cpu" else DeviceType.CUDA
     changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == MEMORY and e.device_type() == kind]
     return sorted(changes, key=lambda pair: pair[0])
 
 
 def _busy(events: Sequence[Any]) -> float | None:
-    """Seconds in which kernels ran, overlaps counted once; None where there are none.
+    """Return the seconds in which kernels ran, overlaps counted once; None if there are no kernels.
 
-    A recorded range is there too, with the gaps in between; and what memory is taken and given back, whether or not the
-    driver tells of anything.
+    The events also include the recorded ranges, gaps between kernels included, and changes of memory, which occur even
+    if the driver reports no kernels.
     """
     ran = [event for event in events if event.device_type() == DeviceType.CUDA and event.name() != MEMORY]
     spans = sorted((e.start_ns(), e.start_ns() + e.duration_ns()) for e in ran if not e.is_user_annotation())

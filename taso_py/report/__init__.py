@@ -1,4 +1,4 @@
-"""What happened, for people and for scripts.
+"""Reports of optimizations, profiles and predictions: data, JSON, text for the terminal, and HTML pages.
 
-Invariant: a report is data that was measured elsewhere; nothing here measures or decides.
+Invariant: reports hold data that was measured elsewhere; nothing here measures or decides.
 """

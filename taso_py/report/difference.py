@@ -1,10 +1,10 @@
-"""What a sequence of substitutions changed: which operators went, which came, and which belong together.
+"""Difference between a graph and its rewritten form: the removed and added operators, grouped into changed regions.
 
-A node's digest covers all that it is computed from, so that everything after a change has another digest although it is
-the same operator as before. So nodes are followed from step to step, by the replacements that each step made.
+A node's digest covers everything that it is computed from, so all nodes after a change have other digests although
+their operators are unchanged. So nodes are tracked from step to step, by the replacements that each step made.
 
-Invariant: every operator of the last graph stayed, and then is exactly one of the first graph, or came; every operator
-of the first graph stayed or went.
+Invariant: every operator of the last graph either is kept and corresponds to exactly one of the first graph, or is
+added; every operator of the first graph is kept or removed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from taso_py.rules.match import Match
 
 
 @dataclass(frozen=True)
-class Region:
-    """Operators that went and those that came in their place, by one substitution or several that built on another."""
+class ChangedRegion:
+    """Operators that one substitution, or several dependent ones, removed and added."""
 
     removed: tuple[Node, ...]
-    """Of the graph before, operands first."""
+    """Removed nodes of the first graph, operands first."""
     added: tuple[Node, ...]
-    """Of the graph after."""
+    """Added nodes of the last graph."""
 
     @property
     def kind(self) -> tuple[tuple[str, ...], ...]:
-        """What alike regions have in common: operators and types."""
+        """Operators and types, which are equal for similar regions."""
         return tuple(
             tuple(sorted(f"{node.op.text} {node.types[0] if node.types else ''}" for node in side))
             for side in (self.removed, self.added)
@@ -42,40 +42,40 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How two graphs differ."""
+class GraphDifference:
+    """The difference between two graphs."""
 
     before: Graph
     after: Graph
     stayed: Mapping[Node, Node]
-    """The nodes of ``after`` that stayed, each with the node of ``before`` that it is."""
-    regions: tuple[Region, ...]
-    """The changed parts, those that come first in the graph first."""
+    """Kept nodes of ``after``, each with its node of ``before``."""
+    regions: tuple[ChangedRegion, ...]
+    """The changed regions, in the order of the first graph."""
 
 
-def difference(before: Graph, steps: Iterable[tuple[Match, Graph]]) -> Difference:
-    """What the steps of a trace changed; each is a match and the graph after it."""
+def difference(before: Graph, steps: Iterable[tuple[Match, Graph]]) -> GraphDifference:
+    """Return the difference that the steps of a trace make; each is a match and the graph after it."""
     tracker = _Tracker(before)
     for match, after in steps:
         tracker.step(match, after)
-    return Difference(before, tracker.graph, tracker.stayed, tuple(tracker.regions()))
+    return GraphDifference(before, tracker.graph, tracker.stayed, tuple(tracker.regions()))
 
 
 class _Tracker:
-    """Follows nodes from graph to graph."""
+    """Tracks nodes from graph to graph."""
 
     def __init__(self, before: Graph) -> None:
         self._before = before
         self.graph = before
         self.stayed: dict[Node, Node] = {node: node for node in before.nodes}
         self._owner: dict[Node, int] = {}
-        """The step that brought a node of the graph."""
+        """The step that added a node of the graph."""
         self._removed: dict[Node, int] = {}
-        """The step that a node of the first graph went with."""
+        """The step that removed a node of the first graph."""
         self._steps: nx.Graph[int] = nx.Graph()
 
     def step(self, match: Match, after: Graph) -> None:
-        """Follows one substitution."""
+        """Apply one substitution."""
         number = len(self._steps)
         self._steps.add_node(number)
         self._steps.add_edges_from((number, self._owner[node]) for node in match.nodes if node in self._owner)
@@ -92,20 +92,20 @@ class _Tracker:
                 self._owner.setdefault(node, number)
         self.graph = after
 
-    def regions(self) -> list[Region]:
-        """Steps that built on one another, together; those that cancelled out are none."""
-        found: list[Region] = []
+    def regions(self) -> list[ChangedRegion]:
+        """Return the regions of connected steps, without those that cancelled out."""
+        found: list[ChangedRegion] = []
         for steps in nx.connected_components(self._steps):
             removed = tuple(node for node in self._before.nodes if self._removed.get(node) in steps)
             added = tuple(node for node in self.graph.nodes if self._owner.get(node) in steps)
             if removed or added:
-                found.append(Region(removed, added))
+                found.append(ChangedRegion(removed, added))
         place = {node: number for number, node in enumerate(self._before.nodes)}
         return sorted(found, key=lambda region: min((place[node] for node in region.removed), default=len(place)))
 
 
 def _moved(graph: Graph, match: Match) -> dict[Node, Node]:
-    """What each node of a graph becomes where the match is applied."""
+    """Return the node that each node of a graph becomes when the match is applied."""
     replaced = replacements(match, GraphIndex(graph))
     if replaced is None:
         raise InvariantError(f"the substitution {match.rule.id} does not apply; take the steps from a replay")

@@ -1,9 +1,9 @@
-"""Graphs as pictures: operators in layers from operands to results, drawn by a template.
+"""Layered drawings of graphs, from operands to results, for a template.
 
-Layers by longest path, order within a layer by the mean place of the neighbours (Sugiyama, Tagawa and Toda 1981); an
-edge that passes layers is led through a place of its own in each.
+Layers are by longest paths, the order within a layer by the mean position of neighbours (Sugiyama, Tagawa and Toda
+1981); an edge across several layers has a passage (a dummy node) in each.
 
-Invariant: boxes do not overlap, and the same graph gives the same picture.
+Invariant: boxes do not overlap, and equal graphs give equal drawings.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.types import TensorType
 
 LETTER, LINE = 6.1, 14.0
-"""Width of a letter and height of a line, in pixels."""
+"""Width of a character and height of a line, in pixels."""
 WIDEST = 40
-"""Letters in a line of a box at most."""
+"""Most characters in a line of a box."""
 TAIL = 23
-"""Letters of the end of a name that is too long; the end says more than the beginning."""
+"""Characters kept from the end of a long name, which says more than its beginning."""
 GAP_X, GAP_Y = 16.0, 30.0
 PASSAGE = 8.0
-"""Width of the place that an edge takes in a layer that it passes."""
+"""Width of an edge's passage through a layer."""
 SWEEPS = 6
 ALIKE = 3
 NAMED = 3
-"""Weights that a box names, a line each, where their names do not fit one line."""
+"""Most weights that a box names, in lines of their own, if their names do not fit one line."""
 
 _Key: TypeAlias = "Node | tuple[int, int]"
-"""A box, or the passage of an edge: the edge's number and the layer."""
+"""A box, or an edge's passage: the number of the edge and the layer."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """An operator, or an operand from outside."""
+    """A box for an operator or an operand from outside."""
 
     x: float
     y: float
@@ -48,25 +48,25 @@ class Box:
     height: float
     lines: tuple[str, ...]
     state: str
-    """``removed``, ``added``, ``same``, or ``outside`` for an operand or reader that belongs to the surroundings."""
+    """``removed``, ``added``, ``same``, or ``outside`` for nodes around the drawn ones."""
     title: str
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture."""
+    """A drawing of a graph."""
 
     width: float
     height: float
     boxes: tuple[Box, ...]
     paths: tuple[str, ...]
-    """Edges, as SVG has paths."""
+    """Edges as SVG paths."""
 
 
 def draw(nodes: Iterable[Node], state: Callable[[Node], str]) -> Drawing:
-    """A picture of some nodes of a graph and the edges between them; weights and numbers are named in their readers.
+    """Return a drawing of some nodes of a graph and the edges between them; readers name their weights and numbers.
 
-    At least `ALIKE` nodes that compute the same from the same operands, but for weights and attributes, are one box.
+    `ALIKE` or more nodes with equal operators and operands, except for weights and attributes, share a box.
     """
     chosen = [node for node in nodes if not isinstance(node.op, Weight | Constant)]
     boxes = _grouped(chosen, state)
@@ -86,7 +86,7 @@ def draw(nodes: Iterable[Node], state: Callable[[Node], str]) -> Drawing:
 
 
 def _grouped(nodes: Sequence[Node], state: Callable[[Node], str]) -> dict[Node, list[Node]]:
-    """For each node, those that share its box, the first of them first; ``nodes`` has operands before readers."""
+    """Return for each node those that share its box, the first one first; ``nodes`` has operands before readers."""
     within = set(nodes)
     depth: dict[Node, int] = {}
     for node in nodes:
@@ -122,7 +122,7 @@ def _label(members: Sequence[Node]) -> tuple[str, ...]:
 
 
 def _operands(node: Node) -> list[str]:
-    """The weights and numbers that a node reads, which have no boxes of their own."""
+    """Return the weights and numbers that a node reads, which have no boxes of their own."""
     return [
         value.node.op.key if isinstance(value.node.op, Weight) else str(value.node.op.value)
         for value in node.inputs
@@ -131,15 +131,15 @@ def _operands(node: Node) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> list[str]:
-    """Names in a line if they fit; else the first in a line each."""
+    """Return names in one line if they fit, else the first ones in a line each."""
     if len(", ".join(names)) <= WIDEST:
         return [", ".join(names)]
     more = len(names) - NAMED
-    return [*map(elided, names[:NAMED]), *([f"and {more} more"] if more > 0 else [])]
+    return [*map(elide, names[:NAMED]), *([f"and {more} more"] if more > 0 else [])]
 
 
-def elided(text: str) -> str:
-    """A name that fits a line; of a longer one the middle is left out, since its ends tell it from others."""
+def elide(text: str) -> str:
+    """Return a name that fits a line; longer ones lose their middle, since the ends distinguish them."""
     return text if len(text) <= WIDEST else f"{text[: WIDEST - TAIL - 1]}…{text[-TAIL:]}"
 
 
@@ -156,11 +156,11 @@ def _type(type_: TensorType) -> str:
 
 
 def _short(text: str) -> str:
-    return textwrap.shorten(text, WIDEST, placeholder="…") if " " in text[:WIDEST] else elided(text)
+    return textwrap.shorten(text, WIDEST, placeholder="…") if " " in text[:WIDEST] else elide(text)
 
 
 def _layers(nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]) -> tuple[list[list[_Key]], list[list[_Key]]]:
-    """The layers, and for each edge the boxes and passages that it goes through."""
+    """Return the layers, and for each edge the boxes and passages on its way."""
     graph: nx.DiGraph[Node] = nx.DiGraph()
     graph.add_nodes_from(nodes)
     graph.add_edges_from(edges)
@@ -168,7 +168,7 @@ def _layers(nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]) -> tuple[
     for node in nx.lexicographical_topological_sort(graph, key=list(nodes).index):
         depth[node] = max((depth[operand] + 1 for operand in graph.predecessors(node)), default=0)
     for node in reversed(nodes):
-        # What has no operands here stands right before its first reader, not at the top.
+        # Nodes without operands are placed right before their first reader, not at the top.
         if graph.in_degree(node) == 0 and graph.out_degree(node):
             depth[node] = min(depth[reader] for reader in graph.successors(node)) - 1
     layers: list[list[_Key]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
@@ -184,7 +184,7 @@ def _layers(nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]) -> tuple[
 
 
 def _order(layers: list[list[_Key]], routes: Sequence[Sequence[_Key]]) -> None:
-    """Puts what belongs together near each other, layer by layer, down and up."""
+    """Sort each layer by the mean position of neighbours, sweeping down and up."""
     above: dict[_Key, list[_Key]] = {}
     below: dict[_Key, list[_Key]] = {}
     for route in routes:
@@ -207,7 +207,7 @@ def _mean(places: Sequence[float], otherwise: float) -> float:
 def _place(
     layers: Sequence[Sequence[_Key]], labels: Mapping[Node, tuple[str, ...]]
 ) -> tuple[dict[_Key, tuple[float, float, float, float]], float, float]:
-    """Left, top, width and height of everything, and the size of the picture."""
+    """Return left, top, width and height of all boxes and passages, and the size of the drawing."""
 
     def size(key: _Key) -> tuple[float, float]:
         if not isinstance(key, Node):
@@ -230,7 +230,7 @@ def _place(
 
 
 def _path(route: Sequence[tuple[float, float, float, float]]) -> str:
-    """A curve from the bottom of the first box to the top of the last, through the passages between."""
+    """Return a curve from the bottom of the first box to the top of the last, through the passages between."""
     x, y, w, h = route[0]
     text, at = f"M{x + w / 2:.1f},{y + h:.1f}", (x + w / 2, y + h)
     for x, y, w, _ in route[1:]:

@@ -1,6 +1,6 @@
-"""The report of an optimization as a page: what changed and why that is allowed, and what it brought.
+"""The report of an optimization as an HTML page: what changed, why it is correct, and what was gained.
 
-Invariant: nothing is computed here but what to show and where to draw it.
+Invariant: this module only decides what to show and where.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.report.chart import colours
-from taso_py.report.difference import Difference, Region
+from taso_py.report.difference import ChangedRegion, GraphDifference
 from taso_py.report.drawing import Drawing, draw
 from taso_py.report.optimization import Report
 from taso_py.report.page import milliseconds, render
-from taso_py.report.profile import Profile, Summed
+from taso_py.report.profile import Profile, RegionGroup
 from taso_py.report.profile_page import BESIDES, Bar, agree, bars, lane_scale, legend, roof_chart
 from taso_py.rules.substitution import Substitution
 
 WHOLE = 24
-"""A graph of so many operators is drawn whole; of larger ones, the changed parts with what is around them."""
+"""Largest number of operators of graphs that are drawn as a whole; of larger ones, only changed regions are."""
 MOST_PARTS = 12
-"""How many different changed parts are drawn."""
+"""Most changed regions that are drawn."""
 MOST_NODES = 60
-"""How many operators a drawing shows at most on a side."""
+"""Most operators in a drawing of one side."""
 
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """One output compared on one set of inputs."""
+    """Comparison of one output on one set of inputs."""
 
     form: str
-    """``saved`` or ``as timed``: what is saved may be computed otherwise than what was timed and is returned."""
+    """``saved`` or ``as timed``: the saved form may be computed differently from the module that was timed and is
+    returned."""
     output: int
     inputs: str
     error: float
@@ -45,40 +46,40 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a report rests on."""
+    """Evidence for a report."""
 
-    difference: Difference
-    """Between the original's graph and that which the rules lead to."""
+    difference: GraphDifference
+    """Difference between the original's graph and the rewritten one."""
     rules: tuple[Substitution, ...]
-    """Those that were applied, each once."""
+    """The applied rules, each once."""
     profiles: tuple[Profile, Profile]
-    """Before and after."""
+    """Profiles before and after."""
     outputs: tuple[OutputCheck, ...]
     trace: str
 
 
 @dataclass(frozen=True)
-class Change:
-    """A part that changed, drawn."""
+class DrawnChange:
+    """Drawings of a changed region before and after."""
 
     before: Drawing
     after: Drawing
     count: int
-    """How many parts of the graph changed alike."""
+    """Number of similar regions."""
     removed: int
-    """How many operators went; the picture shows `MOST_NODES` at most."""
+    """Number of removed operators; the drawing shows at most `MOST_NODES`."""
     added: int
-    """How many came."""
+    """Number of added operators."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether there are more operators than the picture shows."""
+        """True if there are more operators than the drawing shows."""
         return max(self.removed, self.added) > MOST_NODES
 
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """A rule, drawn."""
+    """Drawings of an applied rule."""
 
     rule: Substitution
     count: int
@@ -88,11 +89,11 @@ class AppliedRule:
 
 @dataclass(frozen=True)
 class KindRow:
-    """A kind of operator before and after."""
+    """Times of one kind of operator before and after."""
 
     kind: str
-    before: Summed | None
-    after: Summed | None
+    before: RegionGroup | None
+    after: RegionGroup | None
 
     @property
     def ms(self) -> float:
@@ -101,7 +102,7 @@ class KindRow:
 
     @property
     def difference_ms(self) -> float:
-        """What it takes longer after than before."""
+        """The additional time after."""
         before, after = self._times
         return after - before
 
@@ -113,18 +114,18 @@ class KindRow:
 
 @dataclass(frozen=True)
 class Lane:
-    """A run, drawn from left to right."""
+    """Bars of a run from left to right."""
 
     name: str
     bars: tuple[Bar, ...]
     total_ms: float
-    """Of its parts."""
+    """Sum of its parts."""
     whole_ms: float
-    """The latency end to end."""
+    """Latency end to end."""
 
 
 def optimization_page(report: Report, evidence: Evidence) -> str:
-    """The page of an optimization."""
+    """Return the page of an optimization."""
     rows = _kinds(*evidence.profiles)
     kinds = colours([row.kind for row in rows])
     whole = (report.original_ms, report.optimized_ms)
@@ -152,7 +153,7 @@ def optimization_page(report: Report, evidence: Evidence) -> str:
 
 
 def agreement(report: Report, profiles: tuple[Profile, Profile]) -> str:
-    """What the runs that are drawn add up to beside the latencies end to end and, where the two differ, why."""
+    """Return text that compares the drawn operators' sum with the end-to-end latencies, and explains differences."""
     drawn = [profile.total_ms for profile in profiles]
     whole = [report.original_ms, report.optimized_ms]
     ratio = drawn[0] / drawn[1] if drawn[1] else 1.0
@@ -164,31 +165,35 @@ def agreement(report: Report, profiles: tuple[Profile, Profile]) -> str:
     if all(map(agree, drawn, whole)) and agree(ratio, report.speedup):
         return text
     reasons = [
-        "the original is timed as it was given, with its own Python, which is not drawn",
+        "the original is timed as it was given, including its own Python code, which is not drawn",
         "other programs on the machine may have slowed either down",
     ]
     if report.runtime != "eager":
-        reasons.insert(0, f"the result runs in {report.runtime}, where operators have no times of their own")
-    return f"{text} The two differ, and the latter counts: {'; '.join(reasons)}."
+        reasons.insert(0, f"the result runs in {report.runtime}, where operators cannot be timed one by one")
+    return f"{text} The two differ, and the end-to-end times count: {'; '.join(reasons)}."
 
 
-def changes(difference: Difference) -> list[Change]:
-    """The changed parts, alike ones once; a small graph as a whole."""
+def changes(difference: GraphDifference) -> list[DrawnChange]:
+    """Return drawings of the changed regions, similar ones once; of the whole graph if it is small."""
     before, after, found = difference.before, difference.after, difference.regions
     went, came = _state(difference.stayed.values(), "removed"), _state(difference.stayed, "added")
     if found and max(_size(before), _size(after)) <= WHOLE:
         removed, added = (sum(map(len, sides)) for sides in ([r.removed for r in found], [r.added for r in found]))
-        return [Change(draw(before.nodes, went), draw(after.nodes, came), 1, removed, added)]
-    alike: dict[object, list[Region]] = {}
+        return [
+            DrawnChange(
+                before=draw(before.nodes, went), after=draw(after.nodes, came), count=1, removed=removed, added=added
+            )
+        ]
+    alike: dict[object, list[ChangedRegion]] = {}
     for region in found:
         alike.setdefault(region.kind, []).append(region)
     return [
-        Change(
-            draw(_around(same[0].removed, before), went),
-            draw(_around(same[0].added, after), came),
-            len(same),
-            len(same[0].removed),
-            len(same[0].added),
+        DrawnChange(
+            before=draw(_around(same[0].removed, before), went),
+            after=draw(_around(same[0].added, after), came),
+            count=len(same),
+            removed=len(same[0].removed),
+            added=len(same[0].added),
         )
         for same in islice(alike.values(), MOST_PARTS)
     ]
@@ -210,7 +215,7 @@ def _size(graph: Graph) -> int:
 
 
 def _around(nodes: Sequence[Node], graph: Graph) -> list[Node]:
-    """The nodes, as far as they fit, with what they read and what reads them, in the order of the graph."""
+    """Return the first of the nodes with their operands and readers, in the order of the graph."""
     shown = set(nodes[:MOST_NODES])
     beside = {value.node for node in shown for value in node.inputs} | {u for node in shown for u in graph.users[node]}
     return [node for node in graph.nodes if node in shown or node in beside]

@@ -1,7 +1,6 @@
-"""Pages for the browser: one file each, from templates that share a frame and a style.
+"""HTML pages, one self-contained file each, from templates with a common frame and style.
 
-Invariant: a page is whole by itself. It names no other file and no other place, runs no script, and whatever text comes
-from a model is escaped.
+Invariant: a page refers to no other file or address, runs no script, and all text from a model is escaped.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from taso_py.report.profile import mebibytes, share_of_roof
 
 @cache
 def templates() -> Environment:
-    """The house's templates; others may extend them."""
+    """Return the environment of this package's templates, which others may extend."""
     found = Environment(
         loader=PackageLoader("taso_py.report"),
         autoescape=True,
@@ -34,17 +33,17 @@ def templates() -> Environment:
 
 
 def render(template: str, **content: Any) -> str:
-    """A page.
+    """Return a page.
 
     Args:
-        template: its file among the templates of this package.
-        content: what the template names.
+        template: file name of the template.
+        content: variables of the template.
     """
     return templates().get_template(template).render(**content)
 
 
 def milliseconds(time: float) -> str:
-    """A time for people, to three significant digits."""
+    """Return a time as text with three significant digits."""
     if not 0 < time < math.inf:
         return f"{time:.2f} ms"
     return f"{time:.{max(0, 2 - math.floor(math.log10(time)))}f} ms"
@@ -55,5 +54,5 @@ def _percent(share: float) -> str:
 
 
 def _breakable(text: str) -> Markup:
-    """A name that a narrow column breaks between its parts, not within them."""
+    """Return a name with line breaks allowed between its parts."""
     return Markup(re.sub(r"([._+/:,])(?=\w)", r"\1<wbr>", str(escape(text))))

@@ -1,4 +1,4 @@
-"""Values as JSON has them.
+"""Conversion of values to data for JSON.
 
 Invariant: the result holds finite numbers, strings, booleans, null, lists and objects only.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON-able data; a number that is not finite becomes null."""
+    """Return a value as data for JSON; numbers that are not finite become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

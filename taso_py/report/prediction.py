@@ -1,6 +1,6 @@
-"""The report of a search for a device that is not here: its data, its JSON form, its summary.
+"""The report of a search for a device that is not here: data, JSON, and summary for the terminal.
 
-Invariant: it promises nothing: the summary says that nothing was timed, and how to have it timed.
+Invariant: the summary says that nothing was timed, and how to time it on the device.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from taso_py.report.plain import plain
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a search found by latencies of another device."""
+    """The result of a search by latencies of another device."""
 
     model: str
     environment: Mapping[str, Any]
-    """Of that device."""
+    """Environment of that device."""
     predicted_ms: tuple[float, float]
-    """Before and after, with the kernels and memory formats that suit each best."""
+    """Before and after, each with its best kernels and memory formats."""
     applied: tuple[str, ...]
-    """Rule identifiers in the order of application."""
+    """Rule identifiers in order of application."""
     candidates: int
-    """Distinct graphs that the search built."""
+    """Number of distinct graphs that the search built."""
     unknown: int
-    """How many latencies were asked for that nobody measured there; kernels that need them were left out."""
+    """Number of latencies that were needed but never measured there; kernels that need them were left out."""
     search_seconds: float
     stop_reason: str
     saved: str | None = None
-    """The file that the trace was written to."""
+    """The file of the trace."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The prediction as JSON-able data."""
+        """Return the prediction as data for JSON."""
         return {name: plain(value) for name, value in asdict(self).items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The summary that the command line prints."""
+        """Yield the summary for the terminal."""
         before, after = self.predicted_ms
         yield Text.assemble(("model      ", "dim"), self.model, ("  for ", "dim"), str(self.environment["device_name"]))
         yield Text.assemble(
@@ -57,7 +57,7 @@ class Prediction:
         )
         if self.unknown:
             several = "kernels were" if self.unknown > 1 else "kernel was"
-            said = f"{self.unknown} {several} never measured on that device, and not used"
+            said = f"{self.unknown} {several} never measured on that device, and not considered"
             yield Text.assemble(("note       ", "dim"), said)
         if self.saved:
             said = f"on that device: taso-py optimize MODEL --trace {self.saved}"

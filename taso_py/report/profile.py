@@ -1,7 +1,7 @@
-"""The profile of one model: its data, its JSON form, its summary as text.
+"""The profile of one model: data, JSON, and summary for the terminal.
 
-Invariant: the JSON form holds finite numbers, strings, lists and objects only; all times are milliseconds and come from
-real runs of the whole model, but for those that are named isolated.
+Invariant: the JSON document holds finite numbers, strings, lists and objects only; all times are milliseconds and come
+from real runs of the whole model, except for those named isolated.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rich.text import Text
 from taso_py.report.plain import plain
 
 TOP = 10
-"""How many bottlenecks the summary names."""
+"""Number of bottlenecks in the summary."""
 BEYOND = 1.1
-"""Which share of the roofline an operator cannot really achieve; the ceilings are measured too."""
+"""Share of the roofline beyond which a measurement is implausible; the ceilings are measurements too."""
 SMALL = 2**20 // 10
-"""Fewer bytes than this are no tenth of a mebibyte."""
+"""Bytes below a tenth of a mebibyte."""
 PROFILER_COST = "which itself costs some microseconds an operator"
-"""Of the profiler of an engine, for those who read the times that it tells."""
+"""Remark on an engine's profiler for readers of its times."""
 NAME_WIDTH = 18
-"""Of the column of operators in a terminal; a longer name has a line of its own."""
+"""Width of the column of operators in a terminal; a longer name has a line of its own."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +39,30 @@ class Duration:
 
     @property
     def text(self) -> str:
-        """The median and the quartiles."""
+        """The median and the quartiles as text."""
         return f"{self.ms:.3f} ms ({self.low_ms:.3f} to {self.high_ms:.3f})"
 
 
 @dataclass(frozen=True)
-class Region:
-    """An operator, or several that one kernel computes, in the run of the model."""
+class ProfiledRegion:
+    """An operator, or several that one kernel computes, in a run of the model."""
 
     kind: str
-    """The operator's name; of several, all names with a plus between."""
+    """The operator's name; for several, all names joined by a plus."""
     operators: tuple[str, ...]
     """The operators with their attributes."""
     calls: tuple[str, ...]
-    """What PyTorch is asked to do."""
+    """Names of the called PyTorch operators."""
     types: str
-    """Operands and result."""
+    """Types of operands and result."""
     line: str
-    """Where in the model's source it comes from."""
+    """Line of the model's source that it comes from."""
     module: str
     start_ms: float
-    """After the beginning of the run."""
+    """Start after the beginning of the run."""
     time: Duration
     isolated_ms: float | None
-    """What it takes when measured alone; None where it cannot be."""
+    """Time when measured alone; None if that is not possible."""
     flops: int | None
     moved_bytes: int
     dtype: str
@@ -71,16 +71,16 @@ class Region:
     ceiling_ms: float
     """The least time that the roofline allows."""
     live_bytes: int
-    """The most memory in use during it, beyond weights and inputs."""
+    """Peak memory in use during it, beyond weights and inputs."""
 
     @property
     def kin(self) -> tuple[str, ...]:
-        """What those have in common that a row tells of: their line in the source or, if that is not known, types."""
+        """Key of regions that share a row: operator and source line or, if that is unknown, types."""
         return (self.kind, self.line, _pattern(self.module)) if _is_placed(self.line) else (self.kind, self.types)
 
     @property
     def achieved(self) -> float:
-        """Which share of its time the roofline asks for: 1 is as fast as the device can."""
+        """The least time that the roofline allows relative to the time taken; 1 is the device's limit."""
         return self.ceiling_ms / self.time.ms if self.time.ms > 0 else 1.0
 
     @property
@@ -95,73 +95,73 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Summed:
-    """Regions that belong together: of one kind, or from one line of the source."""
+class RegionGroup:
+    """Regions of one kind, or from one line of the source, added up."""
 
     kind: str
     line: str
     module: str
     """The path of the module, with ``*`` for numbers that differ."""
     types: str
-    """Operands and result, if all have the same."""
+    """Types of operands and result, if they are equal for all."""
     count: int
     ms: float
     share: float
-    """Of the whole run."""
+    """Share of the whole run."""
     isolated_ms: float
     ceiling_ms: float
     flops: int
     moved_bytes: int
     bound: str
-    """What most of the time is bound by."""
+    """The bound of most of the time."""
 
     @property
     def place(self) -> str:
-        """Where they come from or, if that is not known, what they work on."""
+        """The source line and module or, if these are unknown, the types."""
         parts = (self.line, self.module) if _is_placed(self.line) else (self.line, self.types)
         return "  ".join(filter(None, parts))
 
     @property
     def achieved(self) -> float:
-        """As for a region."""
+        """The least time that the roofline allows relative to the time taken."""
         return self.ceiling_ms / self.ms if self.ms > 0 else 1.0
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The roofline, as it was measured."""
+    """The measured roofline."""
 
     peaks: Mapping[str, float]
     """Operations per second by element type."""
     levels: tuple[tuple[int, float], ...]
-    """Bytes that fit, and bytes per second, from the nearest cache to memory."""
+    """Size in bytes and bandwidth in bytes per second, from the nearest cache to memory."""
     dispatch_ms: float
-    """What a call takes that does next to nothing."""
+    """Time of a call that computes next to nothing."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where a model's time and memory go."""
+    """Time and memory of a model by operator."""
 
     model: str
     device: str
     original: Duration
-    """The model as it was given."""
+    """Time of the model as given."""
     whole: Duration
-    """Its graph, operator by operator."""
+    """Time of its graph, operator by operator."""
     input: Duration
-    """Unpacking and checking the arguments."""
+    """Time of unpacking and checking the arguments."""
     output: Duration
-    """Packing the results."""
-    regions: tuple[Region, ...]
+    """Time of packing the results."""
+    regions: tuple[ProfiledRegion, ...]
     ceilings: Ceilings
     rounds: int
     mark_ms: float
-    """What reading the clock cost between two operators; already taken off."""
+    """Cost of reading the clock between two operators, already subtracted."""
     busy_ms: float | None
-    """On a GPU, how long kernels ran; None on a CPU, and where the driver did not tell, which a note says."""
+    """Time in which kernels ran on a GPU; None on a CPU, and if the driver did not report it."""
     peak_bytes: int
-    """The most memory in use at once, beyond weights and inputs."""
+    """Peak memory in use, beyond weights and inputs."""
     weight_bytes: int
     input_bytes: int
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -169,8 +169,8 @@ class Profile:
     notes: tuple[str, ...] = ()
     saved: str | None = None
     engine: str = ""
-    """The engine whose own profiler told the times of operators; empty where PyTorch was timed, whose calls can also be
-    timed alone, and tell what memory is in use."""
+    """The engine whose profiler measured the operators; empty for PyTorch, whose calls can also be timed alone and
+    observed for memory."""
 
     @cached_property
     def total_ms(self) -> float:
@@ -184,22 +184,22 @@ class Profile:
 
     @property
     def achieved(self) -> float:
-        """As for a region, of all operators one after the other."""
+        """The least time that the roofline allows for all operators one after the other, relative to their time."""
         return self.ceiling_ms / self.operators_ms if self.operators_ms > 0 else 1.0
 
     @cached_property
-    def kinds(self) -> tuple[Summed, ...]:
-        """The regions by operator, the longest first."""
-        return self._summed(lambda region: (region.kind,))
+    def kinds(self) -> tuple[RegionGroup, ...]:
+        """The regions grouped by operator, the longest time first."""
+        return self._grouped(lambda region: (region.kind,))
 
     @cached_property
-    def bottlenecks(self) -> tuple[Summed, ...]:
-        """The regions by operator, source line and kind of module, or by types without these, the longest first."""
-        return self._summed(lambda region: region.kin)
+    def bottlenecks(self) -> tuple[RegionGroup, ...]:
+        """The regions grouped by operator, source line and module, or types if unknown, longest time first."""
+        return self._grouped(lambda region: region.kin)
 
     @cached_property
     def bounds(self) -> Mapping[str, float]:
-        """Milliseconds by what they are bound by."""
+        """Milliseconds by bound."""
         names = ("compute", "memory", "overhead")
         return {name: sum(r.time.ms for r in self.regions if r.bound == name) for name in names}
 
@@ -210,29 +210,29 @@ class Profile:
 
     @property
     def dispatch_ms(self) -> float:
-        """What dispatching all calls costs at least."""
+        """The least time for dispatching all calls."""
         return self.ceilings.dispatch_ms * sum(len(region.calls) for region in self.regions)
 
     @property
-    def peak_region(self) -> Region | None:
-        """Where memory is scarcest."""
+    def peak_region(self) -> ProfiledRegion | None:
+        """The region with the most memory in use."""
         return max(self.regions, key=lambda region: region.live_bytes, default=None)
 
-    def _summed(self, key: Any) -> tuple[Summed, ...]:
-        groups: dict[Any, list[Region]] = {}
+    def _grouped(self, key: Any) -> tuple[RegionGroup, ...]:
+        groups: dict[Any, list[ProfiledRegion]] = {}
         for region in self.regions:
             groups.setdefault(key(region), []).append(region)
-        return tuple(sorted((_sum(group, self.total_ms) for group in groups.values()), key=lambda one: -one.ms))
+        return tuple(sorted((_group(group, self.total_ms) for group in groups.values()), key=lambda one: -one.ms))
 
     def as_dict(self) -> dict[str, Any]:
-        """The profile as JSON-able data."""
+        """Return the profile as data for JSON."""
         document = {name: plain(value) for name, value in asdict(self).items()}
-        document["kinds"] = [plain({**asdict(one), "achieved": _told(one.achieved)}) for one in self.kinds]
+        document["kinds"] = [plain({**asdict(one), "achieved": _plausible(one.achieved)}) for one in self.kinds]
         document["bottlenecks"] = [
-            plain({**asdict(one), "achieved": _told(one.achieved)}) for one in self.bottlenecks[:TOP]
+            plain({**asdict(one), "achieved": _plausible(one.achieved)}) for one in self.bottlenecks[:TOP]
         ]
         for region, entry in zip(self.regions, document["regions"], strict=True):
-            entry["achieved"] = plain(_told(region.achieved))
+            entry["achieved"] = plain(_plausible(region.achieved))
         return {
             **document,
             "bounds": plain(dict(self.bounds)),
@@ -241,7 +241,7 @@ class Profile:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The summary that the command line prints."""
+        """Yield the summary for the terminal."""
         for name, text in self.facts:
             yield Text.assemble((f"{name:<10}", "dim"), text)
         yield ""
@@ -256,7 +256,7 @@ class Profile:
 
     @cached_property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """What is to be said in a line each, by name."""
+        """Facts in a line each, by name."""
         shares = ", ".join(f"{ms / self.total_ms:.0%} {name}-bound" for name, ms in self.bounds.items())
         peaks = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in self.ceilings.peaks.items())
         held = f"weights {mebibytes(self.weight_bytes)}, inputs {mebibytes(self.input_bytes)}"
@@ -268,25 +268,25 @@ class Profile:
             memory = f"{mebibytes(self.peak_bytes)} at the peak{where}; {held}"
         return (
             ("model", f"{self.model}  on {self.environment.get('device_name', self.device)}"),
-            *(self._told if self.engine else self._timed),
+            *(self._engine_times if self.engine else self._pytorch_times),
             ("bound by", shares),
-            *([] if self.engine else self._launched),
+            *([] if self.engine else self._dispatch_facts),
             ("memory", memory),
             ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory; "
              f"it allows {self.ceiling_ms:.3f} ms, {share_of_roof(self.ceiling_ms / self.total_ms)} of the run"),
         )  # fmt: skip
 
     @property
-    def _told(self) -> tuple[tuple[str, str], ...]:
-        """The facts about times that the profiler of an engine has told."""
+    def _engine_times(self) -> tuple[tuple[str, str], ...]:
+        """Facts about times from an engine's profiler."""
         return (
             ("latency", f"{self.original.text} in {self.engine}; {self.rounds} runs more with its profiler"),
             ("operators", f"{len(self.regions)} take {self.whole.ms:.3f} ms by the profiler, {PROFILER_COST}"),
         )
 
     @property
-    def _timed(self) -> tuple[tuple[str, str], ...]:
-        """The facts about times that were taken between PyTorch's calls."""
+    def _pytorch_times(self) -> tuple[tuple[str, str], ...]:
+        """Facts about times between PyTorch's calls."""
         return (
             ("latency", f"{self.original.text} as given; {self.whole.text} operator by operator; {self.rounds} runs"),
             ("parts", f"input {self.input.ms:.3f} ms, {len(self.regions)} operators {self.operators_ms:.3f} ms, "
@@ -294,8 +294,8 @@ class Profile:
         )  # fmt: skip
 
     @property
-    def _launched(self) -> tuple[tuple[str, str], ...]:
-        """The facts about PyTorch's calls."""
+    def _dispatch_facts(self) -> tuple[tuple[str, str], ...]:
+        """Facts about PyTorch's calls."""
         dispatch = (
             f"{sum(len(r.calls) for r in self.regions)} calls at {self.ceilings.dispatch_ms * 1e3:.1f} us: "
             f"{self.dispatch_ms:.3f} ms, {self.dispatch_ms / self.total_ms:.0%} of the run"
@@ -305,22 +305,22 @@ class Profile:
 
 
 def share_of_roof(achieved: float) -> str:
-    """A share of a whole for people, of a run that the roofline asks for above all; more than the whole cannot be."""
+    """Return a share as text; an implausible one above 100% becomes a question mark."""
     return f"{achieved:.0%}" if achieved <= BEYOND else "?"
 
 
-def _told(achieved: float) -> float | None:
-    """The same for JSON."""
+def _plausible(achieved: float) -> float | None:
+    """Return a share of the roofline for JSON; None if it is implausible."""
     return achieved if achieved <= BEYOND else None
 
 
 def mebibytes(size: float) -> str:
-    """Bytes for people."""
+    """Return bytes as text."""
     return f"{size / 2**10:.1f} KiB" if 0 < size < SMALL else f"{size / 2**20:.1f} MiB"
 
 
-def _lines(name: str, rows: Sequence[Summed], *, with_place: bool, has_alone: bool) -> Iterator[Text]:
-    """A table that fits a terminal of 80 columns, each place in a line of its own."""
+def _lines(name: str, rows: Sequence[RegionGroup], *, with_place: bool, has_alone: bool) -> Iterator[Text]:
+    """Yield a table that fits a terminal of 80 columns, with each place in a line of its own."""
     alone = f"{'alone':>9}" if has_alone else ""
     columns = f"{'ms':>9}{'share':>6}{'count':>6}{alone}{'GFLOP/s':>8}{'GB/s':>7} {'bound':<8}{'of roof':>8}"
     yield Text(f"{name:<{NAME_WIDTH}}{columns}", "dim")
@@ -340,13 +340,13 @@ def _lines(name: str, rows: Sequence[Summed], *, with_place: bool, has_alone: bo
             yield Text("  " + row.place, "dim")
 
 
-def _sum(regions: Iterable[Region], total_ms: float) -> Summed:
+def _group(regions: Iterable[ProfiledRegion], total_ms: float) -> RegionGroup:
     group = list(regions)
     ms = sum(region.time.ms for region in group)
     by_bound: dict[str, float] = {}
     for region in group:
         by_bound[region.bound] = by_bound.get(region.bound, 0.0) + region.time.ms
-    return Summed(
+    return RegionGroup(
         kind=group[0].kind,
         line=_shared([region.line for region in group]),
         module=_common([region.module for region in group]),
@@ -363,7 +363,7 @@ def _sum(regions: Iterable[Region], total_ms: float) -> Summed:
 
 
 def _is_placed(line: str) -> bool:
-    """Whether a line is one of the model's source; a program that was saved may know but names of its nodes."""
+    """Return whether a line is one of the model's source; saved programs may only know names of nodes."""
     return bool(line) and not line.startswith("node ")
 
 

@@ -1,6 +1,6 @@
-"""The profile as a page: a timeline with memory, the roofline with every operator, tables.
+"""The profile as an HTML page: a timeline with memory, the roofline with every operator, tables.
 
-Invariant: nothing is computed here but where things are drawn.
+Invariant: this module only computes positions.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from dataclasses import dataclass
 
 from taso_py.report.chart import OTHER, Scale, colours, decades, short
 from taso_py.report.page import milliseconds, render
-from taso_py.report.profile import PROFILER_COST, TOP, Ceilings, Duration, Profile, Region, mebibytes, share_of_roof
+from taso_py.report.profile import (
+    PROFILER_COST,
+    TOP,
+    Ceilings,
+    Duration,
+    Profile,
+    ProfiledRegion,
+    mebibytes,
+    share_of_roof,
+)
 
 BOUND_COLOURS: Mapping[str, str] = {name: f"var(--{name})" for name in ("compute", "memory", "overhead")}
 BESIDES = ("inputs, outputs", "var(--around)")
-"""The name and the colour of what is no operator."""
+"""Name and colour of the parts that are no operators."""
 LETTERING = 24.0
-"""Units of the roofline that lines with names are apart at least: letters are of that height on a narrow screen."""
+"""Least distance between labeled lines of the roofline, in its units: the height of letters on a narrow screen."""
 TOLERANCE = 1.15
-"""How many times one of two times may exceed the other while they agree."""
+"""Factor between two times that count as equal."""
 ROOF_SIZE = (760.0, 430.0)
 """Width and height of the roofline, in units of its own."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of a lane; places are percentages of the lane."""
+    """A bar of a lane; positions are percentages of the lane."""
 
     x: float
     width: float
@@ -36,15 +45,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The run from left to right."""
+    """A run from left to right."""
 
     x: Scale
     bars: tuple[Bar, ...]
-    """Coloured by kind."""
+    """Bars coloured by kind."""
     bounds: tuple[Bar, ...]
-    """Coloured by what they are bound by."""
+    """Bars coloured by bound."""
     curve: str
-    """The memory in use as points of a polygon in a box of 100 by 100."""
+    """Memory in use as points of a polygon in a box of 100 by 100."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class RoofChart:
-    """The roofline and the operators under it."""
+    """The roofline, and the operators below it."""
 
     x: Scale
     y: Scale
@@ -80,13 +89,13 @@ class RoofChart:
 
     @property
     def slope(self) -> float:
-        """The angle of a bandwidth's line, in degrees: a power of ten up for each to the right."""
+        """Angle of a bandwidth's line in degrees: one power of ten up for each to the right."""
         up, right = (abs(axis.end - axis.start) / math.log10(axis.high / axis.low) for axis in (self.y, self.x))
         return round(-math.degrees(math.atan2(up, right)), 1)
 
 
 def profile_page(profile: Profile) -> str:
-    """The page of a profile."""
+    """Return the page of a profile."""
     kinds = colours([one.kind for one in profile.kinds])
     return render(
         "profile.html",
@@ -103,7 +112,7 @@ def profile_page(profile: Profile) -> str:
 
 
 def agreement(profile: Profile) -> str:
-    """What the timeline adds up to beside the latency that heads the page and, where the two differ, why."""
+    """Return text that compares the sum of the timeline with the latency at the top, and explains a difference."""
     drawn, whole = profile.total_ms, profile.whole.ms
     if profile.engine:
         return (
@@ -120,18 +129,18 @@ def agreement(profile: Profile) -> str:
 
 
 def agree(one_ms: float, other_ms: float) -> bool:
-    """Whether two times are near enough that a reader need not be told why they differ."""
+    """Return whether two times are so close that their difference needs no explanation."""
     return one_ms <= other_ms * TOLERANCE and other_ms <= one_ms * TOLERANCE
 
 
 def legend(kinds: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Names with their colours; all that have no colour of their own are one entry."""
+    """Return names with their colours; all names without their own colour share one entry."""
     own = [(name, colour) for name, colour in kinds.items() if colour != OTHER]
     return own + ([("others", OTHER)] if OTHER in kinds.values() else [])
 
 
 def timeline(profile: Profile, kinds: Mapping[str, str]) -> Timeline:
-    """The regions of a run, one after the other."""
+    """Return the timeline of a profile."""
     x = lane_scale(profile.total_ms)
     memory = Scale(0.0, max(profile.peak_bytes, 1), 100.0, 0.0)
     curve = [(x.start, memory.start)]
@@ -148,12 +157,12 @@ def timeline(profile: Profile, kinds: Mapping[str, str]) -> Timeline:
 
 
 def lane_scale(longest_ms: float) -> Scale:
-    """The axis of lanes that show times: percentages of their width."""
+    """Return the axis of lanes: percentages of their width."""
     return Scale(0.0, max(longest_ms, 1e-9), 0.0, 100.0)
 
 
 def bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
-    """Inputs, outputs and regions of a run, placed by time."""
+    """Yield bars for inputs, outputs and regions of a run."""
     for name, start, time in (
         ("input preparation", 0.0, profile.input),
         ("output", profile.total_ms - profile.output.ms, profile.output),
@@ -163,28 +172,28 @@ def bars(profile: Profile, x: Scale, kinds: Mapping[str, str]) -> Iterator[Bar]:
         yield _bar(x, region, kinds[region.kind])
 
 
-def _bar(x: Scale, region: Region, colour: str) -> Bar:
+def _bar(x: Scale, region: ProfiledRegion, colour: str) -> Bar:
     return Bar(x(region.start_ms), _width(x, region.start_ms, region.time), colour, title(region))
 
 
 def _width(x: Scale, start_ms: float, time: Duration) -> float:
-    """The width of a bar, which is seen however short the time is."""
+    """Return the width of a bar, which is visible however short the time is."""
     return max(round(x(start_ms + time.ms) - x(start_ms), 2), 0.03)
 
 
-def title(region: Region) -> str:
-    """What a reader sees on pointing at a region."""
+def title(region: ProfiledRegion) -> str:
+    """Return the tooltip of a region."""
     place = " ".join(part for part in (region.line, region.module) if part)
     return (
         f"{region.kind}  {region.types}\n{place}\n{region.time.text}, {region.bound}-bound, "
-        f"{share_of_roof(region.achieved)} of the roof\n"
+        f"{share_of_roof(region.achieved)} of the roofline\n"
         f"{short(region.flops or 0)}FLOP, {mebibytes(region.moved_bytes)} moved"
         + (f", {mebibytes(region.live_bytes)} in use" if region.live_bytes else "")
     )
 
 
-def roof_chart(regions: tuple[Region, ...], ceilings: Ceilings, kinds: Mapping[str, str]) -> RoofChart:
-    """The operators that compute, by operations per byte and per second, under what the device can do."""
+def roof_chart(regions: tuple[ProfiledRegion, ...], ceilings: Ceilings, kinds: Mapping[str, str]) -> RoofChart:
+    """Return the roofline with the operators that compute, by operations per byte and per second."""
     computing = [region for region in regions if region.flops and region.moved_bytes and region.time.ms > 0]
     peak = max(ceilings.peaks.values(), default=0.0)
     fastest = max(rate for _, rate in ceilings.levels)
@@ -195,12 +204,12 @@ def roof_chart(regions: tuple[Region, ...], ceilings: Ceilings, kinds: Mapping[s
     longest = max((region.time.ms for region in computing), default=1.0)
     dots = tuple(
         Dot(
-            x(region.intensity), y(region.rate), round(2.5 + 8 * (region.time.ms / longest) ** 0.5, 1),
-            kinds[region.kind], title(region),
+            x=x(region.intensity), y=y(region.rate), radius=round(2.5 + 8 * (region.time.ms / longest) ** 0.5, 1),
+            colour=kinds[region.kind], title=title(region),
         )
         for region in sorted(computing, key=lambda region: -region.time.ms)
     )  # fmt: skip
-    return RoofChart(x, y, tuple(_roofs(ceilings, x, y)), dots, width, height)
+    return RoofChart(x=x, y=y, roofs=tuple(_roofs(ceilings, x, y)), dots=dots, width=width, height=height)
 
 
 def _roofs(ceilings: Ceilings, x: Scale, y: Scale) -> Iterator[Roof]:
@@ -211,7 +220,7 @@ def _roofs(ceilings: Ceilings, x: Scale, y: Scale) -> Iterator[Roof]:
     drawn: float | None = None
     for size, rate in reversed(ceilings.levels):
         if drawn is not None and rate < drawn * apart:
-            continue  # it would run into the line before
+            continue  # its label would overlap the previous one
         name = f"{short(rate)}B/s " + ("memory" if drawn is None else f"up to {mebibytes(size)}")
         drawn = rate
         left, right = max(x.low, y.low / rate), min(x.high, min(top, y.high) / rate)

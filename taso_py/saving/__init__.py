@@ -1,1 +1,1 @@
-"""Saved results: the folder, its files, and loading them again."""
+"""Saved results: writing them to a folder, and loading them again."""

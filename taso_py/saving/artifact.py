@@ -1,9 +1,9 @@
-"""The saved result: a folder with the program, how to run it, the report and the trace.
+"""The saved result: a folder with the program, its plan, the report and the trace.
 
-``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` says which runtime it is for,
-and which kernels compute it there. Packed weights are not saved: they are packed anew when the plan is applied.
+``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` names the runtime and the
+kernels that compute it. Packed weights are not saved: they are packed again when the plan is applied.
 
-Invariant: the program that is loaded and the plan that is applied to it are of one run.
+Invariant: a loaded program and the plan that is applied to it were saved by the same run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
 from taso_py.backend.tracing import quiet, tracing_lock
-from taso_py.checking.kept import kept
+from taso_py.checking.preserve import preserve_buffers
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
@@ -41,31 +41,31 @@ from taso_py.ir.operator import Input
 from taso_py.ir.size import Open, Poly, open_size, substitute_open
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
-from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_whole, put
-from taso_py.saving.warmup import Sizes, warm
+from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_digests, write_result
+from taso_py.saving.warmup import Sizes, warm_up
 
 _log = logging.getLogger(__name__)
 VERSION = 5
-"""Of the form of ``plan.json``."""
+"""Version of the format of ``plan.json``."""
 
 
 class UnsavableError(ArtifactError):
-    """A program of which there is no file, or none that reads back as the same."""
+    """Raised for a program that cannot be written to a file, or whose file cannot be read back."""
 
 
 def serialize(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: dict[str, Any] | None = None
 ) -> bytes:
-    """The module as the content of a ``.pt2`` file; it is exported again for that.
+    """Export a module again and return it as the content of a ``.pt2`` file.
 
     Args:
-        module: what to save.
+        module: the module to save.
         args: positional example inputs.
         kwargs: keyword example inputs.
-        shapes: which sizes are open, as :func:`open_shapes` gives it.
+        shapes: the open sizes, as returned by :func:`open_shapes`.
 
     Raises:
-        UnsavableError: it has no such form.
+        UnsavableError: the module cannot be saved.
     """
     buffer, (given, named) = io.BytesIO(), told_apart(args, kwargs)
     with quiet():
@@ -73,34 +73,34 @@ def serialize(
             plain = without_attention_operator(module)
             exported = torch.export.export(plain, given, named, dynamic_shapes=shapes)
             if plain is not module:
-                # What it is made of was traced with functions that have no form in a file; taken apart, they are gone.
+                # It was traced with functions that cannot be written to a file; decomposition removes them.
                 exported = exported.run_decompositions({})
         except UserError as error:
             raise UnsavableError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
         try:
             _check_structures(exported.call_spec.in_spec, exported.call_spec.out_spec)
             torch.export.save(exported, buffer)
-        except Exception as error:  # torch.export raises errors of many kinds for what it has no form for
+        except Exception as error:  # torch.export raises errors of many kinds for values that it cannot save
             raise UnsavableError(f"torch.export cannot save it: {first_line(error).partition('. ')[0]}") from error
     return buffer.getvalue()
 
 
 def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec | None) -> None:
-    """Makes sure that the structures of arguments and result are the same when they are read back."""
+    """Check that the structures of arguments and result are unchanged when they are read back."""
     if result is not None and not result.num_leaves:
         raise ValueError("the model returns nothing")
     for spec in (arguments, result):
-        # Keys that are tuples, for example, are written without complaint, and come back as lists.
+        # Tuples as keys, for example, are written without an error and come back as lists.
         if spec is not None and pytree.treespec_loads(pytree.treespec_dumps(spec)) != spec:
             raise ValueError("the keys of a dict are read back as something else")
 
 
 def open_shapes(program: Program) -> dict[str, Any] | None:
-    """The open dimensions of a program's arguments as ``torch.export.export`` takes them; None if there are none."""
+    """Return the open dimensions of a program's arguments for ``torch.export.export``; None if there are none."""
     if not program.open:
         return None
     types = {node.op.key: node.types[0] for node in program.graph.inputs if isinstance(node.op, Input)}
-    dims = {size: _named(size, place) for place, size in enumerate(program.open)}
+    dims = {size: _named_dimension(size, place) for place, size in enumerate(program.open)}
 
     def axes(leaf: str | Fixed) -> dict[int, Any] | None:
         shape = () if isinstance(leaf, Fixed) else types[leaf].shape
@@ -111,15 +111,15 @@ def open_shapes(program: Program) -> dict[str, Any] | None:
     return dict(zip(signature.argument_names, [*args, *kwargs.values()], strict=True))
 
 
-def _named(size: Open, place: int) -> Any:
+def _named_dimension(size: Open, place: int) -> Any:
     return torch.export.Dim(f"open_{place}", min=size.least, max=size.most)
 
 
 def _dimension(size: Poly, dims: Mapping[Open, Any]) -> Any:
-    """A dimension as torch.export writes it.
+    """Return a dimension as torch.export takes it.
 
-    Named ones may be 1, and be parts of others, but may be under no further condition; the export finds out the range
-    and the conditions of the others from the checks in the module.
+    Named dimensions may be 1 and may be terms of others, but must not have further conditions; for the others the
+    export derives range and conditions from the checks in the module.
     """
     (variable, *more), rest = size.open, substitute_open(size, dict.fromkeys(size.open, 0))
     factor = substitute_open(size, {variable: 1}) - rest
@@ -131,7 +131,7 @@ def _dimension(size: Poly, dims: Mapping[Open, Any]) -> Any:
 
 
 def reimport(content: bytes) -> Program:
-    """The program that a ``.pt2`` file's content holds; a plan for it names its nodes.
+    """Import the program in a ``.pt2`` file's content; a plan for it refers to its nodes.
 
     Raises:
         ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
@@ -140,20 +140,20 @@ def reimport(content: bytes) -> Program:
 
 
 def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    """What a ``.pt2`` file's content holds, with its example inputs.
+    """Return the exported program in a ``.pt2`` file's content, with its example inputs.
 
     Raises:
-        ArtifactError: it has none, so that it was not written by :func:`serialize`.
+        ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
     """
     return _with_inputs(_read_back(content))
 
 
 def _read_back(content: bytes) -> ExportedProgram:
-    # On the default device, torch looks for the tensors in the file; what they are moved to is in the file itself.
+    # torch.export.load reads tensors to the default device before it moves them to the one that the file states.
     with quiet(), torch.device("cpu"):
         try:
             return torch.export.load(io.BytesIO(content))
-        except Exception as error:  # of one kind, which refers to a log for what it is
+        except Exception as error:  # always a RuntimeError, which refers to a log for its cause
             raise UnsavableError("torch.export cannot read back what it has saved") from error
 
 
@@ -165,21 +165,21 @@ def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any,
 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
-    """The module that :func:`serialize` gave the content of, built as a plan says if there is one.
+    """Return the module in the content written by :func:`serialize`, built by a plan if there is one.
 
     Raises:
-        UnsavableError: it cannot be read back.
-        ImportRefusal: it cannot be imported again.
+        UnsavableError: the content cannot be read back.
+        ImportRefusal: the program cannot be imported again.
     """
-    return _built(_read_back(content), partial(_restored, plan))
+    return _build(_read_back(content), partial(_restore_plan, plan))
 
 
-def _built(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
+def _build(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
     program = import_program(*_with_inputs(exported))
     return build(program, planned(program))
 
 
-def _restored(plan: Mapping[str, Any] | None, program: Program) -> Plan:
+def _restore_plan(plan: Mapping[str, Any] | None, program: Program) -> Plan:
     return NO_PLAN if plan is None else restore(program.graph, plan, program.device)
 
 
@@ -191,18 +191,18 @@ def save(
     plan: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
 ) -> Mapping[str, Any]:
-    """Writes a result without its page; what the folder has of an earlier one goes.
+    """Write a result without its page, and delete the files of an earlier result.
 
     Args:
         directory: the folder.
         content: the ``.pt2`` file.
-        report: what happened.
-        trace: the steps.
-        plan: how it is computed, if not plainly.
-        others: the same program in other forms, files by name.
+        report: the report.
+        trace: the trace as text.
+        plan: the kernels; None for plain ATen calls.
+        others: the program in other formats, files by name.
 
     Returns:
-        What ``plan.json`` says.
+        The content of ``plan.json``.
 
     Raises:
         ArtifactError: the folder cannot be written.
@@ -216,12 +216,12 @@ def save(
         "threads": report.environment.get("threads"),
         "plan": plan,
     }
-    return put(directory, files, said)
+    return write_result(directory, files, said)
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A saved result: where its program is, and how that is computed."""
+class SavedResult:
+    """A saved result: its program, and how that is computed."""
 
     folder: Path
     program: Path
@@ -229,47 +229,47 @@ class Saved:
     files: Mapping[str, str]
     """The digests of the files in the folder."""
     threads: int | None
-    """With how many threads it was measured; None on a GPU, or where that is not known."""
+    """The number of threads that it was measured with; None on a GPU, or if unknown."""
     plan: Any
-    """As :func:`taso_py.kernels.saved.dump` gives it; None for plain ATen calls."""
+    """The plan as :func:`taso_py.kernels.saved.dump` returns it; None for plain ATen calls."""
 
     @property
     def other_threads(self) -> str | None:
-        """What there is to say where PyTorch has another number of threads than it was measured with."""
+        """A warning if PyTorch uses another number of threads than the result was measured with; else None."""
         here = torch.get_num_threads()
         if self.threads in (None, here):
             return None
         return (
-            f"{self.folder} was measured with PyTorch's number of threads at {self.threads}, which is {here} here: its "
-            "kernels need not be the fastest; call torch.set_num_threads, or optimize the model again"
+            f"{self.folder} was measured with {self.threads} threads, and PyTorch uses {here} here, so that its "
+            "kernels may not be the fastest; call torch.set_num_threads, or optimize the model again"
         )
 
-    def applied(self, program: Program) -> Plan:
-        """The plan for the program, imported here.
+    def plan_for(self, program: Program) -> Plan:
+        """Return the plan for the program as it was imported here.
 
         Raises:
-            ArtifactError: it is not one.
+            ArtifactError: the plan is not for this program.
         """
         try:
-            return _restored(self.plan, program)
+            return _restore_plan(self.plan, program)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            place = f"{self.folder / PLAN} has no plan for {self.program.name}"
-            raise ArtifactError(f"{place}: {error!r}; optimize the model again") from error
+            problem = f"{self.folder / PLAN} has no plan for {self.program.name}"
+            raise ArtifactError(f"{problem}: {error!r}; optimize the model again") from error
 
     def check(self) -> None:
-        """Makes sure, once the program was read, that it is of the same run as what was read before.
+        """Check, after the program was read, that its file is of the same run as the plan.
 
         Raises:
-            ArtifactError: it is not.
+            ArtifactError: it is of another run.
         """
-        check_whole(self.folder, self.files, ENGINES[self.runtime].file)
+        check_digests(self.folder, self.files, ENGINES[self.runtime].file)
 
 
-def read(directory: str | os.PathLike[str]) -> Saved:
-    """What a folder says of the result that it holds.
+def read(directory: str | os.PathLike[str]) -> SavedResult:
+    """Read the description of a saved result from its folder.
 
     Raises:
-        ArtifactError: it holds none.
+        ArtifactError: the folder holds no saved result.
     """
     folder = Path(directory)
     try:
@@ -282,37 +282,44 @@ def read(directory: str | os.PathLike[str]) -> Saved:
     if version != VERSION:
         raise ArtifactError(f"{folder / PLAN} is of version {version}, not {VERSION}; optimize the model again")
     if runtime not in ENGINES:
-        raise ArtifactError(f"{folder / PLAN} asks for the unknown runtime {runtime!r}; there are {', '.join(ENGINES)}")
-    return Saved(folder, program, runtime, files, saved.get("threads") or None, saved.get("plan"))
+        raise ArtifactError(f"{folder / PLAN} names the unknown runtime {runtime!r}; there are {', '.join(ENGINES)}")
+    return SavedResult(
+        folder=folder,
+        program=program,
+        runtime=runtime,
+        files=files,
+        threads=saved.get("threads") or None,
+        plan=saved.get("plan"),
+    )
 
 
 def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Runner:
-    """Loads a saved result, ready to run as it was measured; a warning says where PyTorch has other threads than then.
+    """Load a saved result, ready to run; warn if PyTorch uses another number of threads than it was measured with.
 
     Args:
         directory: the folder.
-        warmup: open sizes to call it at once, since the first call at a size takes longer than others: numbers where
-            one size is open, dicts by the names in the report where several are.
+        warmup: open sizes to call it with once, since the first call at a size is slow: numbers if one size is open,
+            dicts by the names in the report if there are several.
 
     Raises:
-        ArtifactError: the folder does not hold one, or a file of it is damaged.
+        ArtifactError: the folder holds no saved result, or a file of it is damaged.
         WarmupError: the result does not have these sizes.
     """
     saved, sizes = read(directory), list(warmup)
     if saved.other_threads is not None:
         warnings.warn(saved.other_threads, stacklevel=2)
-    # What is made in inference mode cannot be written to outside of it.
+    # Tensors made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        exported = _loaded(saved)
-        runner = _prepared(saved, exported)
+        exported = _load_program(saved)
+        runner = _prepare(saved, exported)
         if sizes:
-            warm(runner, OpenInputs.of(import_program(*_with_inputs(exported))), sizes)
+            warm_up(runner, OpenInputs.of(import_program(*_with_inputs(exported))), sizes)
         return runner
 
 
-def _loaded(saved: Saved) -> ExportedProgram:
+def _load_program(saved: SavedResult) -> ExportedProgram:
     try:
-        with tracing_lock(), torch.device("cpu"):  # as where it was read back for the first time
+        with tracing_lock(), torch.device("cpu"):  # as in _read_back
             exported = torch.export.load(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
@@ -320,17 +327,17 @@ def _loaded(saved: Saved) -> ExportedProgram:
     return exported
 
 
-def _prepared(saved: Saved, exported: ExportedProgram) -> Runner:
+def _prepare(saved: SavedResult, exported: ExportedProgram) -> Runner:
     engine = ENGINES[saved.runtime]
     if engine.file:
         try:
             return engine.restore(import_program(*_with_inputs(exported)), saved.folder)
         except EngineUnavailableError as error:
             _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
-            return _built(exported, saved.applied)
-    module = _built(exported, saved.applied)
+            return _build(exported, saved.plan_for)
+    module = _build(exported, saved.plan_for)
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     args, kwargs = exported.example_inputs
-    with kept([module]):
+    with preserve_buffers([module]):
         return engine.prepare(module, args, kwargs, resizable=bool(exported.range_constraints))

@@ -1,7 +1,7 @@
-"""The result in other forms than ``model.pt2``: an ONNX file, and Python code that a person can read.
+"""The result in other formats than ``model.pt2``: an ONNX file, and readable Python code.
 
-Invariant: what is written was run on the example inputs beside the saved program, and agreed with it: code to the bit,
-ONNX within a rounding allowance, provided that ONNX Runtime is installed to run it.
+Invariant: every file that is written was run on the example inputs and agreed with the saved program: code bit for bit,
+ONNX within a tolerance for roundings, provided that ONNX Runtime is installed to run it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.checking.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
-from taso_py.checking.roundtrip import same
+from taso_py.checking.roundtrip import equal_outputs
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.saving.artifact import exported_program
 from taso_py.saving.folder import CODE, MODEL, ONNX
 
 NEEDED = ("onnx", "onnxscript")
-"""The packages without which PyTorch's exporter writes no ONNX."""
+"""Packages that PyTorch's ONNX exporter needs."""
 ROUNDINGS = 4096
-"""How many roundings a result of ONNX Runtime, whose kernels are its own, may differ by, within limits."""
+"""Tolerance for results of ONNX Runtime, in roundings, since its kernels differ; limited by ``MOST_SLACK``."""
 
 
 class EmitError(TasoError):
-    """A form that the result does not have."""
+    """Raised if the result cannot be written in a format."""
 
 
 def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
-    """The result in other forms.
+    """Return the result in other formats.
 
     Args:
         content: the ``.pt2`` file.
         forms: some of :data:`FORMS`.
 
     Returns:
-        Files by name, and a line for each form that the result does not have.
+        Files by name, and a note for each format that the result cannot be written in.
     """
     files: dict[str, bytes] = {}
     notes: list[str] = []
@@ -62,46 +62,46 @@ def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[s
 
 
 def file_of_form(form: str) -> str:
-    """The file that holds the result in a form."""
+    """Return the name of the file that holds the result in a format."""
     return _WRITERS[form][0] if form in _WRITERS else MODEL
 
 
 def names_of(forms: Sequence[str]) -> Sequence[str]:
-    """The files that the result is in, in these forms."""
+    """Return the names of the files that hold the result in these formats."""
     return [MODEL, *(file_of_form(form) for form in forms if form in _WRITERS)]
 
 
 def check_forms(forms: Sequence[str]) -> None:
-    """Raises `EmitError` unless all the forms exist, and what it takes to write them is installed."""
+    """Raise `EmitError` unless all formats exist and the packages that they need are installed."""
     for form in forms:
         if form not in FORMS:
-            raise EmitError(f"there is no form {form!r} to emit; there are {', '.join(FORMS)}")
+            raise EmitError(f"there is no format {form!r} to emit; there are {', '.join(FORMS)}")
     missing = [name for name in NEEDED if "onnx" in forms and find_spec(name) is None]
     if missing:
-        raise EmitError(f"to emit onnx takes {' and '.join(missing)}, not installed here: pip install 'taso-py[onnx]'")
+        raise EmitError(f"emitting onnx needs {' and '.join(missing)}, not installed here: pip install 'taso-py[onnx]'")
 
 
 def to_onnx(content: bytes) -> bytes:
-    """The program as an ONNX model: by the project's own rows, by ``torch.onnx`` where an operator has none.
+    """Return the program as an ONNX model: by the project's own lowering, or by ``torch.onnx`` if an operator has none.
 
     Raises:
-        EmitError: it has no such form, or another result.
+        EmitError: it cannot be exported, or the ONNX model returns other results.
     """
     exported, args, kwargs = exported_program(content)
     try:
-        model = _lowered(exported, args, kwargs)
+        model = _lower(exported, args, kwargs)
     except (NotInOnnx, ImportRefusal):
-        model = _exported_by_torch(exported, args, kwargs)
+        model = _export_by_torch(exported, args, kwargs)
     _check_onnx(model, exported, args, kwargs)
     return model
 
 
-def _lowered(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-    """The ONNX model of the program's graph, with an output per tensor that the program returns.
+def _lower(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """Return the ONNX model of the program's graph, with an output for each tensor that the program returns.
 
     Raises:
         ImportRefusal: the program cannot be imported faithfully.
-        NotInOnnx: an operator of it has no row.
+        NotInOnnx: an operator has no lowering to ONNX.
     """
     program = import_program(exported, args, kwargs)
     leaves = [leaf for leaf in program.signature.outputs if isinstance(leaf, int)]
@@ -109,7 +109,7 @@ def _lowered(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[s
     return onnx_bytes(onnx_model(replace(program.graph, outputs=outputs), program.weights))
 
 
-def _exported_by_torch(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+def _export_by_torch(exported: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
     try:
         with quiet():
             written = torch.onnx.export(exported, args, kwargs=dict(kwargs), dynamo=True, verbose=False)
@@ -138,7 +138,9 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
     if len(wanted) != len(found):
         raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
     for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
-        compared = compare_output(place, EXAMPLE, before.contiguous(), after.contiguous(), to_float64(before))
+        compared = compare_output(
+            place, EXAMPLE, before=before.contiguous(), after=after.contiguous(), truth=to_float64(before)
+        )
         allowed = roundings(before.dtype, ROUNDINGS) if before.is_floating_point() else 0.0
         if compared.problem or compared.error > allowed:
             problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"
@@ -175,10 +177,10 @@ class Optimized(torch.nn.Module):
 
 
 def to_code(content: bytes) -> bytes:
-    """The program as a Python file with a class ``Optimized``, which reads its weights from ``model.pt2`` beside it.
+    """Return the program as a Python file with a class ``Optimized`` that reads its weights from ``model.pt2``.
 
     Raises:
-        EmitError: the code gives another result.
+        EmitError: the code computes something else.
     """
     exported, args, kwargs = exported_program(content)
     module = exported.module()
@@ -190,19 +192,19 @@ def to_code(content: bytes) -> bytes:
         path.write_text(text, encoding="utf-8")
         try:
             found = outputs_of(runpy.run_path(str(path))["Optimized"](), args, kwargs)
-        except Exception as error:  # a name or a constant may have no form in code
+        except Exception as error:  # a name or a constant may not be valid as code
             raise EmitError(f"the code does not run: {first_line(error)}") from error
-        if not same(outputs_of(exported.module(), args, kwargs), found):
+        if not equal_outputs(outputs_of(exported.module(), args, kwargs), found):
             raise EmitError("the code gives another result than the program")
     return text.encode()
 
 
 def _lines(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
-    """The body of ``forward``, the types of values beside the calls that give them."""
+    """Return the body of ``forward``, with types of values as comments."""
     values = {node.name: node.meta.get("val") for node in graph.nodes if node.op == "call_function"}
     lines: list[str] = []
     for line in module.code.strip().splitlines():
-        # What frees values early, and checks of the arguments, say nothing about what is computed.
+        # Statements that free values and checks of arguments are not part of the computation.
         line = re.sub(r";  [\w\s=]+= None$", "", line)
         value = values.get(line.strip().partition(" = ")[0])
         if "_guards_fn" not in line:
@@ -219,4 +221,4 @@ _WRITERS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
     "code": (CODE, to_code),
 }
 FORMS = ("pt2", *_WRITERS)
-"""What ``--emit`` takes; ``model.pt2`` is always written."""
+"""Choices of ``--emit``; ``model.pt2`` is always written."""

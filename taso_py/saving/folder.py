@@ -1,7 +1,8 @@
-"""The folder that a result is saved to: how its files get there, and whether they belong together.
+"""The folder of a saved result: writing its files, and checking that they belong together.
 
-Invariant: what is read from a folder is of one run. ``plan.json`` has the digests of the other files and comes last, so
-that a folder which a killed run left half replaced is seen to be one; runs that save to one folder wait for each other.
+Invariant: the files that are read from a folder were written by the same run. ``plan.json`` holds the digests of the
+other files and is written last, so that a folder that a killed run left half replaced is recognized; runs that save to
+the same folder wait for each other.
 """
 
 from __future__ import annotations
@@ -14,57 +15,57 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from taso_py.files import locked, replace_files
+from taso_py.files import folder_lock, replace_files
 from taso_py.ir.errors import TasoError
 
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
 ONNX, CODE = "model.onnx", "model.py"
-"""The same program in other forms, if they are asked for; they are the user's to change."""
+"""The program in other formats, if asked for; users may change these files."""
 
 
 class ArtifactError(TasoError):
-    """A folder that cannot be written, or that does not hold a saved result."""
+    """Raised for a folder that cannot be written, or that holds no saved result."""
 
 
-def put(directory: Path, files: Mapping[str, bytes], plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Writes a result without its page; what the folder has of an earlier one goes.
+def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write a result without its page, and delete the files of an earlier result.
 
     Args:
         directory: the folder.
-        files: by name.
-        plan: what ``plan.json`` is to say.
+        files: contents by file name.
+        plan: the content of ``plan.json`` without digests.
 
     Returns:
-        What it says, the digests of the files included.
+        The content of ``plan.json`` with the digests of the files.
 
     Raises:
         ArtifactError: the folder cannot be written.
     """
     said = {**plan, "files": {name: _digest(data) for name, data in files.items()}}
-    with _writing(directory), locked(directory):
-        # A model.py that is of no earlier result is the user's own.
-        for name in {PAGE, *(listed(directory).keys() - files.keys())}:
+    with _writing(directory), folder_lock(directory):
+        # A model.py that no earlier result lists belongs to the user.
+        for name in {PAGE, *(file_digests(directory).keys() - files.keys())}:
             (directory / name).unlink(missing_ok=True)
         replace_files(directory, {**files, PLAN: as_json(said)})
     return said
 
 
 def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
-    """Adds the page to a result, unless the folder has another run's by now; returns whether it did.
+    """Add the page to a result and return True; False if another run has replaced the result meanwhile.
 
     Args:
         directory: the folder.
-        said: what :func:`put` returned.
-        page: its content.
+        said: the return value of :func:`write_result`.
+        page: the content of the page.
 
     Raises:
         ArtifactError: the folder cannot be written.
     """
     files = {**said["files"], PAGE: _digest(page.encode())}
-    with _writing(directory), locked(directory):
+    with _writing(directory), folder_lock(directory):
         if (directory / PLAN).read_bytes() != as_json(said):
             return False
-        # The plan first: a page that it lists may be missing, but one that it does not list would be of no run.
+        # The plan first: a listed page may be missing, but a page must not exist without being listed.
         replace_files(directory, {PLAN: as_json({**said, "files": files}), PAGE: page})
     return True
 
@@ -73,38 +74,38 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def listed(directory: Path) -> Mapping[str, str]:
-    """The digests of the files of the result that a folder holds; empty if it holds none."""
+def file_digests(directory: Path) -> Mapping[str, str]:
+    """Return the digests of the files of the result in a folder; empty if there is none."""
     try:
         return dict(json.loads((directory / PLAN).read_text())["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def check_whole(directory: Path, files: Mapping[str, str], engine_file: str | None = None) -> None:
-    """Makes sure that the files of a folder, as far as they are there, are those that its plan was saved with.
+def check_digests(directory: Path, files: Mapping[str, str], engine_file: str | None = None) -> None:
+    """Check that the files of a folder, as far as they exist, are those that its plan was saved with.
 
-    To be called after they were read: another run may replace them until then.
+    Call this after reading them, since another run may replace them until then.
 
     Args:
         directory: the folder.
         files: digests of files by name.
-        engine_file: the file that the result's engine reads, which is not the user's to change then.
+        engine_file: the file that the result's engine reads; it is checked even if users may change it otherwise.
 
     Raises:
-        ArtifactError: they are not.
+        ArtifactError: a file has another digest.
     """
     for name in sorted(files.keys() - ({ONNX, CODE} - {engine_file})):
         if (directory / name).is_file():
             with (directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
             if found != files[name]:
-                mixed = f"{directory} has files of several runs: {PLAN} was saved with another {name}"
+                mixed = f"{directory} has files of several runs: {PLAN} belongs to another {name}"
                 raise ArtifactError(f"{mixed}; optimize the model again")
 
 
 def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder, which is made if need be.
+    """Write files into a folder, which is created if necessary.
 
     Raises:
         ArtifactError: the folder cannot be written.
@@ -114,23 +115,23 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def check_writable(directory: Path, names: Sequence[str] = ()) -> None:
-    """Makes sure that a result can be written, before minutes are spent on it.
+    """Check that a folder can be written to, before minutes are spent on the result.
 
     Args:
         directory: the folder.
-        names: files that it would replace; those of an earlier result it may.
+        names: files that the result will replace, which is allowed for those of an earlier result only.
 
     Raises:
-        ArtifactError: it cannot, or a file of such a name is the user's own.
+        ArtifactError: the folder cannot be written to, or a file with such a name belongs to the user.
     """
     with _writing(directory), tempfile.TemporaryFile(dir=directory):
         pass
-    earlier = listed(directory)
+    earlier = file_digests(directory)
     if not earlier and (directory / PLAN).exists():
-        return  # a result that is damaged, or of an earlier version: to be made again
+        return  # a damaged result, or one of an earlier version, may be replaced
     for name in names:
         if (directory / name).exists() and name not in earlier:
-            own = f"{directory / name} is of no saved result, and would be replaced"
+            own = f"{directory / name} does not belong to a saved result, and would be replaced"
             raise ArtifactError(f"{own}; move it away, or choose another --output")
 
 
@@ -146,5 +147,5 @@ def _writing(directory: Path) -> Generator[None]:
 
 
 def as_json(document: Any) -> bytes:
-    """A document as the content of a file."""
+    """Return a document as the content of a JSON file."""
     return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()

@@ -1,6 +1,6 @@
-"""Whether what is optimized has a form to be saved in at all, found out before minutes are spent on it.
+"""Check that a program can be saved, before minutes are spent on optimizing it.
 
-Invariant: what passes has been written to a file, read back and imported again.
+Invariant: a program that passes was written to a file, read back and imported again.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from taso_py.saving.artifact import UnsavableError, deserialize, open_shapes, se
 from taso_py.saving.folder import ArtifactError
 
 UNSAVABLE = (UnsavableError, ImportRefusal)
-"""What is raised where a program has no file, or none that can be read back or imported again."""
+"""Errors raised if a program cannot be written to a file, read back or imported again."""
 
 
-def file_of(source: Source, program: Program, original: Program) -> bytes:
-    """A program, computed plainly, as a ``.pt2`` file; it leaves those sizes open that the original does.
+def pt2_bytes(source: Source, program: Program, original: Program) -> bytes:
+    """Return a program, computed by plain calls, as a ``.pt2`` file with the open sizes of the original.
 
     Raises:
-        UnsavableError: it has no such form.
+        UnsavableError: the program cannot be saved.
     """
     return serialize(build(program), source.args, source.kwargs, open_shapes(original))
 
 
 def check_savable(source: Source, program: Program) -> None:
-    """Makes sure that a result can be saved: the unchanged program must be.
+    """Check that results can be saved, which requires that the unchanged program can be.
 
     Args:
-        source: what is optimized.
+        source: the source to optimize.
         program: its program.
 
     Raises:
-        ArtifactError: it cannot be.
+        ArtifactError: it cannot be saved, or not read again.
     """
     try:
-        deserialize(file_of(source, program, program))
+        deserialize(pt2_bytes(source, program, program))
     except UnsavableError as error:
         advice = "take and return tensors in plain tuples, lists or dicts, or leave --output out"
         raise ArtifactError(f"the result could not be saved: {error}; {advice}") from error

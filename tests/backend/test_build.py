@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from taso_py.backend import build, fold
 from taso_py.backend.guard import ArgumentError, check_fixed
 from taso_py.backend.weights import assemble, with_own_weights
-from taso_py.checking.roundtrip import sharing
+from taso_py.checking.roundtrip import shared_storage
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
 from taso_py.ops.table import parse_graph
@@ -118,7 +118,7 @@ def test_sharing_is_broken_after_a_rewrite() -> None:
     module = build(rewritten(program, "graph(args_0: f32[2,3]) { return args_0 }"))
     found = module(X)
     assert torch.equal(found, X)
-    assert sharing((X,), {}, found) == frozenset()
+    assert shared_storage((X,), {}, found) == frozenset()
 
 
 def test_result_that_shows_a_write_is_kept_from_it() -> None:

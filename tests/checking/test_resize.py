@@ -12,7 +12,7 @@ from torch.export import Dim
 import taso_py
 from taso_py.backend import Program, build, retype
 from taso_py.checking.compare import Oracle
-from taso_py.checking.resize import describe, other_sizes, resized_cases
+from taso_py.checking.resize import open_size_notes, other_sizes, resized_cases
 from taso_py.checking.roundtrip import difference
 from taso_py.cli import main
 from taso_py.engines.engine import EngineUnavailableError
@@ -56,10 +56,10 @@ def test_a_rule_that_holds_at_the_example_only_is_left_out(program: Program) -> 
         graphs = (program.graph, program.graph.at_example)
         assert tuple(len(Matcher(rules).matches(graph)) for graph in graphs) == counts
     (rule,) = read_rules(SQUARE)
-    notes = describe(program, [rule])
+    notes = open_size_notes(program, [rule])
     assert "x.0 (1..100, in the example 8), index.0 (1.., in the example 5)" in notes[0]
     assert notes[1] == f"1 rules fit the example's sizes but not all, and were left out: {rule.id}"
-    assert len(describe(program, read_rules(ANY))) == 1
+    assert len(open_size_notes(program, read_rules(ANY))) == 1
 
 
 def test_other_sizes_are_in_range(program: Program) -> None:
@@ -114,7 +114,7 @@ def test_arguments_of_other_sizes_are_expanded_where_the_example_is() -> None:
 
 
 def test_a_captured_graph_cannot_be_resized() -> None:
-    with pytest.raises(EngineUnavailableError, match="sizes are open"):
+    with pytest.raises(EngineUnavailableError, match="it has open sizes"):
         prepare(nn.Linear(2, 2), "cudagraph", (torch.ones(1, 2),), {}, resizable=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taso_py.checking import roundtrip
-from taso_py.checking.roundtrip import main, round_trip, same
+from taso_py.checking.roundtrip import equal_outputs, main, round_trip
 from taso_py.models import zoo
 
 X = torch.arange(6.0).view(2, 3)
@@ -26,16 +26,16 @@ X = torch.arange(6.0).view(2, 3)
     ],
 )
 def test_same(other: object, is_same: bool) -> None:
-    assert same([X], [other]) is is_same
+    assert equal_outputs([X], [other]) is is_same
 
 
 def test_same_compares_nan_and_plain_values() -> None:
     nan = torch.tensor([float("nan"), 0.0])
-    assert same([nan, 1, None], [nan.clone(), 1, None])
-    assert not same([nan], [torch.zeros(2)])
-    assert not same([torch.zeros(2)], [nan])
-    assert not same([1], [2])
-    assert not same([X], [X, X])
+    assert equal_outputs([nan, 1, None], [nan.clone(), 1, None])
+    assert not equal_outputs([nan], [torch.zeros(2)])
+    assert not equal_outputs([torch.zeros(2)], [nan])
+    assert not equal_outputs([1], [2])
+    assert not equal_outputs([X], [X, X])
 
 
 def test_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     assert capsys.readouterr().out.startswith("nasrnn                           identical")
     assert main(["--small", "nasrn"]) == 1
     assert "did you mean nasrnn" in capsys.readouterr().out
-    monkeypatch.setattr(roundtrip, "same", lambda _left, _right: False)
+    monkeypatch.setattr(roundtrip, "equal_outputs", lambda _left, _right: False)
     assert main(["--small", "nasrnn"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
 
@@ -57,10 +57,10 @@ def test_operators_outside_the_table_are_counted() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 def test_outputs_are_the_same_if_their_numbers_are(dtype: torch.dtype) -> None:
     numbers = torch.tensor([0.0, -0.0, 1.5, math.inf, -math.inf, math.nan]).to(dtype)
-    assert same([numbers], [numbers.clone()])
-    assert same([torch.zeros(2, dtype=dtype)], [-torch.zeros(2, dtype=dtype)])
+    assert equal_outputs([numbers], [numbers.clone()])
+    assert equal_outputs([torch.zeros(2, dtype=dtype)], [-torch.zeros(2, dtype=dtype)])
     greatest = torch.finfo(dtype).max
     for place, other in ((2, 1.6), (3, greatest), (3, -math.inf), (4, -greatest), (5, 0.0), (0, math.nan)):
         changed = numbers.clone()
         changed[place] = other
-        assert not same([numbers], [changed]), other
+        assert not equal_outputs([numbers], [changed]), other

@@ -11,7 +11,7 @@ import torch
 
 from taso_py.cost.model import CostModel
 from taso_py.driver import calibrating
-from taso_py.driver.calibrating import APART, TOGETHER, Network, calibrate
+from taso_py.driver.calibrating import CALL_BY_CALL, IN_RUN, Network, scale_to_runs
 from taso_py.latency import latencies
 from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
@@ -29,7 +29,7 @@ def timed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _known(database: LatencyDatabase, environment: Environment, **seconds: float) -> None:
-    for key, name in ((TOGETHER, "together"), (APART, "apart")):
+    for key, name in ((IN_RUN, "together"), (CALL_BY_CALL, "apart")):
         database.put(environment, *key, Latency(seconds[name], seconds[name], seconds[name], 1, 0))
 
 
@@ -39,13 +39,13 @@ def test_a_run_of_the_network_is_what_prices_are_scaled_by_and_is_kept(
     before = torch.get_rng_state()
     with LatencyDatabase(tmp_path / "latencies.sqlite") as database:
         cost = CostModel(CPU, database)
-        calibrate(cost)
+        scale_to_runs(cost)
         assert 0.1 < cost.scale < 10.0
         assert torch.equal(before, torch.get_rng_state())
         monkeypatch.setattr(calibrating, "network_seconds", lambda _: pytest.fail("it is known"))
         again = CostModel(CPU, database)
         alone = again.graph_cost(GRAPH)
-        calibrate(again)
+        scale_to_runs(again)
         assert again.scale == cost.scale
         assert again.graph_cost(GRAPH) == pytest.approx(again.scale * alone)
 
@@ -65,10 +65,10 @@ def test_where_calls_are_captured_the_network_is_too_and_prices_stay_if_it_canno
     with LatencyDatabase(":memory:") as database:
         costs = [CostModel(CPU, database, captured=captured) for captured in (False, True)]
         for cost in costs:
-            calibrate(cost)
+            scale_to_runs(cost)
     assert asked == [False, True]
     assert [cost.scale for cost in costs] == [1.5, 1.0]
-    assert "not in a run: this cannot be captured" in caplog.text
+    assert "a fifth too low: this cannot be captured" in caplog.text
 
 
 def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: p
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database)
         cost.latencies.limit_s = 0.0
-        calibrate(cost)
+        scale_to_runs(cost)
         assert cost.scale == 1.0
         _known(database, Environment.current(CPU), together=3.0, apart=2.0)
-        calibrate(cost)
+        scale_to_runs(cost)
         assert cost.scale == 1.5
 
 
@@ -98,10 +98,10 @@ def test_where_nothing_runs_what_is_known_there_counts_and_nothing_else() -> Non
     there = replace(Environment.current(CPU), threads=4096)
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(CPU, database, environment=there)
-        calibrate(cost)
+        scale_to_runs(cost)
         assert cost.scale == 1.0
         _known(database, there, together=3.0, apart=2.0)
-        calibrate(cost)
+        scale_to_runs(cost)
         assert cost.scale == 1.5
 
 

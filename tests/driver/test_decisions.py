@@ -41,7 +41,7 @@ def key(module: nn.Module, x: Tensor) -> str:
 
 def test_what_is_carried_out_is_folded_as_what_was_timed() -> None:
     x, module = torch.rand(700, 700), Outer()
-    runner = unchanged(program := import_module(module, (x,))).carry_out(program, (x,))
+    runner = unchanged(program := import_module(module, (x,))).apply(program, (x,))
     assert isinstance(runner, torch.fx.GraphModule)
     assert not [node for node in runner.graph.nodes if "exp" in str(node.target)]
     torch.testing.assert_close(runner(x), module(x))
@@ -81,7 +81,7 @@ def test_what_cannot_be_carried_out_is_told_by_its_error(damage: dict[str, Any])
     x = torch.rand(2, 3)
     program = import_module(nn.Linear(3, 3).eval(), (x,))
     with pytest.raises(UNUSABLE):
-        Decision(**{**asdict(unchanged(program)), **damage}).carry_out(program, (x,))
+        Decision(**{**asdict(unchanged(program)), **damage}).apply(program, (x,))
 
 
 def test_without_a_home_decisions_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,27 +12,27 @@ from torch.export import ExportedProgram
 from taso_py.backend.guard import ArgumentError
 from taso_py.driver.optimize import optimize
 from taso_py.engines.engine import Engine
-from taso_py.judging.trial import Judgement, Searched, Trial
-from tests.judging.test_trial import _clamped, _once, _search
+from taso_py.judging.evaluation import EngineSearch, Evaluation, EvaluationOutcome
+from tests.judging.test_evaluation import _clamped, _once, _search
 
 
 @pytest.mark.parametrize("is_timed", [False, True])
 def test_what_is_saved_and_what_was_timed_are_told_apart(monkeypatch: pytest.MonkeyPatch, is_timed: bool) -> None:
     """What is timed may be left out, as where a compiler draws other random numbers."""
-    judgements: list[Judgement] = []
-    hold = Trial.hold
+    outcomes: list[EvaluationOutcome] = []
+    run = Evaluation.run
 
-    def noted(trial: Trial, searches: Sequence[Searched], others: Sequence[Engine]) -> Judgement:
-        judgements.append(hold(trial, searches, others))
-        return judgements[-1]
+    def noted(evaluation: Evaluation, searches: Sequence[EngineSearch], others: Sequence[Engine]) -> EvaluationOutcome:
+        outcomes.append(run(evaluation, searches, others))
+        return outcomes[-1]
 
-    monkeypatch.setattr(Trial, "hold", noted)
-    monkeypatch.setattr(Trial, "_is_comparable", lambda *_: is_timed)
+    monkeypatch.setattr(Evaluation, "run", noted)
+    monkeypatch.setattr(Evaluation, "_is_comparable", lambda *_: is_timed)
     _search(monkeypatch, _once)
     assert _clamped().report.applied
     cases = ["example", "random x0.01", "random x1", "random x10"]
     wanted = [(False, case) for case in cases] + [(True, case) for case in cases if is_timed]
-    assert [(output.as_timed, output.inputs) for output in judgements[0].comparison.outputs] == wanted
+    assert [(output.as_timed, output.inputs) for output in outcomes[0].comparison.outputs] == wanted
 
 
 def test_an_exported_program_is_timed_without_its_checks_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,10 @@ def test_an_operator_that_checks_its_element_type_is_compared_with_itself(error:
     # What depends on weights only is computed when the reference is built.
     found = optimize(Model(lambda s, x: x + operator(s.w), w=X.clone()), X, **QUICK)
     assert found.report.comparison_passed
-    assert "nothing computes it in float64 (single precision only); compared with the original" in found.report.notes
+    assert (
+        "the model cannot be computed in float64 (single precision only); compared with the original instead"
+        in found.report.notes
+    )
 
 
 def test_autocast_around_the_job_is_refused() -> None:
@@ -92,19 +95,19 @@ def test_numbers_may_be_those_of_numpy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((5,), {}, "example_inputs are a tensor or a tuple of inputs, not of type int"),
-        (("text",), {}, "example_inputs are a tensor or a tuple of inputs, not of type str"),
+        ((5,), {}, "example_inputs must be a tensor or a tuple of inputs, not of type int"),
+        (("text",), {}, "example_inputs must be a tensor or a tuple of inputs, not of type str"),
         (({"input": X},), {}, "give a dict of keyword inputs as example_kwargs"),
-        ((X, [1]), {}, "example_kwargs are a dict of inputs by their names"),
-        ((X, {1: X}), {}, "example_kwargs are a dict of inputs by their names"),
-        ((X,), {"output": 5}, "output is the path of a folder, not 5"),
-        ((X,), {"race_seconds": "1"}, "race_seconds is a number, not '1'"),
-        ((X,), {"time_limit": "long"}, "time_limit is a number, not 'long'"),
+        ((X, [1]), {}, "example_kwargs must be a dict of inputs by their names"),
+        ((X, {1: X}), {}, "example_kwargs must be a dict of inputs by their names"),
+        ((X,), {"output": 5}, "output must be the path of a folder, not 5"),
+        ((X,), {"race_seconds": "1"}, "race_seconds must be a number, not '1'"),
+        ((X,), {"time_limit": "long"}, "time_limit must be a number, not 'long'"),
         ((X,), {"effort": "none"}, "no effort is called none; there are quick, normal, thorough"),
-        ((X,), {"effort": None}, "effort is a name, not None"),
-        ((X,), {"seed": 1.5}, "seed is a whole number, not 1.5"),
-        ((X,), {"budget": 1e3}, "budget is a whole number, not 1000.0"),
-        ((X,), {"search": []}, r"search is a name, not \[\]"),
+        ((X,), {"effort": None}, "effort must be a name, not None"),
+        ((X,), {"seed": 1.5}, "seed must be a whole number, not 1.5"),
+        ((X,), {"budget": 1e3}, "budget must be a whole number, not 1000.0"),
+        ((X,), {"search": []}, r"search must be a name, not \[\]"),
         ((X,), {"numerics": 1}, "no numerics class is called '1'; there are exact"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from taso_py.cli import main
 from taso_py.latency.database import LatencyDatabase
-from taso_py.saving.folder import put
+from taso_py.saving.folder import write_result
 
 MODEL = """
 import torch
@@ -105,7 +105,7 @@ def test_a_device_elsewhere_is_searched_for_and_the_result_judged_here(
     assert report["stop_reason"] == "a trace was followed"
     assert any("rule" in name for name in report["timed"])
 
-    put(out, {"model.pt2": b""}, {})
+    write_result(out, {"model.pt2": b""}, {})
     assert main(["predict", factory, "--environment", key, "--output", str(out)]) == 2
     assert "out holds a saved result with a trace of its own" in capsys.readouterr().err
 
@@ -124,7 +124,7 @@ def test_too_little_is_known(factory: str, tmp_path: Path, capsys: pytest.Captur
     _import(tmp_path, GPU, without="torch:tanh")
     key = _key(capsys)
     assert main(["predict", factory, "--environment", key]) == 2
-    assert "how long the model takes on A GPU elsewhere cannot be told: 1 of its operators" in capsys.readouterr().err
+    assert "the model's time on A GPU elsewhere cannot be predicted: 1 of its operators" in capsys.readouterr().err
     assert main(["predict", factory, "--environment", "xyz"]) == 2
     assert f"a device 'xyz'; name one of {key} (A GPU elsewhere)" in capsys.readouterr().err
     assert "  A GPU elsewhere, launched by a processor there, torch " in (line := _listed(capsys))

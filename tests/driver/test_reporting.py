@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from taso_py.cost.model import CostModel
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.reporting import disturbances, unkept
+from taso_py.driver.reporting import measurement_notes, storage_notes
 from taso_py.driver.result import Optimized, Options
 from taso_py.judging import plausible, timing
 from taso_py.latency import contention
@@ -79,18 +79,19 @@ def test_latencies_that_there_was_no_time_for_are_noted() -> None:
     graph = parse_graph('graph(x: f32[2,4]) { return linear(x, weight{key="w", type=f32[8,4]}) }')
     with LatencyDatabase(":memory:") as database:
         cost = CostModel(torch.device("cpu"), database)
-        assert disturbances(cost.latencies, BUSY) == []
+        assert measurement_notes(cost.latencies, BUSY) == []
         cost.latencies.limit_s = 0.0
         cost.warm(graph)
-        notes = disturbances(cost.latencies, BUSY)
-        assert f"measuring ended after 0 s, as the effort says; {cost.latencies.left_out} latencies" in notes[-1]
+        notes = measurement_notes(cost.latencies, BUSY)
+        assert "measuring stopped after 0 s, the limit of this level of effort" in notes[-1]
+        assert f"; {cost.latencies.left_out} latencies are missing" in notes[-1]
 
 
 def test_latencies_that_cannot_be_kept_are_noted(tmp_path: Path) -> None:
     with LatencyDatabase(tmp_path / "fine.sqlite") as database:
-        assert unkept(database) == []
+        assert storage_notes(database) == []
     (tmp_path / "file").write_text("")
     with LatencyDatabase(tmp_path / "file" / "latencies.sqlite") as database:
-        (note,) = unkept(database)
+        (note,) = storage_notes(database)
     assert note.startswith(f"latencies are kept for this run only: {tmp_path / 'file' / 'latencies.sqlite'} cannot be")
     assert "TASO_PY_CACHE" in note

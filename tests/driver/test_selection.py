@@ -19,8 +19,8 @@ from taso_py.effort import EFFORTS, within
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import Inductor
-from taso_py.judging.timing import Race, StopReason
-from taso_py.judging.trial import Searched
+from taso_py.judging.evaluation import EngineSearch
+from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
@@ -42,7 +42,7 @@ class Fake(Engine):
             raise EngineUnavailableError(self._refuses)
         return super().build(program, plan)
 
-    def _prepared(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+    def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         return module
 
 
@@ -53,7 +53,7 @@ def _selected(
     monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, ["tensorrt: no GPU"]))
 
     def race(calls: Mapping[str, object], **_: object) -> Race:
-        return Race({name: (seconds[name],) * 6 for name in calls}, StopReason.TIME)
+        return Race({name: (seconds[name],) * 6 for name in calls}, RaceStop.TIME)
 
     monkeypatch.setattr(selection, "race", race)
     source = Source("relu", nn.ReLU(), (torch.ones(4),))
@@ -65,7 +65,7 @@ def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: p
     found = _selected(monkeypatch, engines, original=8.0, near=2.0, far=7.0, fastest=1.0)
     assert list(found.searched) == ["near", "fastest"]
     assert [engine.name for engine in found.others] == ["far"]
-    said = "far, eager: not searched for, since fastest is faster; --effort thorough does"
+    said = "far, eager: not searched, since fastest is faster; --effort thorough searches all"
     assert said in found.notes or said.replace("far, eager", "eager, far") in found.notes
     assert "tensorrt: no GPU" in found.notes
 
@@ -110,12 +110,12 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
     """The product takes one second by PyTorch's kernels; the relu, which a compiler may fuse, takes nine."""
     cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 9.0 if node.op.name == "relu" else 1.0))
     eager, other = (_found(seconds) for seconds in (10.0, other_s))
-    searches = [Searched(eager, [Eager(), Inductor()]), Searched(other, [Fake("other")])]
+    searches = [EngineSearch(eager, [Eager(), Inductor()]), EngineSearch(other, [Fake("other")])]
     kept, notes = without_hopeless(searches, cost)
     names = [engine.name for found in kept for engine in found.engines]
     assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
     assert bool(notes) is not is_tried
-    assert all("products alone take longer there than all does in other" in note for note in notes)
+    assert all("products alone take longer there than the whole model in other" in note for note in notes)
 
 
 def _found(seconds: float) -> SearchResult:
@@ -129,5 +129,5 @@ def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) 
         families = min(effort.families, 2)
         assert effort.finalists == EFFORTS[level].finalists
         assert 0.5 * seconds < families * (effort.measure_s + effort.search_s) + effort.race_s < seconds
-    assert Options(within=10.0).limited == within(10.0)
+    assert Options(within=10.0).effective_effort == within(10.0)
     assert Options(within=10.0, time_limit=1.0).limits().seconds == 1.0

@@ -137,7 +137,7 @@ def test_frozen_weights_are_folded_and_watched(
         carried.append(len(trace.steps))
         return Decision(False, "eager", write_trace(trace)), None
 
-    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", decided)
     result = compiled(module, freeze=True)
     with torch.no_grad():
         for _ in range(dynamo.REFREEZES + 2):
@@ -155,9 +155,9 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
     def decided(self: Any, source: Any, program: Program) -> tuple[Decision, None]:
         return Decision(False, "eager", write_trace(rewriting(program))), None
 
-    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", decided)
     result = compiled(module, freeze=True)
-    carry_out = Decision.carry_out
+    apply = Decision.apply
 
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
@@ -165,10 +165,10 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
     with torch.no_grad():
         same(module, result, X)
         module.left.weight.mul_(2)
-        monkeypatch.setattr(Decision, "carry_out", interrupted)
+        monkeypatch.setattr(Decision, "apply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             result(X)
-        monkeypatch.setattr(Decision, "carry_out", carry_out)
+        monkeypatch.setattr(Decision, "apply", apply)
         same(module, result, X)
 
 
@@ -186,7 +186,7 @@ def test_weights_that_were_not_folded_to_the_end_are_folded_at_the_next_call(mon
 def test_a_fused_step_of_an_optimizer_is_noticed(
     optimizer: Any, compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", as_captured)
     module, x = Doubled().eval(), torch.randn(3, 6)
     steps = optimizer(module.parameters(), lr=0.1, fused=True)
     step = torch.compile(steps.step, backend="eager") if compiles else steps.step
@@ -199,7 +199,7 @@ def test_a_fused_step_of_an_optimizer_is_noticed(
 
 
 def test_a_step_leaves_frozen_what_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", as_captured)
     module, head, x = Doubled().eval().requires_grad_(False), nn.Linear(6, 6), torch.randn(3, 6)
     steps = torch.optim.AdamW([*module.parameters(), *head.parameters()], fused=True)
     result = compiled(module, freeze=True)
@@ -329,7 +329,7 @@ def test_a_decision_is_carried_out_on_other_weights() -> None:
     decision = Decision(False, "eager", write_trace(found.best.trace))
     with torch.no_grad():
         for each in (module, other):
-            runner = decision.carry_out(import_module(each, (X,)), (X,))
+            runner = decision.apply(import_module(each, (X,)), (X,))
             torch.testing.assert_close(runner(X), each(X), rtol=1e-5, atol=1e-5)
 
 
@@ -337,7 +337,7 @@ def test_a_decision_is_carried_out_on_other_weights() -> None:
     ("options", "message"),
     [
         ({"frieze": True}, "no option 'frieze'; did you mean freeze"),
-        ({"runtime": "cudagraph"}, "or openvino, not to cudagraph"),
+        ({"runtime": "cudagraph"}, "openvino, not cudagraph"),
         ({"search": "magic"}, "no search is called magic"),
         ({"alpha": 0.5}, "alpha"),
     ],
@@ -362,7 +362,7 @@ def test_weights_that_are_no_longer_tied_are_read_each_where_it_is(monkeypatch: 
         def forward(self, x: Tensor) -> Tensor:
             return self.one(x).relu() + self.two(x).tanh()
 
-    monkeypatch.setattr(dynamo._Compiled, "_decided", as_captured)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", as_captured)
     module, x = Tied().eval(), torch.randn(3, 6)
     result = compiled(module, freeze=True)
     with torch.no_grad():
@@ -390,7 +390,7 @@ def test_a_graph_runs_in_the_engine_that_was_asked_for(
         made.get_submodule(COMPUTES).register_forward_pre_hook(lambda *_: runs.append(None))
         return made
 
-    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", decided)
     monkeypatch.setattr(engine, "build", build)
     options: Any = {"runtime": name, "freeze": is_frozen}
     result = torch.compile(module, backend="taso", options=options)

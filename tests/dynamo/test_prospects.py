@@ -159,7 +159,7 @@ def test_a_result_that_fails_gives_way_unless_the_model_fails_too(
     """What the model itself raises is the caller's to see, and no reason to give up a result."""
     graph = fx.symbolic_trace(lambda x: functional.relu(x).view(2, 3))
     compiled = dynamo._Compiled("a graph", graph, dynamo.BackendOptions(), dynamo.AutocastState("cpu"))
-    compiled._running, compiled._is_prepared = dynamo.Running(fails), True
+    compiled._running, compiled._is_prepared = dynamo.BoundRunner(fails), True
     if is_models:
         with pytest.raises(RuntimeError, match="shape"):
             compiled(torch.ones(7))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from taso_py import turn
+from taso_py import lock
 from taso_py.backend import Program
 from taso_py.driver.decisions import Decision
 from taso_py.driver.optimize import optimize
@@ -60,7 +60,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dynamo._Compiled]:
         return Decision(False, "eager", write_trace(trace)), None
 
     monkeypatch.setattr(dynamo._Compiled, "__init__", noted)
-    monkeypatch.setattr(dynamo._Compiled, "_decided", decided)
+    monkeypatch.setattr(dynamo._Compiled, "_decide", decided)
     return found
 
 
@@ -138,7 +138,7 @@ def test_who_calls_while_a_graph_is_prepared_does_not_wait(
     model, x = net(), image()
     compiled = torch.compile(model, backend=dynamo.taso, dynamic=False, options=QUICK)
     preparing, leave = threading.Event(), threading.Event()
-    prepare = dynamo._Compiled._made
+    prepare = dynamo._Compiled._make
 
     def slowly(self: Any, args: Any) -> Any:
         preparing.set()
@@ -155,7 +155,7 @@ def test_who_calls_while_a_graph_is_prepared_does_not_wait(
         finally:
             leave.set()
 
-    monkeypatch.setattr(dynamo._Compiled, "_made", slowly)
+    monkeypatch.setattr(dynamo._Compiled, "_make", slowly)
     at_once(first, others)
     (graph,) = made
     assert graph._left == dynamo.REFREEZES - 1
@@ -169,7 +169,7 @@ def test_who_calls_while_a_graph_is_prepared_does_not_wait(
 def test_nobody_who_serves_waits_for_an_optimization(made: list[dynamo._Compiled]) -> None:
     model, x = net(), image()
     compiled = torch.compile(model, backend=dynamo.taso, dynamic=False, options=QUICK)
-    with turn.in_turn():  # this thread optimizes something
+    with lock.optimization_lock():  # this thread optimizes something
         at_once(lambda: calling(compiled, model, [x], 2))
         assert not made[0]._is_prepared
     with torch.no_grad():
@@ -181,19 +181,19 @@ def test_turns_are_taken_one_after_the_other() -> None:
     inside: list[int] = []
 
     def take() -> None:
-        with turn.in_turn():
+        with lock.optimization_lock():
             inside.append(1)
             time.sleep(0.01)
             assert len(inside) == 1
             inside.pop()
 
     at_once(*[take] * 3)
-    with turn.in_turn(), turn.turn_if_free() as free:
+    with lock.optimization_lock(), lock.try_optimization_lock() as free:
         assert free  # a thread may be inside several times
         seen: list[bool] = []
 
         def ask() -> None:
-            with turn.turn_if_free() as is_free:
+            with lock.try_optimization_lock() as is_free:
                 seen.append(is_free)
 
         at_once(ask)

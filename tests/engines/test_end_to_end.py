@@ -57,7 +57,7 @@ def invented_prices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SessionLatencies, "of_cover", lambda *_: 1e-5)
         patch.setattr(SessionLatencies, "of_conversion", lambda *_: 1e-5)
-        patch.setattr(searches, "calibrate", lambda *_: None)
+        patch.setattr(searches, "scale_to_runs", lambda *_: None)
         patch.setattr(evidence, "profile_modules", lambda *_: [PROFILE, PROFILE])
         yield
 
@@ -126,7 +126,7 @@ def test_an_engines_file_that_was_exchanged_is_refused(engine: SessionEngine, sa
     content = path.read_bytes()
     try:
         path.write_bytes(content + b" ")
-        with pytest.raises(ArtifactError, match=f"plan.json was saved with another {engine.file}; optimize"):
+        with pytest.raises(ArtifactError, match=f"plan.json belongs to another {engine.file}; optimize"):
             load(saved[1])
     finally:
         path.write_bytes(content)

@@ -18,11 +18,11 @@ from taso_py.engines import calls
 from taso_py.engines.calls import operators_made
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.onnxruntime import _node_times
-from taso_py.engines.openvino import _means, _way
+from taso_py.engines.openvino import _reorder_direction, _stretch_means
 from taso_py.engines.prices import EMPTY_S as EMPTY_BUDGET_S
 from taso_py.engines.prices import SessionLatencies
 from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine
-from taso_py.engines.tiles import alone
+from taso_py.engines.tiles import single_node_cover
 from taso_py.ir.node import Node, make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.types import DType, TensorType
@@ -64,7 +64,7 @@ class Told(SessionEngine):
         self.models: list[ir.Model] = []
         self.times, self.refused, self.operators = times, refused, operators
 
-    def bound(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    def bind(self, model: OnnxModel, tensors: Sequence[Tensor]) -> Callable[[], object]:
         self._take(model)
         return lambda: None
 
@@ -118,9 +118,9 @@ def latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 def test_an_empty_run_is_taken_off_and_copies_are_shared_out(latencies: Callable[..., SessionLatencies]) -> None:
     found = latencies(engine := Told())
-    assert found.of_cover(alone(PRODUCT), Format.DENSE) == pytest.approx(2e-3)
+    assert found.of_cover(single_node_cover(PRODUCT), Format.DENSE) == pytest.approx(2e-3)
     assert len(engine.models) == 2
-    found.of_cover(alone(PRODUCT), Format.DENSE)
+    found.of_cover(single_node_cover(PRODUCT), Format.DENSE)
     assert len(engine.models) == 2, "what is known is not measured again"
 
 
@@ -132,13 +132,13 @@ def test_copies_have_weights_of_their_own(
     latencies: Callable[..., SessionLatencies], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal ones an engine may keep once, and then they would be near at hand."""
-    latencies(engine := Told()).of_cover(alone(PRODUCT), Format.DENSE)
+    latencies(engine := Told()).of_cover(single_node_cover(PRODUCT), Format.DENSE)
     copies = len(engine.models[0].graph)
     assert copies > 8
     assert len(set(contents(engine.models[0]))) == copies
     assert len(engine.models[0].graph.inputs) == 1
     monkeypatch.setattr(calls, "_random", lambda type_, seed, random=calls._random: random(type_, 0))
-    latencies(engine := Told()).of_cover(alone(make(Matmul(), [*reversed(PRODUCT.inputs)])), Format.DENSE)
+    latencies(engine := Told()).of_cover(single_node_cover(make(Matmul(), [*reversed(PRODUCT.inputs)])), Format.DENSE)
     assert len(set(contents(engine.models[0]))) == 1, "the check above sees equal weights"
 
 
@@ -156,15 +156,15 @@ def test_what_an_engine_refuses_costs_infinity_and_nothing_else_does(
 ) -> None:
     caplog.set_level(logging.WARNING)
     found = latencies(Told(refused="MatMul"))
-    assert found.of_cover(alone(PRODUCT), Format.DENSE) == math.inf
-    assert found.of_cover(alone(make(Relu(), [X])), Format.DENSE) < math.inf
+    assert found.of_cover(single_node_cover(PRODUCT), Format.DENSE) == math.inf
+    assert found.of_cover(single_node_cover(make(Relu(), [X])), Format.DENSE) < math.inf
     assert found.unknown == 1
     assert not caplog.records, "the note is that of the whole graph"
 
 
 def test_what_shares_memory_costs_nothing(latencies: Callable[..., SessionLatencies]) -> None:
     found = latencies(engine := Told())
-    assert found.of_cover(alone(make(Reshape((4096,)), [X])), Format.DENSE) == 0.0
+    assert found.of_cover(single_node_cover(make(Reshape((4096,)), [X])), Format.DENSE) == 0.0
     assert not engine.models
 
 
@@ -178,8 +178,8 @@ def test_reordering_of_images_is_told_apart(latencies: Callable[..., SessionLate
     copies = calls._copies([CONVOLUTION], 1 << 20)
     assert copies > 8
     found = latencies(Told(times(copies)))
-    assert found.of_cover(alone(CONVOLUTION), Format.CHANNELS_LAST) == pytest.approx(1e-3)
-    assert found.of_cover(alone(CONVOLUTION), Format.DENSE) == pytest.approx(1e-3 + 2e-4 + 1e-4)
+    assert found.of_cover(single_node_cover(CONVOLUTION), Format.CHANNELS_LAST) == pytest.approx(1e-3)
+    assert found.of_cover(single_node_cover(CONVOLUTION), Format.DENSE) == pytest.approx(1e-3 + 2e-4 + 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,11 @@ def test_what_is_computed_with_a_product_costs_nothing(
     latencies: Callable[..., SessionLatencies], operators: Callable[[int], int], left: int
 ) -> None:
     relu = make(Relu(), [PRODUCT.value])
-    chain = Cover("session", (PRODUCT, relu), tuple(PRODUCT.inputs), alone(PRODUCT).formats, text="matmul; relu %0")
+    chain = Cover(
+        "session", (PRODUCT, relu), tuple(PRODUCT.inputs), single_node_cover(PRODUCT).formats, text="matmul; relu %0"
+    )
     found = latencies(Told(operators=operators))
-    product, tail = (found.of_cover(alone(node), Format.DENSE) for node in (PRODUCT, relu))
+    product, tail = (found.of_cover(single_node_cover(node), Format.DENSE) for node in (PRODUCT, relu))
     assert tail > 0
     assert found.of_cover(chain, Format.DENSE) == pytest.approx(product + left * tail)
 
@@ -199,7 +201,7 @@ def test_what_is_computed_with_a_product_costs_nothing(
 def test_latencies_are_those_of_a_version(
     latencies: Callable[..., SessionLatencies], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cover = alone(PRODUCT)
+    cover = single_node_cover(PRODUCT)
     assert latencies(Told(), 2e-3).of_cover(cover, Format.DENSE) == pytest.approx(2e-3)
     assert latencies(Told(), 5e-3).of_cover(cover, Format.DENSE) == pytest.approx(2e-3)
     monkeypatch.setattr(Told, "release", 2)
@@ -229,9 +231,9 @@ def test_the_first_run_of_openvino_does_not_count() -> None:
     """It tells the average of all runs: after the first, the second, the fourth and the eighth here."""
     averages = [1000e-6, 505e-6, 257.5e-6, 133.75e-6]
     totals = [average * 2**place for place, average in enumerate(averages)]
-    assert _means(totals) == pytest.approx((10e-6, 10e-6, 10e-6))
-    assert _means([5e-6]) == (5e-6,)
-    assert _means([5e-6, 4e-6]) == (0.0,), "what is lost in rounding is no negative time"
+    assert _stretch_means(totals) == pytest.approx((10e-6, 10e-6, 10e-6))
+    assert _stretch_means([5e-6]) == (5e-6,)
+    assert _stretch_means([5e-6, 4e-6]) == (0.0,), "what is lost in rounding is no negative time"
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,8 @@ def test_the_first_run_of_openvino_does_not_count() -> None:
     ],
 )
 def test_the_name_of_a_reordering_tells_its_way(name: str, way: str) -> None:
-    assert _way(name, "Reorder") == way
-    assert _way(name, "Convolution") == ""
+    assert _reorder_direction(name, "Reorder") == way
+    assert _reorder_direction(name, "Convolution") == ""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "complex": (lambda a: (a * 1j).real, (X,), "c64"),
     "no elements": (lambda a: a + 1, (X[:0],), r"without elements \(f32\[0,4\]\)"),
     "no row": (lambda a: a.sort()[0], (X,), r"aten\.sort\.default has no row"),
-    "draws": (lambda a: a + torch.rand_like(a), (X,), "writes, checks or draws"),
+    "draws": (lambda a: a + torch.rand_like(a), (X,), "writes to state, checks"),
 }
 
 
@@ -97,12 +97,12 @@ def test_what_an_engine_cannot_compute_is_refused_in_one_line(engine: SessionEng
 OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "double": (lambda a: a + 1, X.double(), "computes f64 in f32"),
     "double inside": (lambda a: (a.double() * 3).float(), X, "computes f64 in f32"),
-    "uint8": (lambda a: a + 250, torch.arange(9, dtype=torch.uint8), "add of u8 with another overflow"),
-    "int64": (lambda a: a + 1, torch.arange(9), "add of i64 with another overflow"),
-    "to an integer": (lambda a: a.long(), X, "of i64 with another overflow"),
-    "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with another overflow"),
-    "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has greater ones"),
-    "a number": (lambda a: torch.where(a, 2**40, 1), X > 0, "1099511627776 is greater"),
+    "uint8": (lambda a: a + 250, torch.arange(9, dtype=torch.uint8), "add of u8 with a different overflow"),
+    "int64": (lambda a: a + 1, torch.arange(9), "add of i64 with a different overflow"),
+    "to an integer": (lambda a: a.long(), X, "of i64 with a different overflow"),
+    "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with a different overflow"),
+    "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has larger ones"),
+    "a number": (lambda a: torch.where(a, 2**40, 1), X > 0, "1099511627776 is larger"),
 }
 
 
@@ -118,7 +118,7 @@ def test_what_openvino_computes_in_other_types_is_refused(name: str) -> None:
 def test_integers_beyond_those_of_openvino_are_refused_at_the_call() -> None:
     module = engine_named("openvino").build(program_of(lambda a: torch.cat([a, a]), [IDS]))
     assert torch.equal(module(IDS), IDS.repeat(2))
-    with pytest.raises(ArgumentError, match="computes integers in 32 bits, and args_0 has greater ones"):
+    with pytest.raises(ArgumentError, match="computes integers in 32 bits, and args_0 has larger ones"):
         module(IDS + 2**31)
 
 

@@ -39,7 +39,7 @@ def test_auto_stands_for_what_the_device_has() -> None:
     for captured in ("cudagraph", "inductor-cudagraph"):
         with pytest.raises(EngineUnavailableError, match="need a GPU"):
             names_to_try(captured, CPU)
-    with pytest.raises(EngineUnavailableError, match="are those of the CPU"):
+    with pytest.raises(EngineUnavailableError, match="uses kernels of the CPU"):
         names_to_try("inductor-kernels", CUDA)
 
 

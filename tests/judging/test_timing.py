@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from taso_py.ir.errors import TasoError
-from taso_py.judging.timing import LOOKS, Race, StopReason, confirm, race
+from taso_py.judging.timing import LOOKS, Race, RaceStop, confirm, race
 from taso_py.latency.clock import Timer
 
 
@@ -48,7 +48,7 @@ def runners(**seconds: float) -> Mapping[str, Callable[[], object]]:
 def test_the_faster_wins_and_its_ratio_is_the_speed_up() -> None:
     result = race(runners(original=0.012, a=0.010, b=0.0125), device="cpu", seconds=1e9, clock=Machine())
     assert result.best() == "a"
-    assert result.stop is StopReason.CLEAR
+    assert result.stop is RaceStop.CLEAR
     ratio = result.ratio("a")
     assert ratio.faster
     assert ratio.low <= ratio.median <= ratio.high
@@ -118,7 +118,7 @@ def test_contestants_on_both_sides_of_a_turns_length_are_timed_alike() -> None:
 
 def test_a_tie_is_never_clear() -> None:
     result = race(runners(original=0.01, twin=0.01), device="cpu", rounds=25, seconds=1e9, clock=Machine())
-    assert result.stop is StopReason.ROUNDS
+    assert result.stop is RaceStop.ROUNDS
     assert result.rounds == 25
     assert not result.ratio("twin").faster
 
@@ -134,7 +134,7 @@ def test_slow_contestants_are_dropped_but_never_the_baseline() -> None:
 
 
 def test_dropped_contestants_are_paired_with_the_rounds_they_ran() -> None:
-    result = Race({"original": (2.0, 4.0, 8.0), "dropped": (4.0, 8.0)}, StopReason.ROUNDS)
+    result = Race({"original": (2.0, 4.0, 8.0), "dropped": (4.0, 8.0)}, RaceStop.ROUNDS)
     assert result.ratio("dropped").median == 0.5
     assert result.ratio("dropped").rounds == 2
     assert result.best() == "original"
@@ -142,14 +142,14 @@ def test_dropped_contestants_are_paired_with_the_rounds_they_ran() -> None:
 
 def test_pairing_within_rounds_cancels_drift() -> None:
     speeds = (1.0, 3.0, 2.0, 5.0, 1.0, 4.0)
-    result = Race({"original": tuple(2 * speed for speed in speeds), "a": speeds}, StopReason.ROUNDS)
+    result = Race({"original": tuple(2 * speed for speed in speeds), "a": speeds}, RaceStop.ROUNDS)
     ratio = result.ratio("a")
     assert (ratio.low, ratio.median, ratio.high) == (2.0, 2.0, 2.0)
     assert ratio.coverage == pytest.approx(1 - 2 / 2**6)
 
 
 def test_too_few_rounds_prove_nothing() -> None:
-    result = Race({"original": (2.0,) * 5, "a": (1.0,) * 5}, StopReason.TIME)
+    result = Race({"original": (2.0,) * 5, "a": (1.0,) * 5}, RaceStop.TIME)
     assert result.ratio("a").low == 2.0
     assert not result.ratio("a").faster
 
@@ -177,7 +177,7 @@ def test_the_order_changes_by_round_and_repeats_by_seed() -> None:
 
 def test_time_ends_a_race_after_a_whole_round() -> None:
     result = race(runners(original=1.0, a=1.0), device="cpu", seconds=30, clock=Machine())
-    assert result.stop is StopReason.TIME
+    assert result.stop is RaceStop.TIME
     assert 1 < result.rounds < 15
     late = race(runners(original=1.0, a=0.5), device="cpu", seconds=0, clock=Machine())
     assert late.rounds == 1
@@ -200,7 +200,7 @@ def test_what_is_surely_no_better_than_the_best_is_dropped() -> None:
     """Machines are compared to within half a percent, after which which one wins is nobody's concern."""
     machine = Machine(noise=0.002)
     result = race(runners(original=0.03, a=0.01, b=0.01), device="cpu", rounds=100, seconds=1e9, clock=machine)
-    assert result.stop is StopReason.CLEAR
+    assert result.stop is RaceStop.CLEAR
     assert result.rounds < 40
 
 
@@ -216,7 +216,7 @@ def test_less_doubt_makes_intervals_wider() -> None:
 def test_a_slow_model_is_confirmed_by_enough_rounds_though_they_take_longer() -> None:
     pair = runners(original=3.0, a=2.0).values()
     result = confirm(*pair, device="cpu", seconds=5.0, clock=Machine())
-    assert (result.stop, result.rounds) == (StopReason.TIME, 10)
+    assert (result.stop, result.rounds) == (RaceStop.TIME, 10)
     assert result.ratio("winner").faster
     assert confirm(*pair, device="cpu", rounds=8, seconds=5.0, clock=Machine()).rounds == 8
 
@@ -250,7 +250,7 @@ def test_an_interrupt_returns_the_whole_rounds() -> None:
 
     contestants = {**runners(original=0.01), "a": interrupted}
     result = race(contestants, device="cpu", seconds=1e9, clock=Machine())
-    assert result.stop is StopReason.INTERRUPTED
+    assert result.stop is RaceStop.INTERRUPTED
     assert len(result.times["a"]) == len(result.times["original"]) == result.rounds == 10 - 1 - 3
 
 
@@ -260,7 +260,7 @@ def test_an_interrupt_before_anything_is_known_leaves_the_baseline() -> None:
 
     contestants = {**runners(original=0.01), "a": interrupted}
     result = race(contestants, device="cpu", clock=Machine())
-    assert (result.stop, result.rounds, result.best()) == (StopReason.INTERRUPTED, 0, "original")
+    assert (result.stop, result.rounds, result.best()) == (RaceStop.INTERRUPTED, 0, "original")
     assert result.ratio(result.best()).rounds == 0
     with pytest.raises(TasoError, match="let it run longer"):
         result.ratio("a")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from taso_py.checking.import_check import ImportCheckError
 from taso_py.driver import searches
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.result import Options
@@ -18,8 +19,7 @@ from taso_py.frontend.onnx import model
 from taso_py.frontend.onnx.call import OnnxCall
 from taso_py.frontend.onnx.table import ROWS
 from taso_py.ir.graph import Graph
-from taso_py.judging import trial
-from taso_py.judging.trial import TrialError
+from taso_py.judging import evaluation
 from taso_py.models.source import Source, load_source
 from taso_py.models.spec import SourceError
 from taso_py.rules.apply import apply
@@ -74,7 +74,7 @@ def test_a_file_becomes_a_file_that_computes_the_same(
     monkeypatch.setattr(searches, "search", search)
     monkeypatch.setattr("taso_py.driver.write.gather", no_page)
     if not rewrites:  # what is the same may seem faster by chance
-        monkeypatch.setattr(trial.Trial, "_judge", lambda *_: None)
+        monkeypatch.setattr(evaluation.Evaluation, "_confirmed_outcome", lambda *_: None)
     path, output = write(tmp_path, CLAMPED), tmp_path / "out"
     options = Options(runtime="onnxruntime", race_seconds=0.5, cache=False)
     found = optimize_source(load_source(str(path)), options, [RULE], output)
@@ -98,7 +98,7 @@ def test_a_file_that_was_read_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch
     rows: Mapping[str, Any] = {**ROWS, "Relu": doctored}
     monkeypatch.setattr(model.OnnxFile, "module", lambda file, examples: read(file, examples, rows))
     source = load_source(str(write(tmp_path, CLAMPED)))
-    with pytest.raises(TrialError, match="gives something else than what was read from"):
+    with pytest.raises(ImportCheckError, match="computes something else than ONNX Runtime"):
         optimize_source(source, Options(runtime="onnxruntime", cache=False), [])
 
 
@@ -118,7 +118,7 @@ def test_sizes_that_a_file_leaves_open_are_the_users_to_choose(tmp_path: Path) -
         (["2x3"], {}, "given 1; give one --input SPEC for each input"),
         (["2x4", "2:int64"], {}, r"input x of .* is Nx3:float32; give that as its --input SPEC"),
         (["2x3", "2:int32"], {}, r"input i of .* is N:int64"),
-        ([], {"dtype": "bf16"}, "keeps its element types"),
+        ([], {"dtype": "bf16"}, "which cannot be cast"),
     ],
 )
 def test_inputs_that_do_not_fit_are_one_line(

@@ -331,7 +331,7 @@ def test_without_its_checks_a_saved_program_is_called_at_once() -> None:
     args, kwargs = (torch.zeros(2, 3),), {"up": torch.ones(1)}
     exported = torch.export.export(Counting().eval(), args, kwargs, dynamic_shapes=sizes)
     source = Source("counting", exported, args, kwargs)
-    module = source.unchecked()
+    module = source.without_checks()
     assert not module._forward_pre_hooks
     assert not module._forward_hooks
     assert "_guards_fn" not in str(module.code)
@@ -339,7 +339,7 @@ def test_without_its_checks_a_saved_program_is_called_at_once() -> None:
         assert torch.equal(module(*args, **kwargs), torch.full((2, 3), 2.0 + count))
     assert torch.equal(module(torch.zeros(5, 3), up=-torch.ones(1)), torch.full((5, 3), 3.0))
     eager = nn.Linear(3, 4)
-    assert Source("eager", eager, ()).unchecked() is eager
+    assert Source("eager", eager, ()).without_checks() is eager
 
 
 def test_where_users_code_raises_is_said(models: str, tmp_path: Path) -> None:

@@ -22,13 +22,13 @@ from taso_py.latency.contention import NOTHING
 from taso_py.latency.environment import float32_precision
 from taso_py.models.source import Source, load_source
 from taso_py.profiling import run as profile_run
-from taso_py.profiling.profile import ProfileError, ProfileOptions, _Job, profile_source
+from taso_py.profiling.profile import ProfileError, ProfileOptions, _ProfileBuilder, profile_source
 from taso_py.profiling.run import Part, time_parts
 from taso_py.profiling.trace import observe
 from taso_py.report.profile import Profile
 from taso_py.report.profile_page import profile_page
 from taso_py.saving.artifact import VERSION, read, reimport, serialize
-from taso_py.saving.folder import MODEL, put
+from taso_py.saving.folder import MODEL, write_result
 
 X = torch.randn(64, 128)
 IMAGE = torch.randn(1, 3, 16, 16)
@@ -123,7 +123,7 @@ def result(tmp_path: Path) -> Path:
     convolution = next(cover for cover in found if cover.name == "onednn.conv")
     plan = Plan({fused.root: fused.step(DENSE), convolution.root: convolution.step(CHANNELS_LAST)}).eager()
     said = {"version": VERSION, "model": MODEL, "runtime": "eager", "plan": dump(plan)}
-    put(tmp_path / "out", {MODEL: content}, said)
+    write_result(tmp_path / "out", {MODEL: content}, said)
     return tmp_path / "out"
 
 
@@ -133,7 +133,7 @@ def test_a_saved_result_is_profiled_kernel_by_kernel(result: Path, monkeypatch: 
     )
     saved = replace(read(result), threads=torch.get_num_threads() + 1)
     profile = profile_source(load_source(str(saved.program)), ProfileOptions(seconds=0.1), saved=saved)
-    assert any("number of threads at" in note for note in profile.notes)
+    assert any("threads, and PyTorch uses" in note for note in profile.notes)
     kinds = [region.kind for region in profile.regions]
     assert kinds == ["aten.contiguous.default", "conv2d", "aten.contiguous.default", "reshape", "linear+relu"]
     before, convolution, after, _, fused = profile.regions
@@ -148,7 +148,7 @@ def test_a_saved_result_is_profiled_kernel_by_kernel(result: Path, monkeypatch: 
 
 def test_a_result_for_a_compiler_is_not_profiled(result: Path) -> None:
     saved = replace(read(result), runtime="inductor")
-    with pytest.raises(ProfileError, match=r"out runs in inductor, .*; profile .*model\.pt2 for its operators"):
+    with pytest.raises(ProfileError, match=r"out runs in inductor, .*; profile .*model\.pt2 to see the operators"):
         profile_source(load_source(str(saved.program)), ProfileOptions(), saved=saved)
 
 
@@ -158,7 +158,7 @@ def test_a_call_that_computes_several_nodes_is_one_region() -> None:
     module = build(program)
     linear, relu = [node for node in module.graph.nodes if "digest" in node.meta][:2]
     linear.meta["digest"] = relu.meta["digest"]
-    job = _Job(source, ProfileOptions(), program, NO_PLAN, module, NOTHING)
+    job = _ProfileBuilder(source, ProfileOptions(), program, NO_PLAN, module, NOTHING)
     parts = time_parts([module], (X,), {}, torch.device("cpu"), 0.01)[0].parts
     assert parts[0] == Part(relu.meta["digest"], ("aten.linear.default", "aten.relu.default"))
     assert [node.op.name for node in job._nodes(parts[0])] == ["linear", "relu"]

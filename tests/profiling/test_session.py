@@ -18,7 +18,7 @@ from taso_py.profiling.profile import DATA, PAGE, TRACE, ProfileOptions, profile
 from taso_py.report.profile import PROFILER_COST, Profile
 from taso_py.report.profile_page import agreement
 from taso_py.saving.artifact import VERSION, ArtifactError, read, reimport, serialize
-from taso_py.saving.folder import MODEL, put
+from taso_py.saving.folder import MODEL, write_result
 from tests.engines.sessions import NAMES, engine_named
 from tests.report.pages import problems, text_of
 
@@ -42,7 +42,7 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     engine, folder = engine_named(request.param), tmp_path_factory.mktemp(request.param)
     content = serialize(Small().eval(), (IMAGE,), {})
     files = engine.files(engine.build(fold(reimport(content))))
-    put(folder, {MODEL: content, **files}, {"version": VERSION, "model": MODEL, "runtime": engine.name})
+    write_result(folder, {MODEL: content, **files}, {"version": VERSION, "model": MODEL, "runtime": engine.name})
     return engine.name, folder
 
 
@@ -72,7 +72,7 @@ def test_operators_of_the_engine_are_rows_with_the_work_of_our_nodes(saved: tupl
 
     page = (tmp_path / "out" / PAGE).read_text()
     assert problems(page) == []
-    for part in (f"{name}, {profile.rounds} runs told by its profiler", PROFILER_COST, convolution.kind):
+    for part in (f"{name}, {profile.rounds} runs measured by its profiler", PROFILER_COST, convolution.kind):
         assert part in text_of(page), part
     assert "alone, ms" not in page
     assert json.loads((tmp_path / "out" / DATA).read_text())["engine"] == name
@@ -103,7 +103,7 @@ def test_a_file_of_another_run_and_an_engine_that_is_missing_are_one_line(
     content = path.read_bytes()
     try:
         path.write_bytes(content + b" ")
-        with pytest.raises(ArtifactError, match="saved with another"):
+        with pytest.raises(ArtifactError, match="belongs to another"):
             profiled(folder)
     finally:
         path.write_bytes(content)

@@ -95,13 +95,13 @@ def test_where_the_driver_tells_of_no_kernels_a_note_says_so(device: str, busy_s
     still = Spread(1.0, 1.0, 1.0)
     run = Run((), still, (), still, still, 0.0, 9)
     notes = list(_notes((), run, torch.device(device), Observed((), busy_s)))
-    assert [note.startswith("the GPU's driver gave no events") for note in notes] == [True] * said
+    assert [note.startswith("the GPU's driver reported no kernel events") for note in notes] == [True] * said
     profile = replace(PROFILE, device=device, busy_ms=None if busy_s is None else 1e3 * busy_s, notes=tuple(notes))
     console = Console(width=200, force_terminal=False)
     with console.capture() as captured:
         console.print(profile)
     for text in (captured.get(), json.dumps(profile.as_dict()), text_of(profile_page(profile))):
-        assert ("the GPU's driver gave no events" in text) == said
+        assert ("the GPU's driver reported no kernel events" in text) == said
     assert ("busy for" in captured.get()) == (busy_s is not None)
 
 
@@ -116,7 +116,7 @@ def test_a_profiler_of_the_caller_goes_on() -> None:
     assert {"aten::sin", "aten::cos"} <= {event.key for event in profiler.key_averages()}
     assert seen.live_bytes == (0,)
     (note,) = _notes((), Run((), still, (), still, still, 0.0, 9), torch.device("cpu"), seen)
-    assert note.startswith("what memory is in use is not known")
+    assert note.startswith("memory in use is unknown")
 
 
 def test_in_other_threads_nothing_is_seen() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
-from taso_py.report.difference import Difference, Region, difference
-from taso_py.report.drawing import WIDEST, draw, elided
+from taso_py.report.difference import ChangedRegion, GraphDifference, difference
+from taso_py.report.drawing import WIDEST, draw, elide
 from taso_py.report.optimization_page import MOST_NODES, changes
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
@@ -30,7 +30,7 @@ TWICE = """graph(x: f32[2,3], y: f32[2,3]) {
 }"""
 
 
-def applied(text: str, rule: Substitution = MERGE) -> Difference:
+def applied(text: str, rule: Substitution = MERGE) -> GraphDifference:
     """The difference that applying a rule wherever it fits makes, each match of an original node once."""
     before = parse_graph(text)
     steps: list[tuple[Match, Graph]] = []
@@ -142,12 +142,12 @@ def test_a_long_name_is_cut_in_its_middle_and_told_whole_on_pointing() -> None:
     weights = [f'linear(x, weight{{key="{key}", type=f32[4,3]}})' for key in keys]
     drawing = draw(parse_graph(f"graph(x: f32[2,3]) {{\n  return {', '.join(weights)}\n}}").nodes, lambda _: "same")
     box = drawing.boxes[1]
-    assert box.lines[2:] == (*map(elided, keys[:3]), "and 1 more")
+    assert box.lines[2:] == (*map(elide, keys[:3]), "and 1 more")
     assert all(len(line) <= WIDEST for line in box.lines)
     assert all(line.startswith("transformer_") and line.endswith("_projection.weight") for line in box.lines[2:5])
     assert len(set(box.lines[2:5])) == 3
     assert all(key in box.title for key in keys)
-    assert elided("a" * WIDEST) == "a" * WIDEST
+    assert elide("a" * WIDEST) == "a" * WIDEST
 
 
 def test_a_graph_of_some_hundred_operators_is_drawn_in_readable_parts() -> None:
@@ -155,7 +155,7 @@ def test_a_graph_of_some_hundred_operators_is_drawn_in_readable_parts() -> None:
     rows = [f'  v{i} = relu(linear(v{i - 1}, weight{{key="w{i}", type=f32[3,3]}}))' for i in range(1, 151)]
     before = parse_graph("graph(v0: f32[2,3]) {\n" + "\n".join(rows) + "\n  return v150\n}")
     changed = tuple(node for node in before.nodes if node.inputs)
-    (change,) = changes(Difference(before, before, {}, (Region(changed, changed),)))
+    (change,) = changes(GraphDifference(before, before, {}, (ChangedRegion(changed, changed),)))
     assert change.is_cut
     assert change.removed == 300
     assert len(change.before.boxes) <= MOST_NODES + 2

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from taso_py.report.chart import OTHER, PALETTE, Scale, colours, decades, short
-from taso_py.report.profile import Ceilings, Duration, Profile, Region
+from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.report.profile_page import BESIDES, BOUND_COLOURS, profile_page, roof_chart, timeline
 from tests.report.pages import problems, text_of
 
 
-def region(kind: str, start: float, ms: float, module: str, **changes: Any) -> Region:
-    made = Region(
+def region(kind: str, start: float, ms: float, module: str, **changes: Any) -> ProfiledRegion:
+    made = ProfiledRegion(
         kind=kind, operators=(kind,), calls=(f"aten.{kind}.default",), types="f32[2,3] -> f32[2,3]",
         line=f"mine.py:7: y = {kind}(x)", module=module, start_ms=start, time=Duration(ms, 0.9 * ms, 1.2 * ms),
         isolated_ms=0.8 * ms, flops=10**6, moved_bytes=10**5, dtype="f32", bound="compute", ceiling_ms=0.5 * ms,

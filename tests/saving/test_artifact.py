@@ -143,7 +143,7 @@ def test_another_number_of_threads_than_a_result_was_measured_with_is_said(tmp_p
         return folder
 
     here = torch.get_num_threads()
-    with pytest.warns(UserWarning, match=rf"number of threads at {here + 1}, which is {here} here"):
+    with pytest.warns(UserWarning, match=rf"with {here + 1} threads, and PyTorch uses {here} here"):
         assert torch.equal(load(saved_with(here + 1))(X), MODULE(X))
     for threads in (here, 0):  # as warnings are errors, nothing is said; a GPU has none
         assert torch.equal(load(saved_with(threads))(X), MODULE(X))

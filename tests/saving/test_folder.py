@@ -54,7 +54,7 @@ def test_a_run_that_is_killed_between_two_files_leaves_no_mix(
     if count in (0, 4):
         assert torch.equal(load(tmp_path)(X), TWO[bool(count)](X))
         return
-    with pytest.raises(ArtifactError, match=r"files of several runs: plan\.json was saved with another .*again$"):
+    with pytest.raises(ArtifactError, match=r"files of several runs: plan\.json belongs to another .*again$"):
         load(tmp_path)
     with pytest.raises(ArtifactError, match="files of several runs"):
         read(tmp_path).check()
@@ -129,7 +129,7 @@ def test_files_that_are_no_results_stay(tmp_path: Path) -> None:
 def test_a_model_of_the_users_own_is_not_replaced(tmp_path: Path, name: str) -> None:
     """Its name is that of a result, as in ``optimize model.pt2 --output .``."""
     (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(ArtifactError, match=rf"{name} is of no saved result, .* choose another --output"):
+    with pytest.raises(ArtifactError, match=rf"{name} does not belong to a saved result, .* choose another --output"):
         optimize_source(Source("two", TWO[0], (X,)), Options(), [], tmp_path, forms=("pt2", "code"))
     assert [path.name for path in tmp_path.iterdir()] == [name]
     (tmp_path / name).unlink()

@@ -14,9 +14,8 @@ from taso_py.driver import optimize, searches
 from taso_py.driver.result import Optimized
 from taso_py.frontend import ImportRefusal
 from taso_py.ir.errors import TasoError
-from taso_py.judging import trial
-from taso_py.judging.timing import Race
-from taso_py.judging.timing import StopReason as RaceStop
+from taso_py.judging import evaluation
+from taso_py.judging.timing import Race, RaceStop
 from taso_py.saving import artifact
 from taso_py.saving.artifact import UnsavableError, load
 from taso_py.saving.folder import ArtifactError
@@ -53,7 +52,7 @@ def test_what_cannot_be_saved_is_judged_as_it_is(name: str, capfd: pytest.Captur
     (note,) = [note for note in found.report.notes if note.startswith("cannot be saved (")]
     assert reason in note
     assert "\n" not in note
-    assert note.endswith("); the result was judged as it is")
+    assert note.endswith("); the result was checked without a round trip through a file")
     assert capfd.readouterr() == ("", ""), "what torch.export logs is not for users"
     result, expected = found.module(argument), function(None, argument)
     assert type(result) is type(expected)
@@ -86,7 +85,7 @@ def _not_imported(*_: object) -> None:
 
 def test_what_cannot_be_imported_again_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of a result with kernels is imported to find them again."""
-    monkeypatch.setattr(trial, "race", _all_lead)
+    monkeypatch.setattr(evaluation, "race", _all_lead)
     monkeypatch.setattr(artifact, "import_program", _not_imported)
     found = _optimized(Model(lambda _, x: x.relu()), (X,), kernels=True)
     assert any(note.startswith("cannot be saved (cannot export the model") for note in found.report.notes)
@@ -108,8 +107,8 @@ def test_what_alone_cannot_be_saved_is_refused_alone(tmp_path: Path, monkeypatch
     def reimport(_: bytes) -> None:
         raise UnsavableError("for a reason")
 
-    monkeypatch.setattr(trial, "reimport", reimport)
-    monkeypatch.setattr(trial, "race", _all_lead)
+    monkeypatch.setattr(evaluation, "reimport", reimport)
+    monkeypatch.setattr(evaluation, "race", _all_lead)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     found = _optimized(model, (X,), tmp_path, kernels=True)
     assert found.keeps_original

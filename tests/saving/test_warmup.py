@@ -17,7 +17,7 @@ from taso_py.driver.result import Optimized
 from taso_py.frontend import import_program
 from taso_py.saving import artifact
 from taso_py.saving.artifact import save, serialize
-from taso_py.saving.warmup import Sizes, WarmupError, warm
+from taso_py.saving.warmup import Sizes, WarmupError, warm_up
 from taso_py.search.trace import Trace
 from tests.checking.test_resize import exported
 from tests.saving.test_artifact import REPORT
@@ -44,7 +44,7 @@ def pair() -> OpenInputs:
 def test_each_size_is_called_once_others_are_the_examples(pair: OpenInputs) -> None:
     recording = Recording()
     state = torch.random.get_rng_state()
-    warm(recording, pair, [{"x.0": 3}, {"index.0": 9, "x.0": 100}, {}])
+    warm_up(recording, pair, [{"x.0": 3}, {"index.0": 9, "x.0": 100}, {}])
     assert recording.shapes == [[(3, 8), (5,)], [(100, 8), (9,)], [(8, 8), (5,)]]
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -52,10 +52,10 @@ def test_each_size_is_called_once_others_are_the_examples(pair: OpenInputs) -> N
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"x.0": 101}, "x.0 may be 1..100 in this result, not 101"),
-        ({"x.0": 0}, "x.0 may be 1..100 in this result, not 0"),
+        ({"x.0": 101}, "x.0 must be 1..100 in this result, not 101"),
+        ({"x.0": 0}, "x.0 must be 1..100 in this result, not 0"),
         ({"y.0": 1}, f"there is no open size y.0; there are {PAIR}"),
-        (4, f"4 may be any of {PAIR}; give a dict by name"),
+        (4, f"4 could be any of {PAIR}; give a dict by name"),
     ],
 )
 def test_sizes_that_the_result_does_not_have_are_refused_before_any_call(
@@ -63,7 +63,7 @@ def test_sizes_that_the_result_does_not_have_are_refused_before_any_call(
 ) -> None:
     recording = Recording()
     with pytest.raises(WarmupError) as refused:
-        warm(recording, pair, [{"x.0": 3}, sizes])
+        warm_up(recording, pair, [{"x.0": 3}, sizes])
     assert str(refused.value) == message
     assert recording.shapes == []
 
@@ -84,10 +84,10 @@ class Counter(nn.Module):
 def test_state_is_as_before() -> None:
     program = import_program(torch.export.export(Counter(), (torch.ones(2),), dynamic_shapes=({0: Dim("n", max=9)},)))
     module, inputs = build(program), OpenInputs.of(program)
-    warm(module, inputs, [1, 5])
+    warm_up(module, inputs, [1, 5])
     assert torch.equal(module(torch.ones(3)), torch.ones(3))  # the first call that counts
-    with pytest.raises(WarmupError, match="cannot be put back"):
-        warm(lambda x: module(x), inputs, [1])
+    with pytest.raises(WarmupError, match="cannot be restored"):
+        warm_up(lambda x: module(x), inputs, [1])
 
 
 def test_a_result_is_warmed_up_by_its_method(pair: OpenInputs) -> None:
@@ -104,12 +104,12 @@ def test_saved_results_are_warmed_up_as_they_are_loaded(tmp_path: Path, monkeypa
     save(static, serialize(model, (x,), {}), REPORT, "the trace")
     called: list[object] = []
     monkeypatch.setattr(
-        artifact, "warm", lambda runner, inputs, sizes: called.extend(sizes) or warm(runner, inputs, sizes)
+        artifact, "warm_up", lambda runner, inputs, sizes: called.extend(sizes) or warm_up(runner, inputs, sizes)
     )
     loaded = taso_py.load(folder, warmup=[1, 33])
     assert called == [1, 33]
     torch.testing.assert_close(loaded(x), model(x))
-    with pytest.raises(WarmupError, match=r"input\.0 may be"):
+    with pytest.raises(WarmupError, match=r"input\.0 must be"):
         taso_py.load(folder, warmup=[65])
     with pytest.raises(WarmupError, match="no open sizes"):
         taso_py.load(static, warmup=[1])

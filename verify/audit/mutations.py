@@ -18,7 +18,7 @@ from random import Random
 from rich.console import Console
 from rich.progress import track
 
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.executors import HERE, Pool, add_options, open_pool
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node, Value, make
@@ -180,7 +180,7 @@ def _nudged(value: AttributeValue, random: Random) -> AttributeValue:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 0 if no false mutant is proved."""
-    parser = Parser(prog="python -m verify.audit.mutations", description="Mutants of proved rules.")
+    parser = CommandParser(prog="python -m verify.audit.mutations", description="Mutants of proved rules.")
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="*", help="rules (default: the shipped database)")
     parser.add_argument("--count", metavar="N", type=int, default=1000, help="mutants (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")

@@ -17,7 +17,7 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.ir.errors import TasoError
 from taso_py.rules.database import SUFFIX, DatabaseError
 from taso_py.rules.substitution import Substitution
@@ -103,7 +103,7 @@ def _files(paths: Iterable[Path]) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = Parser(prog="python -m verify.audit.survey", description="Prove collections of rules.")
+    parser = CommandParser(prog="python -m verify.audit.survey", description="Prove collections of rules.")
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="rule files, or folders of them")
     parser.add_argument("--witness", action="store_true", help="try what is not proved through PyTorch")
     parser.add_argument(

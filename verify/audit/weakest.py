@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from taso_py.arguments import Parser
+from taso_py.arguments import CommandParser
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
@@ -109,7 +109,7 @@ def _described(found: Sequence[Precondition]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 0 if every rule has a precondition in one direction at least."""
-    parser = Parser(prog="python -m verify.audit.weakest", description="What rules need to be true.")
+    parser = CommandParser(prog="python -m verify.audit.weakest", description="What rules need to be true.")
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="rule files")
     parsed = parser.parse_args(arguments)
     try:

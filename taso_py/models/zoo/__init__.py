@@ -1,4 +1,4 @@
-"""The zoo: models that development, experiments and users try the optimizer on, with random weights.
+"""The zoo: models with random weights for development, experiments and trying out the optimizer.
 
 Invariant: listing the zoo imports none of the libraries that define its models.
 """
@@ -16,12 +16,12 @@ _ENTRIES = {entry.name: entry for entry in (*nasrnn.ENTRIES, *vision.ENTRIES, *l
 
 
 def names() -> tuple[str, ...]:
-    """The names of all models, sorted."""
+    """Return the names of all models, sorted."""
     return tuple(sorted(_ENTRIES))
 
 
 def get(name: str) -> ZooEntry:
-    """The model of that name.
+    """Return the model of a name.
 
     Raises:
         ZooError: if there is none; the message offers the closest names.

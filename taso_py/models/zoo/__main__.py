@@ -1,4 +1,4 @@
-"""Says in one line what to install where libraries of the zoo are missing or do not fit each other; else nothing."""
+"""Print one line on what to install if libraries of the zoo are missing or incompatible; print nothing otherwise."""
 
 from __future__ import annotations
 

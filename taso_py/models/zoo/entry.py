@@ -1,6 +1,6 @@
-"""One model of the zoo: how it is built and on what it is tried.
+"""An entry of the zoo: how a model and its example inputs are made.
 
-Invariant: what an entry makes depends on the seed alone; making it leaves torch's global random state as it was and
+Invariant: models and inputs depend only on the seed; making them does not change torch's global random state, and
 downloads nothing.
 """
 
@@ -17,12 +17,12 @@ from taso_py.ir.errors import TasoError
 from taso_py.models.zoo.libraries import require
 from taso_py.models.zoo.weights import randomize_constants, settle_batch_norms
 
-# Statistics need several values a channel, and the small variants' last layers have one an image.
+# Statistics need several values per channel, and the small variants' last layers have one per image.
 _SETTLING_BATCH = {False: 2, True: 16}
 
 
 class ZooError(TasoError):
-    """A model that the zoo does not have, or whose library is not installed."""
+    """Raised for a model that the zoo does not have, or whose library is not installed."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class ZooEntry:
     """A named model with random weights, in evaluation mode, and example inputs for it."""
 
     name: str
-    """What follows ``zoo:`` on the command line."""
+    """The name after ``zoo:`` on the command line."""
 
     library: str | None
-    """The package that defines the model, ``None`` for the project's own."""
+    """The package that defines the model; ``None`` for the project's own."""
 
     build: Callable[[bool], nn.Module]
     """Builds the module; its argument asks for the small variant: fewer layers or channels where the library allows."""
@@ -42,10 +42,10 @@ class ZooEntry:
     """Makes the positional example inputs, for the small variant or not and for a batch size."""
 
     def make(self, seed: int = 0, *, batch: int = 1, small: bool = False) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The module and its example inputs, the same for the same seed.
+        """Return the module and its example inputs, which depend only on the seed.
 
         Args:
-            seed: of the weights, of the batch-norm statistics and of the inputs.
+            seed: seed of the weights, batch-norm statistics and inputs.
             batch: the leading size of every input.
             small: whether to make the variant for tests.
 
@@ -66,7 +66,7 @@ class ZooEntry:
 
 
 def images(size: int, small_size: int) -> Callable[[bool, int], tuple[Tensor, ...]]:
-    """Example inputs for a network on square images: one normally distributed tensor ``[batch, 3, size, size]``."""
+    """Return a function that makes example images: one normally distributed tensor ``[batch, 3, size, size]``."""
 
     def make(small: bool, batch: int) -> tuple[Tensor, ...]:
         side = small_size if small else size

@@ -1,6 +1,6 @@
-"""Importing the libraries that models are made with, also where torchvision is built for another torch than is there.
+"""Import of the libraries that define models, even if torchvision was built for another torch than is installed.
 
-PyPI has torchvision for CUDA only; beside a torch for the CPU it cannot load its operators, and importing it, timm or
+PyPI has torchvision for CUDA only; with a torch for the CPU it cannot load its operators, so that importing it, timm or
 most of transformers fails. ``python -m taso_py.models.zoo`` says in one line what to install instead.
 
 Invariant: nothing is imported before it is asked for, and a torchvision that matches its torch is never touched.
@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 MISSING = "operator torchvision::nms does not exist"
-"""How the import of a torchvision that cannot load its operators ends."""
+"""Error of importing a torchvision that cannot load its operators."""
 LIBRARIES = ("torchvision", "timm", "transformers")
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
-# torch.library withdraws what a Library object declared when that object dies.
+# torch.library removes an object's declarations when the object is freed.
 _declared: list[torch.library.Library] = []
 
 
@@ -35,7 +35,7 @@ def require(library: str) -> None:
 
 
 def advice() -> str | None:
-    """One line on what to install so that models of all libraries can be made; None where that is so."""
+    """Return one line on what to install so that all libraries work; None if they do."""
     absent = [library for library in LIBRARIES if importlib.util.find_spec(library) is None]
     if absent:
         return f"{' and '.join(absent)}: not installed; run: {sys.executable} -m pip install {' '.join(absent)}"
@@ -43,9 +43,9 @@ def advice() -> str | None:
 
 
 def misfit() -> str | None:
-    """One line on a torchvision for CUDA beside a torch for the CPU, with what to do; None where there is none.
+    """Return one line with a remedy if torchvision is for CUDA and torch for the CPU; None otherwise.
 
-    Found out from its files: torchvision is not imported.
+    This reads torchvision's files and does not import it.
     """
     vision = _version("torchvision")
     if vision is None or torch.version.cuda is not None or "+cu" not in vision:
@@ -59,7 +59,7 @@ def misfit() -> str | None:
 
 
 def _version(library: str) -> str | None:
-    """The version that an installed library states in its ``version.py``; unlike its metadata it names the build."""
+    """Return the version in an installed library's ``version.py``, which names the build, unlike its metadata."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -72,16 +72,16 @@ def _version(library: str) -> str | None:
 
 
 def declare_if_misfit() -> None:
-    """Makes a torchvision for CUDA importable beside a torch for the CPU, before anybody imports it."""
+    """Make a torchvision for CUDA importable beside a torch for the CPU, before anything imports it."""
     if "torchvision" not in sys.modules and misfit() is not None:
         _declare()
 
 
 def declare_missing_torchvision_operators() -> None:
-    """Imports torchvision, if there is one, also where it cannot load its operators.
+    """Import torchvision, if it is installed, even if it cannot load its operators.
 
-    It fails then on registering meta functions for them; declaring the two names is enough for everything that does not
-    call them.
+    Its import then fails on registering meta functions for them; declaring the two operators is enough for code that
+    does not call them.
     """
     declare_if_misfit()
     try:

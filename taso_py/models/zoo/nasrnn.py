@@ -1,7 +1,7 @@
-"""NasRNN: a recurrent network over the cell that neural architecture search found, unrolled for a few steps.
+"""NasRNN: a recurrent network over a cell found by neural architecture search, unrolled for a few steps.
 
-Invariant: every matrix product is a plain ``x @ W`` on a parameter, eight of them sharing each operand, so that the
-algebra between them is all there for a search to find.
+Invariant: every matrix product is a plain ``x @ W`` with a parameter, and eight of them share each operand, so that all
+algebraic rewrites are left for a search to find.
 
 The cell is the base-8 cell of Zoph and Le, "Neural Architecture Search with Reinforcement Learning" (ICLR 2017,
 appendix A): eight sums of two products, combined pairwise up a binary tree. As a benchmark, with 5 steps and 512 hidden
@@ -37,7 +37,7 @@ class NasRnn(nn.Module):
         return state
 
     def cell(self, x: Tensor, state: Tensor) -> Tensor:
-        """One step: the next state from an input and a state, both ``[batch, hidden]``."""
+        """Return the next state from an input and a state, both ``[batch, hidden]``."""
         leaves = [x @ w + state @ u for w, u in zip(self.input_weights, self.state_weights, strict=True)]
         a = torch.relu(leaves[0]) + torch.sigmoid(leaves[3])
         b = torch.sigmoid(leaves[1]) + torch.tanh(leaves[2])

@@ -1,4 +1,4 @@
-"""Making randomly initialised models resemble trained ones where the difference would hide errors.
+"""Random weights that resemble trained ones, so that errors in rewrites are not hidden by constants.
 
 Invariant: a parameter changes only if its initialiser left it constant; all draws come from torch's global generator.
 """
@@ -50,13 +50,13 @@ def settle_batch_norms(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _is_constant(parameter: nn.Parameter) -> bool:
-    """Whether all elements (two or more) have one value."""
+    """Return whether all elements (two or more) have one value."""
     flat = parameter.detach().reshape(-1)
     return flat.numel() > 1 and bool((flat == flat[0]).all())
 
 
 def _randomize(parameter: nn.Parameter) -> None:
-    """Around 0 for biases, around 0.1 for layer scales (which start near zero only to train), else around the value."""
+    """Draw values around 0 for biases, 0.1 for layer scales (near zero only before training), else the old value."""
     value = float(parameter.reshape(-1)[0])
     if value == 0.0:
         parameter.normal_(0.0, 0.02)

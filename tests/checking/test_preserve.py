@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from taso_py.backend.guard import ArgumentError
 from taso_py.driver.optimize import optimize
-from taso_py.judging import trial
+from taso_py.judging import evaluation
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 QUICK: dict[str, Any] = {"kernels": False, "race_seconds": 0.1, "time_limit": 1.0, "cache": False}
@@ -31,7 +31,7 @@ class Counting(nn.Module):
 
 @pytest.fixture(autouse=True)
 def nothing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial.Trial, "_judge", lambda *_: None)
+    monkeypatch.setattr(evaluation.Evaluation, "_confirmed_outcome", lambda *_: None)
 
 
 def test_a_module_comes_back_itself_and_is_differentiable() -> None:
@@ -40,7 +40,7 @@ def test_a_module_comes_back_itself_and_is_differentiable() -> None:
     assert found.keeps_original
     assert found.module is model
     assert model.calls == 0
-    assert "what is returned is the model itself: calls of it write to the model's buffers" in found.report.notes
+    assert "the model itself is returned: calls of the result write to the model's buffers" in found.report.notes
     x = X.clone().requires_grad_()
     model(x).sum().backward()
     assert x.grad is not None

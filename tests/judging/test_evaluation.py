@@ -24,9 +24,8 @@ from taso_py.engines.engine import Engine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
-from taso_py.judging import plausible, trial
-from taso_py.judging.timing import Race
-from taso_py.judging.timing import StopReason as RaceStop
+from taso_py.judging import evaluation, plausible
+from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.rules.apply import apply
@@ -208,7 +207,7 @@ class Bits(nn.Module):
 def test_without_a_reference_the_original_is_what_a_result_is_compared_with() -> None:
     found = optimize.optimize(Bits(), X, race_seconds=0.1, time_limit=1.0, cache=False)
     assert found.report.comparison_passed
-    assert any(note.startswith("nothing computes it in float64") for note in found.report.notes)
+    assert any(note.startswith("the model cannot be computed in float64") for note in found.report.notes)
     assert torch.equal(found.module(X), X.view(torch.int32) + 1)
 
 
@@ -247,7 +246,7 @@ def test_an_interrupt_before_anything_is_confirmed_ends_it_all(monkeypatch: pyte
     def interrupted(*_: object, **__: object) -> Race:
         return Race({"baseline": (), "winner": ()}, RaceStop.INTERRUPTED)
 
-    monkeypatch.setattr(trial, "confirm", interrupted)
+    monkeypatch.setattr(evaluation, "confirm", interrupted)
     _search(monkeypatch, _once)
     with pytest.raises(KeyboardInterrupt):
         _clamped()
@@ -263,8 +262,8 @@ def test_after_an_interrupt_the_leader_alone_is_confirmed_and_soon(monkeypatch: 
         asked.append(seconds)
         return Race({"baseline": (1.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
 
-    monkeypatch.setattr(trial, "race", interrupted)
-    monkeypatch.setattr(trial, "confirm", none_is_faster)
+    monkeypatch.setattr(evaluation, "race", interrupted)
+    monkeypatch.setattr(evaluation, "confirm", none_is_faster)
     _search(monkeypatch, _once)
     found = _clamped()
     assert found.keeps_original
@@ -273,7 +272,7 @@ def test_after_an_interrupt_the_leader_alone_is_confirmed_and_soon(monkeypatch: 
     assert any(note.startswith("interrupted while timing") for note in found.report.notes)
 
 
-@pytest.mark.parametrize(("home", "step"), [(trial, "fold"), (engine, "build")])
+@pytest.mark.parametrize(("home", "step"), [(evaluation, "fold"), (engine, "build")])
 def test_a_finalist_that_memory_is_too_small_for_is_left_out(
     home: ModuleType, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,14 +287,14 @@ def test_a_finalist_that_memory_is_too_small_for_is_left_out(
     monkeypatch.setattr(home, step, limited)
     found = _clamped()
     assert not found.report.applied
-    assert any("not built for want of memory (CUDA out of memory" in note for note in found.report.notes)
+    assert any("not built, out of memory (CUDA out of memory" in note for note in found.report.notes)
 
 
 def test_a_page_that_is_interrupted_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, "gather", interrupted)
+    monkeypatch.setattr(write, "gather_evidence", interrupted)
     (tmp_path / "report.html").write_text("of an earlier result")
     found = optimize.optimize(Layers().eval(), X, race_seconds=0.1, time_limit=1.0, cache=False, output=tmp_path)
     assert any("interrupted before report.html was made" in note for note in found.report.notes)
@@ -314,8 +313,8 @@ def test_each_finalist_is_confirmed_with_half_the_doubt_of_the_one_before(monkey
         doubts[doubt] = None
         return Race({"baseline": (1.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
 
-    monkeypatch.setattr(trial, "race", all_lead)
-    monkeypatch.setattr(trial, "confirm", none_is_faster)
+    monkeypatch.setattr(evaluation, "race", all_lead)
+    monkeypatch.setattr(evaluation, "confirm", none_is_faster)
     _search(monkeypatch, _once)
     assert _clamped().keeps_original
     assert list(doubts) == pytest.approx([0.05, 0.025])
@@ -327,8 +326,8 @@ def test_each_finalist_is_confirmed_with_half_the_doubt_of_the_one_before(monkey
         ({"device": "cuda"}, "there is no option 'device'; did you mean"),
         ({"time_limt": 3}, "there is no option 'time_limt'; did you mean time_limit"),
         ({"numerics": "reordered"}, "no numerics class is called 'reordered'; there are exact, reorder"),
-        ({"seed": -1}, "a seed is a whole number from 0"),
-        ({"seed": 2**64}, "a seed is a whole number from 0"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"seed": 2**64}, "seed must be a whole number from 0"),
         ({"alpha": float("nan")}, "alpha and growth"),
         ({"time_limit": float("nan")}, "a time limit"),
         ({"race_seconds": float("nan")}, "race_seconds must be positive"),
@@ -408,6 +407,6 @@ def test_an_interrupt_before_the_first_round_ends_it_all(monkeypatch: pytest.Mon
     def interrupted(contestants: Mapping[str, object], **_: object) -> Race:
         return Race(dict.fromkeys(contestants, ()), RaceStop.INTERRUPTED)
 
-    monkeypatch.setattr(trial, "race", interrupted)
+    monkeypatch.setattr(evaluation, "race", interrupted)
     with pytest.raises(KeyboardInterrupt):
         optimize.optimize(Layers().eval(), X, time_limit=1.0, cache=False)

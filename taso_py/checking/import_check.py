@@ -1,0 +1,64 @@
+"""Check that the imported graph of a model computes the same as the model.
+
+Invariant: what passes differs from the model by no more than roundings do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from taso_py.backend import Program, build
+from taso_py.backend.contract import may_draw_random
+from taso_py.checking.compare import Comparison, Oracle, input_cases
+from taso_py.checking.preserve import preserve_state
+from taso_py.checking.roundtrip import without_fused_attention
+from taso_py.documents import page
+from taso_py.ir.errors import TasoError
+from taso_py.models.source import Source
+
+IMPORT_ERROR, IMPORT_SLACK = 3e-4, 8
+"""Largest error of the imported graph relative to the model's greatest value: the greater of this and ``IMPORT_SLACK``
+times the tolerance for results, which is larger in half precision."""
+
+
+class ImportCheckError(TasoError):
+    """Raised if an imported graph computes something else than its model."""
+
+
+def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
+    """Check that the imported graph, computed by plain calls, agrees with the model; return notes on small differences.
+
+    Results are compared with this graph in float64, which would not reveal an error of the import. Outside of exports
+    multi-head attention may take a fused path, which rounds differently; without it the two usually agree bit for bit.
+
+    Raises:
+        ImportCheckError: the graph computes something else.
+    """
+    found = _compared_with_export(source, program, seed)
+    most = [max(IMPORT_SLACK * output.allowed, IMPORT_ERROR) for output in found.outputs]
+    within = Comparison(tuple(replace(o, allowed=limit) for o, limit in zip(found.outputs, most, strict=True)))
+    if not within.passed and source.onnx is not None:
+        raise ImportCheckError(
+            f"the graph read from {source.name} computes something else than ONNX Runtime; please report this: "
+            f"{within.reason}"
+        )
+    if not within.passed:
+        raise ImportCheckError(
+            f"the model computes something else than its export: {within.reason}; torch.nn.TransformerEncoder with a "
+            "padding mask does, unless torch.backends.mha.set_fastpath_enabled(False) is called before; "
+            f"see {page('limits.md')}"
+        )
+    if not found.passed:
+        with without_fused_attention():
+            found = _compared_with_export(source, program, seed)
+    if found.passed:
+        return ()
+    return (f"the model differs slightly from its export, which the result is made of: {found.reason}",)
+
+
+def _compared_with_export(source: Source, program: Program, seed: int) -> Comparison:
+    original = source.callable()
+    with preserve_state(program, [original]):
+        cases = input_cases(source.args, source.kwargs, seed)
+        return Oracle(original, None, cases, draws=may_draw_random(program)).compare(build(program))

@@ -23,7 +23,7 @@ def kept(modules: Iterable[nn.Module]) -> Generator[None]:
         yield
     finally:
         for snapshot in before:
-            snapshot.restore(snapshot.developed())
+            snapshot.restore(snapshot.mutated())
 
 
 def state_kept(program: Program, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:

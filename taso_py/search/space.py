@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
-from taso_py.rules.apply import changes, circle, replacements
+from taso_py.rules.apply import acyclic_replacements, cyclic_path, replacements
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Identity, Match, Matcher
 from taso_py.search.change import Change
@@ -135,7 +135,7 @@ class Space:
                 continue
             self._pause()
             is_near = not change.changed.isdisjoint(match.nodes)
-            way = circle(match, change.index)
+            way = cyclic_path(match, change.index)
             if way:
                 if not is_near:
                     dormant.append(Dormant(match, change.sites, way))
@@ -174,7 +174,7 @@ class Space:
             self._pause()
             if not self._allows(match):
                 continue
-            way = circle(match, index)
+            way = cyclic_path(match, index)
             if way:
                 dormant.append(Dormant(match, sites, way))
                 continue
@@ -186,7 +186,7 @@ class Space:
 
     def _evaluated(self, match: Match, index: GraphIndex) -> tuple[_Key, Difference] | None:
         """What a match that is not circular does, and what that is estimated to change; None if it does nothing."""
-        replaced = changes(match)
+        replaced = acyclic_replacements(match)
         return None if replaced is None else (frozenset(replaced.items()), difference(self._cost, index, replaced))
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary ``fold``: what a linear layer or convolution can do as well by other weights."""
+"""The vocabulary ``fold``: operators that a linear layer or convolution absorbs by a change of its weights."""
 
 from __future__ import annotations
 

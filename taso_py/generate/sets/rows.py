@@ -1,7 +1,7 @@
-"""The vocabulary ``rows``: some rows of what is computed row by row, taken before it is computed.
+"""The vocabulary ``rows``: slices of rows moved before operators that compute row by row.
 
-Classifiers read one row of what their last layer gives, the others are computed in vain. Whoever takes the rows first
-computes only these; whether that is any faster the search decides, step by step up to where rows meet each other.
+Classifiers read one row of their last layer's result; the others are computed in vain. Slicing the rows first computes
+only these; whether that is any faster the search decides, step by step up to where rows interact.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from taso_py.ops.movement import Contiguous, Permute, Reshape
 from taso_py.ops.normalization import Attention, LayerNorm, RmsNorm, Softmax
 
 _ALL = "a"
-"""The role of what is computed of all rows."""
+"""Role of results over all rows."""
 _SOME = "s"
-"""The role of some rows of it."""
+"""Role of some rows of such a result."""
 _TAKEN = "t"
-"""The role of some rows of a variable, of which the same is computed."""
+"""Role of some rows of a variable, which the operators are then applied to."""
 _TAKEN_OF_MASK = "n"
-"""The role of the rows of a mask for the queries that are taken."""
+"""Role of the rows of a mask for the queries that are taken."""
 _ROW = -2
 
 
 def _taken(axes: Iterable[int]) -> tuple[Production, ...]:
-    """Rows of what is computed, and of what it is computed from."""
+    """Return the productions that take rows of results and of operands."""
     halves = [Half(axis, 0) for axis in axes]
     return (
         *(Production(half, DATA, _TAKEN) for half in halves),
@@ -37,7 +37,7 @@ def _taken(axes: Iterable[int]) -> tuple[Production, ...]:
 
 
 def _before(roles: str, *ops: TensorOperator, taken: str = "") -> tuple[Production, ...]:
-    """Operators whose operands come in these roles, applied to all rows, or to those that are taken of all data."""
+    """Return operators on operands of these roles, applied to all rows, or to the rows taken of all data."""
     some = taken or roles.replace(DATA, _TAKEN)
     return (*(Production(op, roles, _ALL) for op in ops), *(Production(op, some, FUSED) for op in ops))
 
@@ -49,7 +49,7 @@ def _family(
 
 
 def _queries(*mask: int) -> Family:
-    """Attention of some queries; the mask, if any, has a row for each query, or one for all."""
+    """Return a family of attention of some queries; the mask, if any, has a row for each query, or one for all."""
     attention = Attention(), Attention(0.25)
     if not mask:
         return _family("queries", _HEADS, *_before("ddd", *attention, taken="tdd"))
@@ -82,7 +82,7 @@ _VIEWS = (
     ((4, 1, 2, 3), (4, 6)),
     ((4, 1, 6), (4, 2, 3)),
 )
-"""Shapes between which attention blocks go back and forth, rows being the axis of size four."""
+"""Shapes between which attention blocks reshape, rows being the axis of size four."""
 
 _SIZES = (8, 2, 4, 6)
 _ORDERS = (*(order for order in itertools.permutations((-1, -2, -3)) if order[0] != -3), (-2, -4, -3, -1))

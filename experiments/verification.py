@@ -23,7 +23,7 @@ from taso_py.rules.database import SUFFIX, DatabaseError, read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome
 from verify.audit.axiomatic import Opinion, second_opinion, shipped_axioms
-from verify.audit.mutations import Tally, examine_all, mutants
+from verify.audit.mutations import MutantTally, examine_all, mutants
 from verify.audit.survey import Class, survey, survey_rules
 
 TESTS = Path(__file__).parent.parent / "tests"
@@ -53,7 +53,7 @@ def _measure(part: str, settings: Settings) -> Sequence[Row]:
 def _row(true: Class, false: Class, settings: Settings) -> Row:
     proved = [result.rule for result in true.results if result.verdict.outcome is Outcome.PROVED]
     asked, agreeing = _opinions(proved[: ASKED[settings.quick]])
-    tally = Tally.of(examine_all(settings.seed, mutants(proved, Random(settings.seed), MUTANTS[settings.quick])))
+    tally = MutantTally.of(examine_all(settings.seed, mutants(proved, Random(settings.seed), MUTANTS[settings.quick])))
     milliseconds = [1e3 * result.seconds for result in true.results]
     return {
         "class": true.name,

@@ -15,7 +15,7 @@ from verify.terms import Call, Sum, Term, close, factor_symbols, unit_coefficien
 
 
 def without_shares(term: Term, laws: Laws, known: Sequence[Dim]) -> Term:
-    """The term without the products of a sum and its own reciprocal."""
+    """Return the term without the products of a sum and its own reciprocal."""
     if not term.bound:
         return term
     for factor in term.factors:
@@ -34,7 +34,7 @@ def without_shares(term: Term, laws: Laws, known: Sequence[Dim]) -> Term:
 
 
 def _is_positive(whole: Sum, laws: Laws, known: Sequence[Dim]) -> bool:
-    """Whether a sum is evidently greater than zero: one positive product over an index that has a value."""
+    """Return whether a sum is evidently greater than zero: one positive product over an index that has a value."""
     if len(whole) != 1 or len(whole[0].bound) != 1 or whole[0].coefficient <= 0:
         return False
     (term,), (name,) = whole, whole[0].bound
@@ -47,7 +47,7 @@ def _is_positive(whole: Sum, laws: Laws, known: Sequence[Dim]) -> bool:
 
 
 def _connected(term: Term, name: str) -> tuple[Term, Term]:
-    """The term as a product: of what depends on a bound index, directly or through others, and of the rest."""
+    """Return the term as a product: factors that depend on a bound index, directly or through others, and the rest."""
     names = {name}
     while True:
         factors = [factor for factor in term.factors if factor_symbols(factor) & names]

@@ -1,10 +1,10 @@
-"""What happens when things go wrong: what the user sees, and what remains?
+"""Faults: what the user sees when things go wrong, and what remains.
 
 Every fault is provoked in a process of its own, with a cache of its own, on a small model; afterwards the same folder
 and cache are used again without the fault.
 
-Invariant: a fault *held* if the process ended with the exit status and the one line that it should, or went on with a
-right result, and the next run was as if nothing had been.
+Invariant: a fault *held* if the process ended with the right exit status and message, or continued with a correct
+result, and the next run was not affected.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
 from taso_py.cli import main
 sys.exit(main())
 """
-"""The command line where no file may grow beyond a size, which fails as a full disk does."""
+"""The command line with a limit on file sizes, which fails as a full disk does."""
 _KERNEL = """
 import sys, torch
 from taso_py.backend.plan import Bound
@@ -77,12 +77,12 @@ Eager.tiles = (*Eager.tiles, Tile("faulty", covers))
 from taso_py.cli import main
 sys.exit(main())
 """
-"""The command line with one more kernel for linear layers, which does what it should not."""
+"""The command line with an additional, faulty kernel for linear layers."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a process ended."""
+    """The result of a process."""
 
     status: int
     out: str
@@ -90,16 +90,16 @@ class Ran:
 
     @property
     def said(self) -> str:
-        """The last line for the user, progress bars apart."""
+        """Last line for the user, progress bars apart."""
         lines = [line for line in self.err.replace("\r", "\n").splitlines() if line.strip() and "%|" not in line]
         return lines[-1].strip() if lines else ""
 
 
 @contextmanager
-def heeding_interrupts() -> Generator[None]:
-    """Processes that are started meanwhile can be interrupted.
+def interruptible_children() -> Generator[None]:
+    """Let processes that are started in the block be interrupted.
 
-    A shell has what it starts in the background ignore interrupts, and children inherit that.
+    A shell makes background processes ignore interrupts, and children inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -116,16 +116,16 @@ class Bench:
 
     @property
     def out(self) -> Path:
-        """Where results are saved."""
+        """Folder of the results."""
         return self.root / "out"
 
     @property
     def database(self) -> Path:
-        """The latencies."""
+        """File of the latencies."""
         return self.root / "cache" / "latencies.sqlite"
 
     def arguments(self, *more: str) -> list[str]:
-        """An optimization of the model."""
+        """Return the arguments of an optimization of the model."""
         return [
             "optimize",
             f"{self.root / 'mine.py'}:model",
@@ -138,10 +138,10 @@ class Bench:
         ]
 
     def start(self, arguments: Sequence[str], script: str = "", **environment: str) -> subprocess.Popen[str]:
-        """Starts the command line, or a script in its place."""
+        """Start the command line, or a script in its place."""
         command = ["-c", script] if script else ["-m", "taso_py.cli"]
         given = {**os.environ, "TASO_PY_CACHE": str(self.root / "cache"), **environment}
-        with heeding_interrupts():
+        with interruptible_children():
             return subprocess.Popen(
                 [sys.executable, *command, *arguments],
                 env=given,
@@ -151,11 +151,11 @@ class Bench:
             )
 
     def run(self, arguments: Sequence[str], script: str = "", **environment: str) -> Ran:
-        """Runs the command line, or a script in its place."""
+        """Run the command line, or a script in its place."""
         return finished(self.start(arguments, script, **environment))
 
     def works(self) -> bool:
-        """Whether a run without a fault saves a result that loads, and the latencies can be read."""
+        """Return whether a run without a fault saves a result that loads, and the latencies can be read."""
         ran = self.run(self.arguments("--output", str(self.out)))
         script = "import sys, torch, taso_py; taso_py.load(sys.argv[1])(torch.randn(4, 48))"
         loads = self.run([str(self.out)], script).status == 0
@@ -163,17 +163,17 @@ class Bench:
 
 
 def finished(process: subprocess.Popen[str]) -> Ran:
-    """Waits for a process."""
+    """Wait for a process."""
     out, err = process.communicate(timeout=600)
     return Ran(process.returncode, out, err)
 
 
 Verdict = tuple[bool, str]
-"""Whether the fault held, and what the user saw."""
+"""True if the fault held, and the message that the user saw."""
 
 
 def _is_right(ran: Ran) -> bool:
-    """Whether a report was printed, and its result passed the comparison."""
+    """Return whether a report was printed, and its result passed the comparison."""
     try:
         return ran.status == 0 and bool(json.loads(ran.out)["comparison_passed"])
     except (ValueError, KeyError):
@@ -181,7 +181,7 @@ def _is_right(ran: Ran) -> bool:
 
 
 def _refused(ran: Ran, *words: str) -> Verdict:
-    """One line with certain words, exit status 2, and no traceback."""
+    """Check for one line with certain words, exit status 2, and no traceback."""
     held = ran.status == 2 and all(word in ran.said for word in words) and "Traceback" not in ran.err
     return held, ran.said
 
@@ -321,7 +321,7 @@ FAULTS: Mapping[str, Callable[[Bench], Verdict]] = {
     **{f"Ctrl-C after {after} s": _interrupted(after) for after in (3, 6, 9, 12)},
     **{f"kill -9 after {after} s": _killed(after) for after in (3, 6, 9, 12, 15)},
 }
-"""Each provoked by a function; times after the start meet importing, measuring, searching and timing."""
+"""Functions that provoke the faults; the times fall into importing, measuring, searching and timing."""
 QUICK = ("output folder cannot be made", "latency database damaged", "kernel returns NaN", "Ctrl-C after 6 s")
 
 

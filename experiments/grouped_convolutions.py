@@ -1,8 +1,8 @@
-"""How many groups should ResNeXt's convolutions have on this device?
+"""The best number of groups for ResNeXt's convolutions on this device.
 
-A grouped convolution is the same as one with fewer groups whose kernel has zeros between them: more arithmetic, but of
-a form that libraries are better at. Each shape of ResNeXt-50 is timed with 32 groups and fewer, by the best kernel that
-there is for each, as the optimizer would use it.
+A grouped convolution equals one with fewer groups whose kernel has zeros between them: more arithmetic, but of a form
+that libraries are better at. Each shape of ResNeXt-50 is timed with 32 groups and fewer, by the best kernel for each,
+as the optimizer would use it.
 
 Invariant: all numbers of groups compute the same function; latencies come from the latency database as in a search.
 """

@@ -1,4 +1,4 @@
-"""What is choosing kernels and memory formats together worth?
+"""Joint choice of kernels and memory formats, compared with simpler choices.
 
 The same graph is computed by plain operators; by the best kernels with all values dense; with all values channels last;
 with covers chosen for dense values and formats afterwards; and with both chosen jointly.
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from experiments.ways import ORIGINAL, raced
+from experiments.ways import ORIGINAL, speedups
 from taso_py.backend.plan import NO_PLAN, Format
 from taso_py.cost.choice import Choice, choose
 
@@ -42,7 +42,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         choices = _choices(model)
         calls = {ORIGINAL: model.call(NO_PLAN), **{way: model.call(choices[way].plan) for way in WAYS}}
         predicted = {f"{way}_predicted_ms": choices[way].seconds * 1e3 for way in WAYS}
-        return [{"model": name, **raced(calls, settings), **predicted}]
+        return [{"model": name, **speedups(calls, settings), **predicted}]
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:

@@ -1,4 +1,4 @@
-"""Do models go into a graph and come out computing the same bits, on this device?
+"""Round trip: models go into a graph and come out computing the same bits, on this device.
 
 Invariant: a model that is refused is a row like any other, with the reason.
 """

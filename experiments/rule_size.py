@@ -1,7 +1,7 @@
-"""How large do rules have to be?
+"""The effect of a limit on the size of rules.
 
-The database is limited to rules whose larger side has so many operators at most; none at all leaves the choice of
-kernels. As in search_vs_greedy, what the search reaches is compared by cost.
+The database is limited to rules whose larger side has at most so many operators; without rules the choice of kernels
+remains. As in search_vs_greedy, results of the search are compared by cost.
 
 Invariant: all limits of a model share one process and one set of latencies.
 """

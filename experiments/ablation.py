@@ -139,12 +139,14 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "ablation",
     "What does each part of the optimizer contribute?",
-    "one row a model and part taken away; `preconditions` are rules that ask for certain sizes; `over_everything` "
-    "below 1 is what the part is worth in speed of the result, above 1 the part did harm; `search_s` and `graphs` "
-    "show what it is worth in search time; `cost` is what prices say of the result over the original, which for "
-    "`kernel_choice` are those of plain kernels",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "one row a model and part taken away; `preconditions` are rules that ask for certain sizes; `over_everything` "
+        "below 1 is what the part is worth in speed of the result, above 1 the part did harm; `search_s` and `graphs` "
+        "show what it is worth in search time; `cost` is what prices say of the result over the original, which for "
+        "`kernel_choice` are those of plain kernels"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
     apart=True,
 )

@@ -159,11 +159,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "correctness",
     "Do results compute what the originals compute?",
-    "`passed` must be yes everywhere; `problem` says what is wrong otherwise; `rewrites` and `kernels` count what "
-    "was put to the test, taken at invented prices but in the rows called optimized; `error` and `original_error` "
-    "are against float64, of the result and of the model as it was",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "`passed` must be yes everywhere; `problem` says what is wrong otherwise; `rewrites` and `kernels` count what "
+        "was put to the test, taken at invented prices but in the rows called optimized; `error` and `original_error` "
+        "are against float64, of the result and of the model as it was"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     is_check=True,
 )

@@ -226,16 +226,18 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "end_to_end",
     "How much faster do models get, and by what?",
-    "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
-    "kernels without substitutions, hand-made templates, ours, Inductor by default, with freezing, and with "
-    "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs, of the model as it is, of what "
-    "Inductor compiled of it, and of ours; `auto/best_other` compares what the optimizer chooses with the best of the "
-    "original and the compilers, `ours/kernels` is what substitutions add to kernels; where `rules` and "
-    "`templates_rules` are 0, kernels, templates and ours are one graph built three times, and differ by what builds "
-    "do; `missing` says why a runtime is not compared with",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
+        "kernels without substitutions, hand-made templates, ours, Inductor by default, with freezing, and with "
+        "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs, of the model as it is, of "
+        "what Inductor compiled of it, and of ours; `auto/best_other` compares what the optimizer chooses with the "
+        "best of the original and the compilers, `ours/kernels` is what substitutions add to kernels; where `rules` "
+        "and `templates_rules` are 0, kernels, templates and ours are one graph built three times, and differ by what "
+        "builds do; `missing` says why a runtime is not compared with"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     arrange=_summarized,
     headline=_headline,
     apart=True,

@@ -218,13 +218,15 @@ def _counts(text: str) -> Counter[str]:
 EXPERIMENT = Experiment(
     "engines",
     "What are the rules worth inside other engines, priced there?",
-    "`onnxruntime exported` and the like are speeds over PyTorch eager: as PyTorch's exporter writes the model, as our "
-    "lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the first "
-    "two; `ours/others` is the best of ours over the best of what users have without us; intervals are over builds, "
-    "each in a process of its own; `predicted/measured` is what latencies in the engine said of the result",
-    lambda settings: settings.choose(QUICK, MODELS),
-    _measure,
-    _plot,
+    reading=(
+        "`onnxruntime exported` and the like are speeds over PyTorch eager: as PyTorch's exporter writes the model, as "
+        "our lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the "
+        "first two; `ours/others` is the best of ours over the best of what users have without us; intervals are over "
+        "builds, each in a process of its own; `predicted/measured` is what latencies in the engine said of the result"
+    ),
+    parts=lambda settings: settings.choose(QUICK, MODELS),
+    measure=_measure,
+    plot=_plot,
     headline=_headline,
     drawn=[f"rules of {engine}" for engine in SESSIONS],
     apart=True,

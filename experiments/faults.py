@@ -347,9 +347,9 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "faults",
     "What does the user see when things go wrong, and what remains?",
-    "`held` and `next_run_works` must be yes everywhere; `seen` is the line that the user gets",
-    lambda settings: settings.choose(QUICK, tuple(FAULTS)),
-    _measure,
-    _plot,
+    reading="`held` and `next_run_works` must be yes everywhere; `seen` is the line that the user gets",
+    parts=lambda settings: settings.choose(QUICK, tuple(FAULTS)),
+    measure=_measure,
+    plot=_plot,
     on_device=False,
 )

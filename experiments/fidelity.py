@@ -66,11 +66,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "fidelity",
     "Does the cost model say what a model takes, before it is built?",
-    "`predicted/measured` of the kernels that were chosen, worst first, should be within 0.9 and 1.1, the grey band; "
-    "`sum/measured` is what their latencies add up to, before the scale that a run of a small network gives, which is "
-    "the same for all models; on a CPU all are at its usual pace",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`predicted/measured` of the kernels that were chosen, worst first, should be within 0.9 and 1.1, the grey "
+        "band; `sum/measured` is what their latencies add up to, before the scale that a run of a small network gives, "
+        "which is the same for all models; on a CPU all are at its usual pace"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
     arrange=_worst_first,
 )

@@ -119,11 +119,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "generation",
     "How many terms are there, how fast are they enumerated, and what comes of them?",
-    "one row a family of terms with the terms evaluated at each number of operators, then one a shipped file with what "
-    "its candidates came to, and what was published of another generator; `unproved` pass every test and were not "
-    "proved",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "one row a family of terms with the terms evaluated at each number of operators, then one a shipped file with "
+        "what its candidates came to, and what was published of another generator; `unproved` pass every test and were "
+        "not proved"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     on_device=False,
 )

@@ -69,9 +69,11 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "grouped_convolutions",
     "How many groups should ResNeXt's convolutions have?",
-    "the latency of each shape of ResNeXt-50 by number of groups, by the best kernel for each; `gain` is that of the "
-    "`best` number over 32, and where it lies differs between devices",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "the latency of each shape of ResNeXt-50 by number of groups, by the best kernel for each; `gain` is that of "
+        "the `best` number over 32, and where it lies differs between devices"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
 )

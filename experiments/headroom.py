@@ -116,11 +116,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "headroom",
     "How much faster could models get at all?",
-    "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, what "
-    "the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: who "
-    "computes the same in the same precision gains hardly more than that factor; `compute_share` is the share of the "
-    "floor that operations account for",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, "
+        "what the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: "
+        "who computes the same in the same precision gains hardly more than that factor; `compute_share` is the share "
+        "of the floor that operations account for"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

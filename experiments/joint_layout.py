@@ -121,10 +121,12 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "joint_layout",
     "What is searching for substitutions and memory formats together worth?",
-    "each column is the speed-up of one order over plain calls, all with the best kernels: `neither` keeps the graph "
-    "and dense values, `jointly` is what the optimizer does and should be at least each other within its interval; "
-    "the `predicted_ms` compare the orders without the noise of a race",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "each column is the speed-up of one order over plain calls, all with the best kernels: `neither` keeps the "
+        "graph and dense values, `jointly` is what the optimizer does and should be at least each other within its "
+        "interval; the `predicted_ms` compare the orders without the noise of a race"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

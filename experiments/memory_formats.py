@@ -52,9 +52,11 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "memory_formats",
     "What is choosing kernels and memory formats together worth?",
-    "each column is the speed-up of one way to choose over plain calls, for a graph that is not rewritten; `jointly` "
-    "should be at least each other within its interval",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "each column is the speed-up of one way to choose over plain calls, for a graph that is not rewritten; "
+        "`jointly` should be at least each other within its interval"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

@@ -184,7 +184,7 @@ def _section(folder: Path, experiment: Experiment) -> ResultSection:
             figure = "data:image/png;base64," + base64.b64encode(base.with_suffix(".png").read_bytes()).decode()
     except (OSError, ValueError) as error:
         problem = f"its files cannot be read: {error}"
-    return ResultSection(experiment, facts, rows, figure, problem)
+    return ResultSection(experiment, facts=facts, rows=rows, figure=figure, problem=problem)
 
 
 def _kind(sections: Sequence[ResultSection]) -> str:

@@ -53,9 +53,11 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "rule_size",
     "How large do rules have to be?",
-    "`cost_N` is what the search reaches with rules of at most N operators a side, over the cost of the original by "
-    "the same prices; `cost_0` is kernels alone",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`cost_N` is what the search reaches with rules of at most N operators a side, over the cost of the original "
+        "by the same prices; `cost_0` is kernels alone"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

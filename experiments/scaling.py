@@ -189,11 +189,13 @@ def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, a
 EXPERIMENT = Experiment(
     "scaling",
     "How do search and generation grow with what they are given?",
-    "`grows` says what grows and `size` how large it is; `made` counts the graphs that a search built or the terms "
-    "that were evaluated; blocks that are alike should cost hardly more the more there are, and the others in "
-    "proportion; `mib` is memory beyond what the process had before, and 0 where what it had was enough",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "`grows` says what grows and `size` how large it is; `made` counts the graphs that a search built or the terms "
+        "that were evaluated; blocks that are alike should cost hardly more the more there are, and the others in "
+        "proportion; `mib` is memory beyond what the process had before, and 0 where what it had was enough"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     apart=True,
 )

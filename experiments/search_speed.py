@@ -168,11 +168,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "search_speed",
     "How fast is the search, and how soon does it find what it finds?",
-    "`cost` is that of the best graph over the original's; `cost_longer` with four times the budget (quick: twice), "
-    "`cost_whole` where the graph is never cut; `expansions_per_s` counts graphs matched against all rules, in "
-    "processor seconds of one thread with all latencies known; `mib` is memory beyond what the process had before it "
-    "searched",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`cost` is that of the best graph over the original's; `cost_longer` with four times the budget (quick: "
+        "twice), `cost_whole` where the graph is never cut; `expansions_per_s` counts graphs matched against all "
+        "rules, in processor seconds of one thread with all latencies known; `mib` is memory beyond what the process "
+        "had before it searched"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

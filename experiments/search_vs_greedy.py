@@ -150,11 +150,13 @@ def _heat_map(axes: Axes, models: Sequence[str], rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "search_vs_greedy",
     "What does the search find that greedy templates miss?",
-    "`cost` of what each strategy reaches over that of the original, by the same prices: templates blind and measured, "
-    "greedy steps, equality saturation, and the search by alpha and budget; below, the best cost so far over time, and "
-    "which rules each model uses",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`cost` of what each strategy reaches over that of the original, by the same prices: templates blind and "
+        "measured, greedy steps, equality saturation, and the search by alpha and budget; below, the best cost so far "
+        "over time, and which rules each model uses"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
     drawn=(CURVE,),
 )

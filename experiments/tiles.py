@@ -146,10 +146,12 @@ def _name(row: Row) -> str:
 EXPERIMENT = Experiment(
     "tiles",
     "Is every kernel right on this device, and what does it gain over plain calls?",
-    "one row a kernel, element type, and what it `computes` at once; `passed` must be yes wherever a kernel is "
-    "available: in each memory format that it reads, the result is that of plain operators; `gain` is over the "
-    "latencies of plain calls, one a node, both in the better memory format, without conversions",
-    lambda _: DTYPES,
-    _measure,
-    _plot,
+    reading=(
+        "one row a kernel, element type, and what it `computes` at once; `passed` must be yes wherever a kernel is "
+        "available: in each memory format that it reads, the result is that of plain operators; `gain` is over the "
+        "latencies of plain calls, one a node, both in the better memory format, without conversions"
+    ),
+    parts=lambda _: DTYPES,
+    measure=_measure,
+    plot=_plot,
 )

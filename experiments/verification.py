@@ -124,11 +124,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "verification",
     "What does the prover say of rules of known truth, and do others agree?",
-    "one row a class of rules; of the true ones `true_unknown` should be few, of the false ones and of mutants that "
-    "PyTorch refutes none may be proved; the second opinion agrees where a rule follows from the shipped ones by logic "
-    "alone, and is silent otherwise, so its share says how much of the algebra first-order axioms reach",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "one row a class of rules; of the true ones `true_unknown` should be few, of the false ones and of mutants "
+        "that PyTorch refutes none may be proved; the second opinion agrees where a rule follows from the shipped ones "
+        "by logic alone, and is silent otherwise, so its share says how much of the algebra first-order axioms reach"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     on_device=False,
 )

@@ -136,7 +136,7 @@ class Checker:
                 opened = _export_with_open_sizes(module, args) if seed % OPEN_ONE_IN == 0 else None
                 program = import_module(module, args) if opened is None else import_program(opened, args)
                 original = module if opened is None else opened.module()
-                return _Check(case, program, args, seed, self._engines).run(
+                return _Check(case, program, args, seed=seed, engines=self._engines).run(
                     original, self._all if case.is_smooth else self._exact
                 )
             except DiscrepancyError:

@@ -70,7 +70,7 @@ def add_excerpt(draft: Draft) -> None:
         return
     types = {key(node): TensorType(DType.F32, sample.shape(node.types[0])) for node in rule.variables}
     values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
-    match = Match(rule, (), values, {**sample.sizes, **sample.numbers}, DType.F32, ())
+    match = Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=DType.F32, outputs=())
     try:
         outputs = concrete_side(match, rule.source)
     except (TasoError, ValueError, ZeroDivisionError):

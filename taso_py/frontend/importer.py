@@ -146,7 +146,15 @@ class Importer:
         def strides(value: Value) -> tuple[Dim, ...] | None:
             return self.sizes.strides(self.layouts[value])
 
-        return AtenCall(overload, arguments, tuple(results), types, self.layouts, _read(fx_node), strides)
+        return AtenCall(
+            overload,
+            arguments,
+            results=tuple(results),
+            types=types,
+            layouts=self.layouts,
+            read=_read(fx_node),
+            strides=strides,
+        )
 
     def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
         row = DIALECT.get(str(call.overload))

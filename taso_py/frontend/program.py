@@ -273,7 +273,9 @@ def _signature(
         raise ImportRefusal(
             f"the argument {name!r} hides a name that exported programs need; rename it, or leave it to its default"
         )
-    return Signature(in_spec, call.out_spec, tuple(argument_names), tuple(map(_leaf, inputs)), places)
+    return Signature(
+        in_spec, call.out_spec, argument_names=tuple(argument_names), inputs=tuple(map(_leaf, inputs)), outputs=places
+    )
 
 
 def _in_spec(functional: ExportedProgram) -> TreeSpec:

@@ -70,7 +70,7 @@ def find_state(exported: ExportedProgram) -> ProgramState:
     for name in views.intersection(signature.buffers_to_mutate.values()):
         raise ImportRefusal(f"the model writes to its {name}, a view of another tensor; make it a tensor of its own")
     written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
-    return ProgramState(tensors, keys, parameters, written, frozenset(views))
+    return ProgramState(tensors, keys, parameters=parameters, written=written, views=frozenset(views))
 
 
 def _is_state(spec: InputSpec) -> bool:

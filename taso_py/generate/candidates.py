@@ -154,7 +154,7 @@ class Builder:
         sides = [[builder._output_forms(*output) for output in side] for side in (left, right)]
         key = min(_pair_key(one, other, builder._shape) for one, other in (sides, sides[::-1]))
         values = [tuple(builder._output(*output) for output in side) for side in (left, right)]
-        return RuleCandidate(values[0], values[1], key, builder._data, self._terms.family.axes)
+        return RuleCandidate(values[0], values[1], key=key, data=builder._data, axes=self._terms.family.axes)
 
     def _with_variables(self, cut: frozenset[int]) -> Builder:
         """Return a separate builder with variables in place of some terms."""

@@ -62,7 +62,9 @@ def fold(folding: Folding, seed: int) -> Iterator[RuleCandidate]:
         found = [table.solve(goal) for goal in weights]
         if None not in found:
             target = make(folding.affine, [inputs["x1"], *(value for value in found if value is not None)]).value
-            yield RuleCandidate((source,), (target,), f"{folding.name}: {source!r}", frozenset({"x1"}), one_way=True)
+            yield RuleCandidate(
+                (source,), (target,), key=f"{folding.name}: {source!r}", data=frozenset({"x1"}), one_way=True
+            )
 
 
 def _weights(folding: Folding, source: Value, values: Mapping[str, Floats]) -> list[Floats] | None:

@@ -91,7 +91,19 @@ class Terms:
         else:
             self._inputs |= 1 << len(self.rows)
         self.leaves.append(leaf)
-        self.append(TermRow(VARIABLE, (), type_, (), 1 << len(self.rows), 1, 0, variables.role), values)
+        self.append(
+            TermRow(
+                VARIABLE,
+                (),
+                type_,
+                instances=(),
+                variables=1 << len(self.rows),
+                leaves=1,
+                repeats=0,
+                role=variables.role,
+            ),
+            values,
+        )
 
     def append(self, term: TermRow, values: Floats) -> int:
         """Add a term with its values of shape ``(samples, *shape)``; return its number."""
@@ -120,7 +132,16 @@ class Terms:
         instances.append(len(self.rows))
         role = self.production(production).yields or (DATA if any(part.role == DATA for part in parts) else WEIGHT)
         leaves = sum(part.leaves for part in parts)
-        return TermRow(production, tuple(operands), found[1], tuple(instances), variables, leaves, repeats, role)
+        return TermRow(
+            production,
+            tuple(operands),
+            found[1],
+            instances=tuple(instances),
+            variables=variables,
+            leaves=leaves,
+            repeats=repeats,
+            role=role,
+        )
 
     def production(self, number: int) -> Production:
         """Return a production of the family."""

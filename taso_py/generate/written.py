@@ -33,7 +33,7 @@ def written_forms(entry: Written) -> Iterator[RuleCandidate]:
     target = make(entry.op, [_VARIABLE]).value
     for number, form in enumerate(_forms(entry.op.define([operand], (symbol("i"),)))):
         yield RuleCandidate(
-            (form,), (target,), f"{entry.name} written out, {number:03}", frozenset({"x"}), one_way=True
+            (form,), (target,), key=f"{entry.name} written out, {number:03}", data=frozenset({"x"}), one_way=True
         )
 
 

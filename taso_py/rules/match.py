@@ -72,7 +72,7 @@ class Matcher:
     def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
         """Return all matches in a graph, or only those that compute something at run time."""
         index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
-        return self._find(index, index.graph.nodes, self._roots, only_running, ())
+        return self._find(index, index.graph.nodes, self._roots, only_running=only_running, known=())
 
     def around(
         self,
@@ -89,7 +89,7 @@ class Matcher:
             only_running: whether to leave out matches that compute only values that depend on weights alone.
             known: identities (see :meth:`identity`) of matches to leave out.
         """
-        return self._find(index, nodes, self._anywhere, only_running, known)
+        return self._find(index, nodes, self._anywhere, only_running=only_running, known=known)
 
     def identity(self, match: Match, index: GraphIndex) -> Identity:
         """Return an identity that is equal for matches that differ only by a symmetry of the rule."""
@@ -211,7 +211,9 @@ class _Search:
         Of matches that differ by a symmetry it adds the one with the least identity. See :meth:`Matcher.around` for
         what is left out.
         """
-        for bound in embeddings(self.pattern, index, node, place, self._order(place), only_running):
+        for bound in embeddings(
+            self.pattern, index, node, place=place, before=self._order(place), only_running=only_running
+        ):
             nodes = [node for node in bound.nodes if node is not None]
             values = [value for value in bound.values if value is not None]
             identity, move = self.identity(nodes, values, index)
@@ -271,7 +273,7 @@ def complete_match(pattern: Pattern, bound: Bindings) -> Match | None:
     values = (value for value in bound.values if value is not None)
     outputs = tuple(Value(nodes[slot.index], slot.output) for slot in pattern.outputs)
     named = dict(zip(map(key, pattern.variables), values, strict=True))
-    return Match(pattern.rule, nodes, named, sizes, bound.dtype, outputs)
+    return Match(pattern.rule, nodes, values=named, sizes=sizes, dtype=bound.dtype, outputs=outputs)
 
 
 def _order(node: Node, index: GraphIndex) -> int:

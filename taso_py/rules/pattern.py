@@ -115,15 +115,15 @@ def compile_pattern(rule: Substitution) -> Pattern:
     operators = tuple(_operator(node, slots, marked) for node in nodes)
     outputs = tuple(OperandRef(*slots[value.node], value.output) for value in rule.source.outputs)
     return Pattern(
-        rule,
-        nodes,
-        variables,
-        operators,
-        tuple(_variable(node.types[0].substitute(marked)) for node in variables),
-        outputs,
-        tuple(_plan(operators, start) for start in range(len(operators))),
-        tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
-        tuple(sorted(map(str, marked.values()))),
+        rule=rule,
+        nodes=nodes,
+        variables=variables,
+        operators=operators,
+        types=tuple(_variable(node.types[0].substitute(marked)) for node in variables),
+        outputs=outputs,
+        plans=tuple(_plan(operators, start) for start in range(len(operators))),
+        readers=tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
+        sizes=tuple(sorted(map(str, marked.values()))),
     )
 
 
@@ -132,11 +132,11 @@ def _operator(node: Node, slots: Mapping[Node, tuple[bool, int]], marked: Mappin
     attributes = [(name, substitute_attribute(getattr(node.op, name), marked)) for name in names]
     operands = tuple(OperandRef(*slots[value.node], value.output) for value in node.inputs)
     return PatternOperator(
-        node.op,
-        operands,
-        tuple(pair for pair in attributes if _is_symbolic(pair[1])),
-        tuple(pair for pair in attributes if not _is_symbolic(pair[1])),
-        node.op.commutative and len(set(operands)) == 2,
+        op=node.op,
+        operands=operands,
+        symbolic=tuple(pair for pair in attributes if _is_symbolic(pair[1])),
+        literal=tuple(pair for pair in attributes if not _is_symbolic(pair[1])),
+        swappable=node.op.commutative and len(set(operands)) == 2,
     )
 
 

@@ -67,7 +67,7 @@ class _RuleParser(Parser):
         numerics = self._numerics() if self.accept("numerics") else Numerics.EXACT
         proof = self.expect("", kind="name") if self.accept("proof") else ""
         try:
-            rule = Substitution(source, target, tuple(conditions), numerics, proof)
+            rule = Substitution(source, target, preconditions=tuple(conditions), numerics=numerics, proof=proof)
         except TasoError as error:
             self.fail(f"rule {stated or ''}: {error}")
         if stated is not None and stated != rule.id:

@@ -62,7 +62,9 @@ class OnnxNode:
     def run(self, inputs: Sequence[Tensor | None], rows: Mapping[str, Row]) -> Sequence[Tensor]:
         """Compute the results from the operands."""
         results = rows[self.kind](
-            OnnxCall(self.kind, self.attributes, inputs, self.known, len(self.outputs), self.opset)
+            OnnxCall(
+                self.kind, self.attributes, inputs=inputs, known=self.known, results=len(self.outputs), opset=self.opset
+            )
         )
         found = [results] if isinstance(results, Tensor) else list(results)
         if len(found) < len(self.outputs):
@@ -257,7 +259,9 @@ class _Reader:
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
         attributes = {name: _attribute(attribute, kind) for name, attribute in node.attributes.items()}
-        step = OnnxNode(kind, str(node.name), attributes, inputs, known, outputs, self._opset)
+        step = OnnxNode(
+            kind, str(node.name), attributes=attributes, inputs=inputs, known=known, outputs=outputs, opset=self._opset
+        )
         found = _run_step(step, lambda: step.run([self._value(name) for name in inputs], self._rows))
         depends = kind not in OF_SHAPES and any(name is not None and name not in self._constants for name in inputs)
         for name, value in zip(outputs, found, strict=False):

@@ -29,8 +29,8 @@ def _fused(roles: str, *ops: TensorOperator) -> tuple[Production, ...]:
 
 
 _ROWS = Variables("x", (3, 4), DATA, 1)
-_EPSILON = Variables("e", (), CONSTANT, 1, 0.25)
-_SCALE = Variables("c", (), CONSTANT, 1, 0.25)
+_EPSILON = Variables("e", (), CONSTANT, count=1, number=0.25)
+_SCALE = Variables("c", (), CONSTANT, count=1, number=0.25)
 _DIVIDED = "q"
 """Role of queries that are divided by a number: a scale is a number of the rule, and cannot be one over another."""
 _SCORES = (
@@ -88,8 +88,8 @@ FUSE = (
         "logistic functions",
         (
             Variables("x", (4,), DATA, 1),
-            Variables("u", (), CONSTANT, 1, 1.0),
-            Variables("n", (), MASK, 1, -1.0),
+            Variables("u", (), CONSTANT, count=1, number=1.0),
+            Variables("n", (), MASK, count=1, number=-1.0),
         ),
         (
             Production(Mul(), "dm", STATISTIC),

@@ -10,7 +10,7 @@ from taso_py.generate.vocabulary import CONSTANT, DATA, EITHER, Family, Producti
 from taso_py.ops.elementwise import Add, Div, Mul, Rsqrt, Sqrt, Sub
 from taso_py.ops.movement import Permute, Reshape
 
-_NUMBERS = (Variables("u", (), CONSTANT, 1, 1.0), Variables("z", (), CONSTANT, 1, 0.0))
+_NUMBERS = (Variables("u", (), CONSTANT, count=1, number=1.0), Variables("z", (), CONSTANT, count=1, number=0.0))
 _TRANSPOSED = "t"
 """Role of values with their last two axes exchanged: not to be exchanged again, which ``core`` finds to cancel."""
 

@@ -91,7 +91,15 @@ def conduct(
                 if until is None or time.monotonic() < until:
                     if tell is not None:
                         tell(experiment, part)
-                    _measure(experiment, part, settings, worker, until, circumstances, outcome)
+                    _measure(
+                        experiment,
+                        part,
+                        settings,
+                        worker=worker,
+                        until=until,
+                        circumstances=circumstances,
+                        outcome=outcome,
+                    )
     finally:
         rows = _write(experiment, settings, circumstances, outcome)
     return rows, outcome

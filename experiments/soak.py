@@ -304,7 +304,7 @@ def soak(seconds: float, threads: int, seed: int, tell: Callable[[SoakResult], N
         started = time.monotonic()
         for worker in workers:
             worker.start()
-        _direct(server, found, started, started + seconds, tell)
+        _direct(server, found, started=started, end=started + seconds, tell=tell)
     except KeyboardInterrupt:
         found.is_interrupted = True
     except StallError as error:

@@ -54,7 +54,7 @@ def _campaign(options: argparse.Namespace) -> CampaignTally:
         open_pool(options.jobs, options.executor) as pool,
         progress_bar(desc="models", total=options.count, unit="model") as bar,
     ):
-        for found in run(options.count, options.seed, pool, kinds, options.engines):
+        for found in run(options.count, options.seed, pool=pool, rounds=kinds, engines=options.engines):
             tally.add(found)
             bar.update(found.tried)
             _report(found.failures, options.out)

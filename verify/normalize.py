@@ -69,7 +69,7 @@ class Normalizer:
         self.adds_coefficients = False
         """True if like terms were added up, which is more than a sum in another order."""
         self._solver = solver
-        self._maxima = Maxima(self.cells, self._laws, solver, self._fresh, self.close)
+        self._maxima = Maxima(self.cells, self._laws, solver, fresh=self._fresh, closing=self.close)
         self._poles = Poles(self._laws, self._maxima)
 
     def take_poles(self) -> Poles:

@@ -308,7 +308,9 @@ def _enlarge(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 def _conv2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     bias = x[2] if len(x) == 3 else None
-    return functional.conv2d(x[0], x[1], bias, at(op.stride), at(op.padding), at(op.dilation), at(op.groups))
+    return functional.conv2d(
+        x[0], x[1], bias, stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation), groups=at(op.groups)
+    )
 
 
 def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
@@ -318,7 +320,9 @@ def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 
 def _max_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    return functional.max_pool2d(x[0], at(op.kernel), at(op.stride), at(op.padding), at(op.dilation))
+    return functional.max_pool2d(
+        x[0], at(op.kernel), stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation)
+    )
 
 
 def _batch_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:

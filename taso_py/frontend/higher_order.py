@@ -67,7 +67,7 @@ def writing_call(
     names = written_arguments(overload)
     template = Template(fx_node, env)
     if is_out(overload):
-        return _out_call(fx_node, overload, names, keywords, template, sizes)
+        return _out_call(fx_node, overload, names, keywords=keywords, template=template, sizes=sizes)
     written = [template(base) for base in bases]
     for value in template.inputs:
         if memory_order(layouts[value]) is None:

@@ -91,4 +91,4 @@ def opaque_call(fx_node: fx.Node, call: AtenCall, env: Callable[[fx.Node], Any])
     template = Template(fx_node, env)
     arguments = tuple(map(template, fx_node.args))
     keywords = tuple((name, template(argument)) for name, argument in fx_node.kwargs.items())
-    return Opaque(str(call.overload), arguments, call.types, keywords, is_pure(call)), template.inputs
+    return Opaque(str(call.overload), arguments, call.types, keywords=keywords, is_pure=is_pure(call)), template.inputs

@@ -69,7 +69,7 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         results = [copied(leaf) for leaf in run.results] if kept else []
         before.restore(mutated)
         if kept:
-            _check_kept(module, args, kwargs, results, kept, mutated)
+            _check_kept(module, args, kwargs, results=results, kept=kept, mutated=mutated)
     except BaseException:
         before.restore()
         raise

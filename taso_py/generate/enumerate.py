@@ -125,7 +125,7 @@ class _Level:
             self._kept.append(_Kept(batch, keys))
         else:
             numbers = self._append(batch, values, keys)
-        self._split(batch, type_, values, keys, numbers)
+        self._split(batch, type_, values, keys=keys, numbers=numbers)
 
     def _append(self, batch: Batch, values: Floats, keys: Keys) -> dict[int, int]:
         """Add the terms of a batch; return their numbers by row."""

@@ -108,7 +108,7 @@ class Matcher:
             is_static = only_running and node.is_static
             for search, place in anchors.at(node, index):
                 if not (is_static and place == search.pattern.root):
-                    search.find(index, node, place, found, only_running, known)
+                    search.find(index, node, place, found=found, only_running=only_running, known=known)
         return list(found.values())
 
 

@@ -74,7 +74,13 @@ def _conv(call: OnnxCall) -> Tensor:
     operand = x if window.is_even else window.padded(x, 0.0)
     function: Any = _CONV[window.axes]
     return function(
-        operand, weight, call.optional(2), window.strides, padding, window.dilations, int(call.get("group", 1))
+        operand,
+        weight,
+        call.optional(2),
+        stride=window.strides,
+        padding=padding,
+        dilation=window.dilations,
+        groups=int(call.get("group", 1)),
     )
 
 

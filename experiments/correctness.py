@@ -70,7 +70,7 @@ def _measure(part: str, settings: Settings) -> Sequence[Row]:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             source = _source(part.removeprefix(USUAL), settings)
-            row = (_usual if part.startswith(USUAL) else _invented)(source, budget, settings)
+            row = (_check_optimization if part.startswith(USUAL) else _check_at_random_prices)(source, budget, settings)
     except TasoError as error:
         row = {"passed": False, "problem": str(error)}
     return [{"model": part, **row}]
@@ -93,7 +93,7 @@ class _Running(InventedCost):
         return super().cover_seconds(cover, formats) if self._trials.runs(cover, formats[0]) else math.inf
 
 
-def _invented(source: Source, budget: int, settings: Settings) -> Row:
+def _check_at_random_prices(source: Source, budget: int, settings: Settings) -> Row:
     """Search at random prices and compare the result in its saved form."""
     program = import_source(source)
     cost = _Running(settings.seed, fused=FUSED, device=program.device)
@@ -119,7 +119,7 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
     }
 
 
-def _usual(source: Source, budget: int, settings: Settings) -> Row:
+def _check_optimization(source: Source, budget: int, settings: Settings) -> Row:
     """Optimize in the usual way."""
     options = Options(budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed, cache=False)
     report = optimize_source(source, options, rules_for(options)).report

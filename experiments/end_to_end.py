@@ -78,7 +78,7 @@ class _Ways:
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
     with torch.no_grad():
-        made = _made(source, settings)
+        made = _build_ways(source, settings)
         seconds = 8.0 if settings.quick else 60.0
         raced = race(made.calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
         pair = {way: made.calls[way] for way in (KERNELS, EAGER)}
@@ -88,7 +88,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     return [{"model": name, **_figures(raced, made.auto), **gained, **_facts(made)}]
 
 
-def _made(source: Source, settings: Settings) -> _Ways:
+def _build_ways(source: Source, settings: Settings) -> _Ways:
     """Build every way to run a model."""
     limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 20.0)
     options = Options(time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False)
@@ -165,7 +165,7 @@ def _batch(row: Row) -> str:
     return row["model"].partition("@")[2]
 
 
-def _summarized(rows: Sequence[Row]) -> Sequence[Row]:
+def _with_summaries(rows: Sequence[Row]) -> Sequence[Row]:
     """Return the rows, each batch with its geometric means."""
     batches = dict.fromkeys(map(_batch, rows))
     return [*rows, *(_summary(batch, [row for row in rows if _batch(row) == batch]) for batch in batches)]
@@ -238,7 +238,7 @@ EXPERIMENT = Experiment(
     parts=_parts,
     measure=_measure,
     plot=_plot,
-    arrange=_summarized,
+    arrange=_with_summaries,
     headline=_headline,
     apart=True,
     is_long=True,

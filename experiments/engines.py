@@ -65,7 +65,7 @@ Call = Callable[[], Any]
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = _source(name, settings.seed)
     with TemporaryDirectory() as folder, torch.no_grad():
-        makes, results, missing = _made(name, source, settings, Path(folder))
+        makes, results, missing = _build_ways(name, source, settings, Path(folder))
         seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
         held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
@@ -102,7 +102,7 @@ def _speed(held: Race) -> Callable[[str], float]:
     return lambda way: held.ratio(way).median
 
 
-def _made(
+def _build_ways(
     name: str, source: Source, settings: Settings, folder: Path
 ) -> tuple[Mapping[str, Make], Mapping[str, Optimized], list[str]]:
     """Return the builders of all ways by name, our results by engine, and the reasons why some ways are missing."""
@@ -130,8 +130,8 @@ def _made(
         except TasoError as error:
             missing.append(f"{engine} {RULES}: {error}")
             continue
-        makes[f"{engine} {RULES}"] = partial(_loaded, folder / engine, name, settings.seed)
-    makes[INDUCTOR] = partial(_compiled, name, settings.seed)
+        makes[f"{engine} {RULES}"] = partial(_load_saved, folder / engine, name, settings.seed)
+    makes[INDUCTOR] = partial(_compile_inductor, name, settings.seed)
     return makes, results, missing
 
 
@@ -153,7 +153,7 @@ def _eager(name: str, seed: int) -> Call:
 
 
 @cache
-def _compiled(name: str, seed: int) -> Call:
+def _compile_inductor(name: str, seed: int) -> Call:
     """Return Inductor's form, compiled once, which takes up to a minute."""
     source = _source(name, seed)
     return source.call_of(ENGINES[INDUCTOR].prepare(source.callable(), source.args, source.kwargs))
@@ -166,7 +166,7 @@ def _session(engine: str, path: Path, inputs: tuple[str, ...], name: str, seed: 
     return lambda: session(*tensors)
 
 
-def _loaded(folder: Path, name: str, seed: int) -> Call:
+def _load_saved(folder: Path, name: str, seed: int) -> Call:
     return _source(name, seed).call_of(taso_py.load(folder))
 
 

@@ -109,7 +109,7 @@ def finished_parts(experiment: Experiment, settings: Settings) -> ExperimentRun:
     """Return the saved parts of an experiment that ran under the same settings in the same environment."""
     outcome, circumstances = ExperimentRun(experiment.parts(settings)), circumstances_of(settings)
     for part in outcome.parts:
-        known = _known(part_path(settings, experiment.name, part), circumstances)
+        known = _load_part(part_path(settings, experiment.name, part), circumstances)
         if known is not None:
             outcome.done[part] = known
     return outcome
@@ -145,7 +145,7 @@ def _measure(
     replace_file(path, json.dumps(outcome.done[part], indent=1) + "\n")
 
 
-def _known(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
+def _load_part(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
     """Return the saved rows of a part if it ran under the same settings in the same environment, else None."""
     try:
         found: Measured = json.loads(path.read_text(encoding="utf-8"))

@@ -94,16 +94,18 @@ def _parts(settings: Settings) -> Sequence[str]:
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     kind, _, size = part.rpartition(": ")
     if kind in (OPERATORS, PRODUCTIONS):
-        return _generated(kind, size, settings)
+        return _measure_generation(kind, size, settings)
     if kind == RULES:
         rules = read_database()
         chosen = Random(settings.seed).sample(rules, round(float(size) * len(rules)))
-        return [{"grows": kind, "size": len(chosen), **_searched(RULES_BLOCKS, True, settings, chosen)}]
-    found = _searched(int(size), kind != DIFFERENT, settings, read_database(), reuse=kind != APART)
+        return [{"grows": kind, "size": len(chosen), **_measure_search(RULES_BLOCKS, True, settings, chosen)}]
+    found = _measure_search(int(size), kind != DIFFERENT, settings, read_database(), reuse=kind != APART)
     return [{"grows": kind, "size": int(size), **found}]
 
 
-def _searched(blocks: int, alike: bool, settings: Settings, rules: Sequence[Substitution], reuse: bool = True) -> Row:
+def _measure_search(
+    blocks: int, alike: bool, settings: Settings, rules: Sequence[Substitution], reuse: bool = True
+) -> Row:
     """Return the measurements of the search of a stack."""
     torch.set_num_threads(1)
     limits = Limits(seconds=SECONDS[settings.quick], seed=settings.seed, reuse=reuse)
@@ -124,7 +126,7 @@ def _searched(blocks: int, alike: bool, settings: Settings, rules: Sequence[Subs
         }
 
 
-def _generated(kind: str, key: str, settings: Settings) -> Sequence[Row]:
+def _measure_generation(kind: str, key: str, settings: Settings) -> Sequence[Row]:
     """Enumerate and pair a family, up to each number of operators, or with ever more productions."""
     vocabulary, name = key.split(":")
     family = next(f for f in VOCABULARIES[vocabulary] if isinstance(f, Family) and f.name == name)
@@ -136,12 +138,12 @@ def _generated(kind: str, key: str, settings: Settings) -> Sequence[Row]:
     rows: list[Row] = []
     for size, smaller in grown:
         # The first run of an operator is slower than all others.
-        facts = min((_enumerated(smaller, settings) for _ in range(2)), key=lambda facts: facts["seconds"])
+        facts = min((_measure_enumeration(smaller, settings) for _ in range(2)), key=lambda facts: facts["seconds"])
         rows.append({"grows": kind, "size": size, "of": key, **facts})
     return rows
 
 
-def _enumerated(family: Family, settings: Settings) -> Row:
+def _measure_enumeration(family: Family, settings: Settings) -> Row:
     before, started = peak_mib(), time.process_time()
     found = enumerate_terms(family, settings.seed)
     candidates = len(distinct(collect(found)))

@@ -95,7 +95,7 @@ _SEARCHES: Mapping[str, Callable[[Graph, Matcher, CostModel, Limits, _Clock], Se
 }
 
 
-def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
+def _run_search(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
     torch.set_num_threads(1)
     with subject(name, settings) as model:
         graph, cost = model.imported.graph, model.cost
@@ -121,7 +121,7 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
 def _run_alone(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
     """Run a search in a fresh process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_searched, name, kind, limits, settings).result()
+        return pool.submit(_run_search, name, kind, limits, settings).result()
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:

@@ -47,16 +47,16 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _rows(model: Subject, settings: Settings) -> Iterator[Row]:
     seconds = 5.0 if settings.quick else 120.0
     for strategy in STRATEGIES:
-        yield _searched(model, strategy, Limits(seconds=seconds, seed=settings.seed))
+        yield _run_strategy(model, strategy, Limits(seconds=seconds, seed=settings.seed))
     default = Limits()
     tried = [(default.alpha, budget) for budget in BUDGETS]
     tried += [(alpha, default.budget) for alpha in ALPHAS if alpha != default.alpha]
     for alpha, budget in tried:
         limits = Limits(alpha=alpha, budget=budget, seconds=seconds, seed=settings.seed)
-        yield _searched(model, "backtracking", limits)
+        yield _run_strategy(model, "backtracking", limits)
 
 
-def _searched(model: Subject, strategy: str, limits: Limits) -> Row:
+def _run_strategy(model: Subject, strategy: str, limits: Limits) -> Row:
     rules = rules_for(Options(search=strategy))
     started = time.process_time()
     steps: list[tuple[float, float]] = []

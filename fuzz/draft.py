@@ -157,7 +157,7 @@ class Draft:
 
     def assign(self, expression: str) -> bool:
         """Add a line that computes one value or several, unless PyTorch refuses it; return whether it was added."""
-        found = self._evaluated(expression)
+        found = self._evaluate(expression)
         results = list(found) if isinstance(found, tuple | list) else [found]
         if not results or not all(isinstance(result, Tensor) and self._fits(result) for result in results):
             return False
@@ -178,7 +178,7 @@ class Draft:
             return  # a view of a weight may be among them, which writing would change for good
         # All are copied together to keep their relations: one may be a view of another one.
         before = copy.deepcopy(self.values)
-        is_written = self.assign(statement) if assigns else self._evaluated(f"[{statement}]") is not None
+        is_written = self.assign(statement) if assigns else self._evaluate(f"[{statement}]") is not None
         if not is_written or not all(map(self._fits, self.values.values())):
             self.values.clear()
             self.values.update(before)
@@ -199,7 +199,7 @@ class Draft:
         )
         return Case(text, self.is_smooth and not self.is_special, frozenset(self.kinds))
 
-    def _evaluated(self, expression: str) -> Any:
+    def _evaluate(self, expression: str) -> Any:
         try:
             with torch.no_grad():
                 return eval(expression, GLOBALS, {**self.values, "self": self._self})

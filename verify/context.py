@@ -251,7 +251,7 @@ def _long_quotients(atom: FloorDiv) -> Iterator[Dim]:
     divisor = [term for term in terms(atom.denominator) if term[0]]
     if len(divisor) == 1:
         for term in terms(atom.numerator):
-            yield from _reduced(term[0], divisor[0][0])
+            yield from _cancel_common_factors(term[0], divisor[0][0])
         return
     for monomial, factor in divisor:
         lead = Poly(((monomial, factor),))
@@ -261,7 +261,7 @@ def _long_quotients(atom: FloorDiv) -> Iterator[Dim]:
                 yield quotient
 
 
-def _reduced(numerator: Monomial, denominator: Monomial) -> Iterator[Dim]:
+def _cancel_common_factors(numerator: Monomial, denominator: Monomial) -> Iterator[Dim]:
     """Yield the division of products without their common factors, if they have any."""
     left, divisor = list(numerator), list(denominator)
     for atom in denominator:

@@ -92,11 +92,13 @@ class Normalizer:
             case Constant():
                 return self.sum(define_constant(node.op), {}, known)
             case TensorOperator():
-                return self._defined(node, node.op, tuple(index), known)
+                return self._from_definition(node, node.op, tuple(index), known)
             case _:
                 raise Refused(f"{node.op.name} has no definition")
 
-    def _defined(self, node: Node, op: TensorOperator, index: tuple[Dim, ...], known: Sequence[Dim]) -> list[Term]:
+    def _from_definition(
+        self, node: Node, op: TensorOperator, index: tuple[Dim, ...], known: Sequence[Dim]
+    ) -> list[Term]:
         reads: dict[Element, None] = {}
 
         def operand(value: Value) -> Operand:
@@ -135,11 +137,11 @@ class Normalizer:
             case Times(left, right):
                 return self._product(self.sum(left, env, known), self.sum(right, env, known), known)
             case Guard(conditions, body):
-                return self._guarded(conditions, body, env, known)
+                return self._normalize_guard(conditions, body, env, known)
             case Reduce():
-                return self._reduced(scalar, env, known)
+                return self._normalize_reduction(scalar, env, known)
             case Apply(function, argument):
-                return self._applied(function, self.sum(argument, env, known), known)
+                return self._normalize_call(function, self.sum(argument, env, known), known)
             case Number(value):
                 return list(constant(value))
             case SizeOf(value):
@@ -180,13 +182,15 @@ class Normalizer:
             guards += [value, -1 * value] if condition.is_equality else [value]
         return tuple(guards)
 
-    def _guarded(self, conditions: Sequence[Condition], body: Scalar, env: _Env, known: Sequence[Dim]) -> list[Term]:
+    def _normalize_guard(
+        self, conditions: Sequence[Condition], body: Scalar, env: _Env, known: Sequence[Dim]
+    ) -> list[Term]:
         guards = self.cells.necessary(self._guards(conditions, env, known), known)
         if guards is None:
             return []
         return with_guards(self.sum(body, env, [*known, *guards]), guards)
 
-    def _reduced(self, scalar: Reduce, env: _Env, known: Sequence[Dim]) -> list[Term]:
+    def _normalize_reduction(self, scalar: Reduce, env: _Env, known: Sequence[Dim]) -> list[Term]:
         names = [next(self._fresh) for _ in scalar.binders]
         inside = {**env, **{binder.name: symbol(name) for binder, name in zip(scalar.binders, names, strict=True)}}
         ranges: list[Dim] = []
@@ -216,12 +220,12 @@ class Normalizer:
 
     def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         if not self._is_algebra and not (_is_sign(left) or _is_sign(right)):
-            left, right = self._whole(left, known), self._whole(right, known)
+            left, right = self._as_single_products(left, known), self._as_single_products(right, known)
         self._budget.take_steps(len(left) * len(right))
         products = self.cells.simplify_all((self._laws.multiply(a, b) for a in left for b in right), known)
         return [without_shares(term, self._laws, known) for term in products] if self._is_algebra else products
 
-    def _whole(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+    def _as_single_products(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         """Return the sum as a choice between single products, so that multiplying needs no distributivity."""
         result: list[Term] = []
         for guards, (part,) in self.cells.split([sum_], known):
@@ -230,7 +234,7 @@ class Normalizer:
             result += with_guards(closed if single else product_of(Call("sum", (closed,))), guards)
         return result
 
-    def _applied(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+    def _normalize_call(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         result: list[Term] = []
         for guards, (part,) in self.cells.split([argument], known):
             closed = self.close(part, [*known, *guards])

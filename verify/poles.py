@@ -56,7 +56,7 @@ class Poles:
     def under_approximation(self) -> list[Term]:
         """Return the poles under the guards under which they occur, without those that would need further guards."""
         freed = (self._maxima.without_unused(pole, ()) for pole in self._found)
-        return _tidy(pole for pole in freed if _used(pole) == pole.bound)
+        return _tidy(pole for pole in freed if _used_indices(pole) == pole.bound)
 
     def over_approximation(self) -> list[Term]:
         """Return the poles under weaker guards, which hold wherever the poles occur."""
@@ -69,13 +69,13 @@ def _pole(call: Call, known: Sequence[Dim]) -> Term:
     return Term(Fraction(1), bound, tuple(dict.fromkeys(known)), (call,))
 
 
-def _used(pole: Term) -> tuple[str, ...]:
+def _used_indices(pole: Term) -> tuple[str, ...]:
     return tuple(name for name in pole.bound if name in factor_symbols(pole.factors[0]))
 
 
 def _weakened(pole: Term) -> Term:
     """Return the pole without the indices that it does not depend on and their guards."""
-    used = _used(pole)
+    used = _used_indices(pole)
     others = set(pole.bound).difference(used)
     return pole._replace(bound=used, guards=tuple(guard for guard in pole.guards if not mentions(guard, others)))
 

@@ -189,14 +189,14 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:
             raise Refused(f"there is no witness for elements of type {type_.dtype}")
-        drawn = _shaped(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
+        drawn = _transform(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
         if not type_.dtype.is_floating and dtype is not torch.bool:
             drawn = (drawn * 4).abs().round()  # negative numbers have no unsigned form
         values[key(variable)] = drawn > 0 if dtype is torch.bool else drawn.to(dtype)
     return values
 
 
-def _shaped(drawn: Tensor, kind: _Kind) -> Tensor:
+def _transform(drawn: Tensor, kind: _Kind) -> Tensor:
     match kind:
         case _Kind.SIGNED:
             return drawn

@@ -115,13 +115,13 @@ def _apply(node: fx.Node, function: Any, operands: Sequence[Any]) -> Value:
     dtypes = {operand.value.type.dtype for operand in operands if isinstance(operand, TensorNumber)}
     is_float = DType.F64 in dtypes or any(isinstance(operand, float) for operand in operands)
     dtype = DType.F64 if is_float else DType.I64
-    left, right = (_widened(operand, dtype) for operand in operands)
+    left, right = (_as_value(operand, dtype) for operand in operands)
     if function in _ARITHMETIC:
         return apply(_ARITHMETIC[function], left, right)
     return apply(Opaque(_COMPARISONS[function], (Ref(0), Ref(1)), (TensorType(DType.BOOL, ()),)), left, right)
 
 
-def _widened(operand: TensorNumber | float, dtype: DType) -> Value:
+def _as_value(operand: TensorNumber | float, dtype: DType) -> Value:
     if not isinstance(operand, TensorNumber):
         return apply(Constant(float(operand) if dtype is DType.F64 else operand, dtype))
     return operand.value if operand.value.type.dtype is dtype else apply(Cast(dtype), operand.value)

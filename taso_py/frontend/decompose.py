@@ -37,9 +37,13 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
     if not _IS_KNOWN:
         return exported.run_decompositions(dict(table))
     while True:
-        kept = {*table, *_called_composites, *filter(_utils._is_preservable_cia_op, _called(exported.graph_module))}
+        kept = {
+            *table,
+            *_called_composites,
+            *filter(_utils._is_preservable_cia_op, _called_operators(exported.graph_module)),
+        }
         others = _composites() - kept
-        for dispatched in map(_dispatched, others):
+        for dispatched in map(_dispatch_table, others):
             dispatched.clear()
         try:
             with _known_composites(kept):
@@ -54,17 +58,17 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
 
 def _record_called(operators: Collection[OpOverload]) -> bool:
     """Record the operators called since their dispatch tables were cleared; return whether there were any."""
-    met = [operator for operator in operators if _dispatched(operator)]
+    met = [operator for operator in operators if _dispatch_table(operator)]
     _called_composites.update(met)
     return bool(met)
 
 
-def _dispatched(operator: Any) -> dict[Any, Any]:
+def _dispatch_table(operator: Any) -> dict[Any, Any]:
     """Return an operator's table of dispatched calls, which is filled again after it was cleared."""
     return operator._dispatch_cache
 
 
-def _called(module: fx.GraphModule) -> Iterator[OpOverload]:
+def _called_operators(module: fx.GraphModule) -> Iterator[OpOverload]:
     """Yield the operators called in a module's graph and in the graphs nested in it."""
     for part in module.modules():
         if isinstance(part, fx.GraphModule):

@@ -45,12 +45,12 @@ def check_tensors(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     for leaf in pytree.tree_leaves((args, kwargs)):
         if (problem := unsupported(leaf)) is not None:
             raise ImportRefusal(f"an example input is {problem}")
-    for name, value in _held(module):
+    for name, value in _named_state(module):
         if (problem := unsupported(value)) is not None:
             raise ImportRefusal(f"the model's {name} is {problem}")
 
 
-def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _named_state(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield parameters, buffers and plain attributes with their names."""
     for path, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):

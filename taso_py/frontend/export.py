@@ -40,7 +40,7 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """
     given, named = distinct_arguments(args, kwargs)
     try:
-        return _guarded(lambda: torch.export.export(module, given, named))
+        return _with_refusal(lambda: torch.export.export(module, given, named))
     except ImportRefusal as error:
         # It takes traced parts, but not what was scripted, of which its message says nothing.
         scripted = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
@@ -75,7 +75,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     check_written_views(exported.graph)
     _forget_derived_ranges(exported.graph)
     with _dropout_as_alias(exported.graph), _fallback_kernels_allowed(exported.graph):
-        functional = _guarded(lambda: decompose(exported, _decompositions()))
+        functional = _with_refusal(lambda: decompose(exported, _decompositions()))
         before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
@@ -158,7 +158,7 @@ def random_draws(graph: fx.Graph) -> list[fx.Node]:
     return found
 
 
-def _guarded(action: Callable[[], _T]) -> _T:
+def _with_refusal(action: Callable[[], _T]) -> _T:
     try:
         with quiet():
             return action()

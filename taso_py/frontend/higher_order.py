@@ -187,7 +187,7 @@ def check_written_views(graph: fx.Graph) -> None:
         written = [tensor for name in written_arguments(overload) for tensor in _tensors(given.pop(name))]
         if any(map(_is_reinterpreted, written)):
             refuse(node, "writes to a view of another type, or to a conjugate", _COPY)
-        if {_viewed(tensor) for tensor in _tensors(given)} & {_viewed(tensor) for tensor in written}:
+        if {_view_base(tensor) for tensor in _tensors(given)} & {_view_base(tensor) for tensor in written}:
             refuse(node, "reads what it writes to by way of another argument", "clone what it reads")
 
 
@@ -195,7 +195,7 @@ def _tensors(argument: Any) -> list[fx.Node]:
     return [leaf for leaf in pytree.tree_leaves(argument) if isinstance(leaf, fx.Node)]
 
 
-def _source(node: fx.Node) -> fx.Node | None:
+def _view_source(node: fx.Node) -> fx.Node | None:
     """Return the value that a node may be a view of, or None."""
     call = node.all_input_nodes[0] if node.target is operator.getitem else node
     overload: Any = call.target
@@ -203,16 +203,16 @@ def _source(node: fx.Node) -> fx.Node | None:
     return call.all_input_nodes[0] if is_view and call.all_input_nodes else None
 
 
-def _viewed(node: fx.Node) -> fx.Node:
+def _view_base(node: fx.Node) -> fx.Node:
     """Return the base of a chain of views."""
-    while (source := _source(node)) is not None:
+    while (source := _view_source(node)) is not None:
         node = source
     return node
 
 
 def _is_reinterpreted(node: fx.Node) -> bool:
     """Return whether a value is a view of another value's memory with another type or conjugation."""
-    while (source := _source(node)) is not None:
+    while (source := _view_source(node)) is not None:
         one, other = node.meta.get("val"), source.meta.get("val")
         if isinstance(one, Tensor) and isinstance(other, Tensor) and node.target not in _MAY_COPY:
             is_alike = one.dtype is other.dtype and bits_of(one) == bits_of(other)
@@ -245,7 +245,7 @@ def nested_call(
     def encoded(argument: Any) -> AttributeValue:
         match argument:
             case fx.Node() if argument.op == "get_attr":
-                return f"graph:{_written(fx_node, argument, imported)}"
+                return f"graph:{_graph_text(fx_node, argument, imported)}"
             case dict():
                 return f"dict:{_json(fx_node, argument)}"
             case tuple():
@@ -269,7 +269,7 @@ def _json(fx_node: fx.Node, argument: Mapping[str, Any]) -> str:
         refuse(fx_node, f"takes options that cannot be kept ({error})", "pass plain numbers and strings")
 
 
-def _written(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:
+def _graph_text(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:
     """Return a graph that a call takes as text; its first line names the container of its results."""
     owner = fx_node.graph.owning_module
     module = None if owner is None else owner.get_submodule(str(attribute.target))
@@ -318,7 +318,9 @@ def without_wrappers(module: fx.GraphModule) -> fx.GraphModule:
     is_plain = all(inner[name] is part for name, part in module.named_children() if name in inner)
     if is_plain and all(node.target not in _WRAPPERS for node in module.graph.nodes):
         return module
-    unwrapped = fx.GraphModule({**dict(module.named_modules()), **_held(module), **inner}, copy.deepcopy(module.graph))
+    unwrapped = fx.GraphModule(
+        {**dict(module.named_modules()), **_state_tensors(module), **inner}, copy.deepcopy(module.graph)
+    )
     for node in unwrapped.graph.nodes:
         if node.target in _WRAPPERS:
             wrapped, *given = node.args
@@ -330,5 +332,5 @@ def without_wrappers(module: fx.GraphModule) -> fx.GraphModule:
     return unwrapped
 
 
-def _held(module: nn.Module) -> dict[str, Tensor]:
+def _state_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}

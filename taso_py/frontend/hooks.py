@@ -67,13 +67,15 @@ def _replace_hooks(home: _Hooks, hooks: _Hooks) -> None:
 def _notes(looking: int, acting: int) -> list[str]:
     notes: list[str] = []
     if looking:
-        notes.append(f"{_counted(looking)} of the model that change nothing: an optimized module has none of them")
+        notes.append(f"{_hook_count(looking)} of the model that change nothing: an optimized module has none of them")
     if acting:
-        notes.append(f"{_counted(acting)} of the model that change what is computed: an optimized module does the same")
+        notes.append(
+            f"{_hook_count(acting)} of the model that change what is computed: an optimized module does the same"
+        )
     return notes
 
 
-def _counted(number: int) -> str:
+def _hook_count(number: int) -> str:
     return f"{number} hook{'s' if number > 1 else ''}"
 
 
@@ -83,7 +85,9 @@ def _changing_hooks(
     """Return the hooks, by table and key, that changed something in one call on copies of the arguments."""
     found: set[tuple[int, int]] = set()
     for home, known in registered:
-        _replace_hooks(home, {key: _watched(hook, partial(found.add, (id(home), key))) for key, hook in known.items()})
+        _replace_hooks(
+            home, {key: _reporting_hook(hook, partial(found.add, (id(home), key))) for key, hook in known.items()}
+        )
     copies = pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), (tuple(args), dict(kwargs)))
     # A model that fails is refused by the import, which says why.
     with torch.no_grad(), random_state_kept(), suppress(Exception):
@@ -91,10 +95,10 @@ def _changing_hooks(
     return found
 
 
-def _watched(hook: Callable[..., Any], report: Callable[[], None]) -> Callable[..., Any]:
+def _reporting_hook(hook: Callable[..., Any], report: Callable[[], None]) -> Callable[..., Any]:
     """Wrap a hook to report calls in which it returned or wrote to a tensor, or set an attribute."""
 
-    def watched(module: nn.Module, *given: Any) -> Any:
+    def reporting(module: nn.Module, *given: Any) -> Any:
         before, attributes = _versions(module, given), _attributes(module)
         result = hook(module, *given)
         now = _attributes(module)
@@ -103,7 +107,7 @@ def _watched(hook: Callable[..., Any], report: Callable[[], None]) -> Callable[.
             report()
         return result
 
-    return watched
+    return reporting
 
 
 def _versions(module: nn.Module, given: Any) -> list[int]:

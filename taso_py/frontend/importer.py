@@ -152,7 +152,7 @@ class Importer:
             results=tuple(results),
             types=types,
             layouts=self.layouts,
-            read=_read(fx_node),
+            read=_results_read(fx_node),
             strides=strides,
         )
 
@@ -287,7 +287,7 @@ class Importer:
                 stack += [value.node for value in node.inputs]
 
 
-def _read(fx_node: fx.Node) -> frozenset[int]:
+def _results_read(fx_node: fx.Node) -> frozenset[int]:
     """Return the indices of the results of a call that are read."""
     if not isinstance(fx_node.meta.get("val"), list | tuple):
         return frozenset({0})

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
-from taso_py.frontend.snapshot import Snapshot, copied, equal
+from taso_py.frontend.snapshot import Snapshot, copy_value, equal
 from taso_py.frontend.source import place_in_model
 from taso_py.ir.errors import first_line
 
@@ -66,7 +66,7 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         mutated = before.mutated()
         _check_written(before, mutated)
         kept = [name for name in before.replaced() if name not in mutated]
-        results = [copied(leaf) for leaf in run.results] if kept else []
+        results = [copy_value(leaf) for leaf in run.results] if kept else []
         before.restore(mutated)
         if kept:
             _check_kept(module, args, kwargs, results=results, kept=kept, mutated=mutated)
@@ -124,10 +124,10 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     Raises:
         ImportRefusal: the call fails.
     """
-    copied_args, copied_kwargs = _copied(args, kwargs)
+    copied_args, copied_kwargs = _copy_arguments(args, kwargs)
     leaves = tensors_in(copied_args, copied_kwargs)
     # Nobody counts the versions of inference tensors.
-    before = [copied(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
+    before = [copy_value(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
     with random_state_kept(), torch.no_grad():
         try:
             result = module(*copied_args, **copied_kwargs)
@@ -140,7 +140,7 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), frozenset(written))
 
 
-def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _copy_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with tensors copied, strides and shared storage included.
 
     Raises:

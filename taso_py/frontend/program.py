@@ -93,7 +93,7 @@ def import_program(
     return _import(exported, functionalize(exported), run)
 
 
-def _returned(run: OriginalRun, signature: Signature) -> list[Any]:
+def _tensor_results(run: OriginalRun, signature: Signature) -> list[Any]:
     """Return those results of the original run that correspond to outputs of the graph."""
     there, exported = len(run.results), len(signature.outputs)
     if there != exported:
@@ -127,7 +127,7 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
         raise ImportRefusal(
             f"the model writes to its {unseen}, which its export does not show; write to it by PyTorch's own operators"
         )
-    returned = _returned(run, signature)
+    returned = _tensor_results(run, signature)
     return Program(
         graph=graph,
         weights={key: state.tensor(key) for key in state.tensors if key in keys},

@@ -67,7 +67,7 @@ class Sizes:
             unknown = sorted(expression.free_symbols - self._ours.keys(), key=str)
             if unknown:
                 factor, rest = self._split_linear(expression, unknown)
-                value, left = divmod(actual - _number(rest), factor)
+                value, left = divmod(actual - _example_size(rest), factor)
                 if left:
                     raise OpenSizeError(f"dimension {axis} of input {name} is {actual}, which {expression} cannot be")
                 told = _size_formula(f"{name}.{axis}", factor, rest)
@@ -82,7 +82,7 @@ class Sizes:
             factor = expression.coeff(unknown[0], 1)
             rest = sympy.expand(expression - factor * unknown[0])
             if factor.is_Integer and unknown[0] not in rest.free_symbols:
-                return int(factor), self._converted(rest)
+                return int(factor), self._to_dim(rest)
         raise OpenSizeError(f"a size of an input is {expression}, which does not tell what its parts are")
 
     def dim(self, size: Any) -> Dim:
@@ -91,7 +91,7 @@ class Sizes:
         Raises:
             OpenSizeError: it is neither a polynomial of the inputs' sizes nor a division of such.
         """
-        return size if type(size) is int else self._converted(size.node.expr)
+        return size if type(size) is int else self._to_dim(size.node.expr)
 
     def dims(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
         """Convert sizes or strides of torch's to ours."""
@@ -119,26 +119,26 @@ class Sizes:
         except OpenSizeError:
             return False
 
-    def _converted(self, expression: Any) -> Dim:
+    def _to_dim(self, expression: Any) -> Dim:
         match expression:
             case sympy.Integer():
                 return int(expression)
             case sympy.Symbol() if expression in self._ours:
                 return open_size(self._ours[expression])
             case sympy.Add():
-                return sum(map(self._converted, expression.args))
+                return sum(map(self._to_dim, expression.args))
             case sympy.Mul():
-                return math.prod(map(self._converted, expression.args))
+                return math.prod(map(self._to_dim, expression.args))
             case sympy.Pow() if isinstance(expression.exp, sympy.Integer) and expression.exp > 0:
-                return math.prod([self._converted(expression.base)] * int(expression.exp))
+                return math.prod([self._to_dim(expression.base)] * int(expression.exp))
             case functions.FloorDiv():
-                numerator, denominator = map(self._converted, expression.args)
+                numerator, denominator = map(self._to_dim, expression.args)
                 return floordiv(numerator, denominator)
             case functions.Mod() | functions.PythonMod():
-                numerator, denominator = map(self._converted, expression.args)
+                numerator, denominator = map(self._to_dim, expression.args)
                 return numerator - denominator * floordiv(numerator, denominator)
             case functions.Max() if len(expression.args) == 2 and sympy.Integer(1) in expression.args:
-                (size,) = (self._converted(part) for part in expression.args if part != 1)
+                (size,) = (self._to_dim(part) for part in expression.args if part != 1)
                 if is_never_negative(size - 1):
                     return size
                 raise OpenSizeError(f"the size {size} may be zero")
@@ -166,7 +166,7 @@ class Sizes:
         return nullcontext() if environment is None else environment.suppress_guards()
 
 
-def _number(size: Dim) -> int:
+def _example_size(size: Dim) -> int:
     """Return a size in the example inputs."""
     number = at_example(size)
     assert isinstance(number, int)

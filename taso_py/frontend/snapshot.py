@@ -48,7 +48,7 @@ CONTAINERS = (list, deque, set, dict)
 """Mutable containers whose elements are recorded."""
 
 
-def _held(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
+def _stored_values(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
     """Return all that a model and its modules store, by name; elements of containers have no place of their own."""
     found: dict[str, tuple[_Place | None, Any]] = {}
     for path, module in model.named_modules():
@@ -98,7 +98,7 @@ class Snapshot:
         self._model = model
         self._seen: dict[str, tuple[_Place | None, Any, Any]] = {}
         copies: dict[int, Any] = {}
-        for name, (place, value) in _held(model).items():
+        for name, (place, value) in _stored_values(model).items():
             if id(value) not in copies and (parameters or not isinstance(value, nn.Parameter)):
                 copies[id(value)] = _content(value)
             self._seen[name] = place, value, copies.get(id(value))
@@ -147,7 +147,7 @@ class Snapshot:
         Args:
             opaque: whether to name those too where neither value can be compared.
         """
-        now = {name: value for name, (_, value) in _held(self._model).items()}
+        now = {name: value for name, (_, value) in _stored_values(self._model).items()}
         return [name for name in {**self._seen, **now} if self._differs(name, now.get(name, _NOTHING), opaque)]
 
     def _differs(self, name: str, new: Any, opaque: bool) -> bool:
@@ -179,7 +179,7 @@ class Snapshot:
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
                     _rewrite(value, content)
         if names is None:
-            for name, (place, _) in _held(self._model).items():
+            for name, (place, _) in _stored_values(self._model).items():
                 if name not in self._seen and place is not None and not place.is_parameter:
                     del place.home[place.key]
 
@@ -232,10 +232,10 @@ def _content(value: Any) -> Any:
     """Return a value; for a tensor a copy, for a container a copy that holds the same objects."""
     if isinstance(value, CONTAINERS):
         return dict(value) if isinstance(value, dict) else [*value]
-    return copied(value)
+    return copy_value(value)
 
 
-def copied(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """Return a value; for a tensor whose elements can be compared, a copy."""
     return value.detach().clone() if isinstance(value, Tensor) and _is_readable(value) else value
 

@@ -284,18 +284,18 @@ class _Lifting:
         They are sums and differences of symbols that the source binds, the simplest first, of these the sizes of
         outputs: a merged result is split where these end.
         """
-        used = self._used(source)
-        bound = sorted(used - self.placed, key=lambda name: (name not in self._seen(source), name))
-        free = sorted((self._used(target) | used) - set(bound))
+        used = self._symbols_used(source)
+        bound = sorted(used - self.placed, key=lambda name: (name not in self._type_symbols(source), name))
+        free = sorted((self._symbols_used(target) | used) - set(bound))
         choices = itertools.product(*(self._expressions_for(name, bound) for name in free))
         for values in itertools.islice(choices, _MOST_CHOICES):
             yield dict(zip(free, values, strict=True))
 
-    def _seen(self, values: Sequence[Value]) -> set[str]:
+    def _type_symbols(self, values: Sequence[Value]) -> set[str]:
         """Return the symbols in the types of some values."""
         return set().union(*(self.solver.resolve_type(self.types[v.node][v.output]).symbols for v in values))
 
-    def _used(self, values: Iterable[Value]) -> set[str]:
+    def _symbols_used(self, values: Iterable[Value]) -> set[str]:
         found: set[str] = set()
         for node in topological(value.node for value in values):
             if isinstance(node.op, Input):

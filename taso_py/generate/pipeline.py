@@ -195,7 +195,7 @@ def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
     return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 
-def _is_kept(derivation: Derivation, rule: Substitution, candidate: RuleCandidate) -> bool:
+def _is_worth_keeping(derivation: Derivation, rule: Substitution, candidate: RuleCandidate) -> bool:
     """Return whether a rule is worth keeping although it may be derivable.
 
     A search from the source takes few steps and does not pass through graphs that cost more, so that a derivable rule
@@ -260,7 +260,7 @@ class _Loop:
             self._record(direction, "only adds")
             return False
         derivation = self._derive(baseline)
-        if not _is_kept(derivation, baseline, direction.candidate):
+        if not _is_worth_keeping(derivation, baseline, direction.candidate):
             self._record(direction, derivation.value)
             return False
         return True
@@ -286,7 +286,7 @@ class _Loop:
         for rule in (rule for text in settled["rules"] for rule in read_rules(text)):
             # The proved rule may be less general than expected, and an instance of a known rule after all.
             derivation = self._derive(rule)
-            if not only_adds(rule) and _is_kept(derivation, rule, direction.candidate):
+            if not only_adds(rule) and _is_worth_keeping(derivation, rule, direction.candidate):
                 kept.append(replace(rule, proof="index" if derivation is Derivation.NOT else "derived"))
         if not settled["rules"]:
             self._record(direction, "unproved", settled["reason"])

@@ -65,7 +65,7 @@ class Settler:
             plain = self._first_proved(source, target, start)
             if plain is not None:
                 generality, plain = self._generalized(source, target, start, plain)
-                return [*self._grouped(source, target, generality, data)] or [plain]
+                return [*self._with_axis_groups(source, target, generality, data)] or [plain]
         return []
 
     def _generalized(
@@ -87,7 +87,7 @@ class Settler:
                 generality, rule = freer, found
         return generality, rule
 
-    def _grouped(
+    def _with_axis_groups(
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, data: frozenset[str]
     ) -> Iterator[Substitution]:
         nodes = topological(value.node for value in (*source, *target))

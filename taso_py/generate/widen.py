@@ -25,7 +25,7 @@ WAYS = (3, 4)
 """Numbers of operators that the wider rules merge; matching tries every choice of so many readers of an operand."""
 
 
-def widened(rules: Iterable[Substitution], prove: Prover) -> list[Substitution]:
+def widen_rules(rules: Iterable[Substitution], prove: Prover) -> list[Substitution]:
     """Return the wider forms of the rules that have one, if it is proved."""
     found: list[Substitution] = []
     for rule in rules:

@@ -111,7 +111,7 @@ class _Embedding:
     def _candidates(self, bound: Bindings, join_point: JoinPoint) -> Iterable[Node]:
         """Return the nodes that may be bound at a join point; most others are excluded before anything is bound."""
         kind, place = join_point.kind, self._index.place
-        nodes = [node for node in _reached(self._index, bound, join_point) if type(node.op) is kind]
+        nodes = [node for node in _possible_nodes(self._index, bound, join_point) if type(node.op) is kind]
         if join_point.index == self._running:
             nodes = [node for node in nodes if not node.is_static]
         operator = self._operators[join_point.index]
@@ -139,7 +139,7 @@ def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
     return True
 
 
-def _reached(index: GraphIndex, bound: Bindings, join_point: JoinPoint) -> Iterable[Node]:
+def _possible_nodes(index: GraphIndex, bound: Bindings, join_point: JoinPoint) -> Iterable[Node]:
     """Return the nodes that read the reference a join point continues from."""
     slot = join_point.through
     if slot is None:

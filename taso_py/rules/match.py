@@ -58,7 +58,7 @@ class Matcher:
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
         """Compile rules; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
         self.keeps_symmetric = keep_symmetric
-        prepared = [(rule, *_prepared(rule)) for rule in rules]
+        prepared = [(rule, *_compile_cached(rule)) for rule in rules]
         self._searches = {
             rule.id: _Search(_for_rule(pattern, rule), number, () if keep_symmetric else moves)
             for number, (rule, pattern, moves) in enumerate(prepared)
@@ -171,7 +171,7 @@ def _has_readers(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
 
 
 @lru_cache(maxsize=MOST_RULES)
-def _prepared(rule: Substitution) -> tuple[Pattern, Sequence[Symmetry]]:
+def _compile_cached(rule: Substitution) -> tuple[Pattern, Sequence[Symmetry]]:
     """Return the compiled pattern of a rule and its symmetries; cached for processes that optimize several models."""
     pattern = compile_pattern(rule)
     return pattern, symmetries(pattern)
@@ -212,7 +212,7 @@ class _Search:
         what is left out.
         """
         for bound in embeddings(
-            self.pattern, index, node, place=place, before=self._order(place), only_running=only_running
+            self.pattern, index, node, place=place, before=self._order_constraints(place), only_running=only_running
         ):
             nodes = [node for node in bound.nodes if node is not None]
             values = [value for value in bound.values if value is not None]
@@ -228,7 +228,7 @@ class _Search:
         """Return the least identity over the symmetries of the rule, and the symmetry that gives it."""
         numbers = [self._number]
         for node, output in values:
-            numbers += (_order(node, index), output)
+            numbers += (_node_number(node, index), output)
         numbers += [index.place[node] for node in nodes]
         best, moved = tuple(numbers), None
         for exchange, move in zip(self._exchanges, self._moves, strict=True):
@@ -253,7 +253,7 @@ class _Search:
             raise InvariantError(f"a symmetry of {pattern.rule.id} takes a match to what is none")
         return bound
 
-    def _order(self, place: int) -> Mapping[int, Sequence[int]]:
+    def _order_constraints(self, place: int) -> Mapping[int, Sequence[int]]:
         """Return constraints on the order of nodes that prevent finding a match again, starting at an operator."""
         known = self._orders.get(place)
         if known is None:
@@ -276,7 +276,7 @@ def complete_match(pattern: Pattern, bound: Bindings) -> Match | None:
     return Match(pattern.rule, nodes, values=named, sizes=sizes, dtype=bound.dtype, outputs=outputs)
 
 
-def _order(node: Node, index: GraphIndex) -> int:
+def _node_number(node: Node, index: GraphIndex) -> int:
     """Return a number that identifies a node; for a node that depends on weights only, the same in all graphs.
 
     Hence of symmetric matches the same one is chosen wherever a model uses the same weights, and their concatenation is

@@ -19,9 +19,9 @@ from experiments.end_to_end import (
     MEAN,
     OTHERS,
     TEMPLATES,
+    _build_ways,
     _facts,
     _figures,
-    _made,
 )
 from experiments.harness import Row, Settings
 from taso_py.driver.result import Options
@@ -76,7 +76,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def made(device: str) -> Any:
-    return _made(Source("model", nn.Tanh(), (torch.ones(2),)), Settings(device, quick=True, out=Path(), seed=0))
+    return _build_ways(Source("model", nn.Tanh(), (torch.ones(2),)), Settings(device, quick=True, out=Path(), seed=0))
 
 
 def test_what_compiles_is_ready_before_anything_is_captured(steps: list[str]) -> None:

@@ -66,7 +66,7 @@ def test_operators_that_nobody_expected_are_seen_as_they_are_called(
     def none(_: nn.Module) -> Iterator[Any]:
         return iter(())
 
-    monkeypatch.setattr(taking_apart, "_called", none)
+    monkeypatch.setattr(taking_apart, "_called_operators", none)
     assert _here(exported) == there
     assert torch.ops.aten.linear.default in taking_apart._called_composites
     # The control: were they not seen, they would be taken apart.

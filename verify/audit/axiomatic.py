@@ -74,7 +74,7 @@ def second_opinion(rule: Substitution, axioms: Sequence[Substitution], steps: in
     Raises:
         Refused: its preconditions contradict its shapes.
     """
-    own = {canonical(rule).statement, *(canonical(other).statement for other in _reversed(rule))}
+    own = {canonical(rule).statement, *(canonical(other).statement for other in _reverse_direction(rule))}
     rule = without_equalities(rule)
     names = _operators(rule)
     usable = [axiom for axiom in axioms if _operators(axiom) <= names and canonical(axiom).statement not in own]
@@ -83,7 +83,7 @@ def second_opinion(rule: Substitution, axioms: Sequence[Substitution], steps: in
     solver.set("mbqi", False)
     solver.set("rlimit", steps)
     solver.add(*_commutative(rule), *(formula for axiom in usable for formula in _axiom(axiom)))
-    solver.add(*_negated(rule))
+    solver.add(*_negated_goal(rule))
     is_consequence = solver.check() == z3.unsat
     return SecondOpinion(Opinion.AGREES if is_consequence else Opinion.SILENT, len(usable))
 
@@ -95,7 +95,7 @@ def shipped_axioms() -> tuple[Substitution, ...]:
     return tuple(without_equalities(rule) for rule in small if prove(rule).outcome is Outcome.PROVED)
 
 
-def _reversed(rule: Substitution) -> list[Substitution]:
+def _reverse_direction(rule: Substitution) -> list[Substitution]:
     is_bound = _symbols(rule.target) >= _symbols(rule.source)
     computes = not any(isinstance(value.node.op, Input) for value in rule.target.outputs)
     return [rule.reversed] if is_bound and computes else []
@@ -142,7 +142,7 @@ def _division(atom: FloorDiv, sizes: _Sizes) -> _Expression:
     return _quotient(_integer(atom.numerator, sizes), _integer(atom.denominator, sizes))
 
 
-def _written(graph: Graph, variables: Mapping[str, _Expression], write: _Attribute) -> dict[Value, _Expression]:
+def _side_terms(graph: Graph, variables: Mapping[str, _Expression], write: _Attribute) -> dict[Value, _Expression]:
     """Return every value of a side as a term."""
     written: dict[Value, _Expression] = {}
     for node in reachable_nodes(graph):
@@ -209,24 +209,24 @@ def _implication(rule: Substitution, side: Graph, other: Graph) -> Iterator[_Exp
         places.append((place, value))
         return place
 
-    left = _written(side, variables, found)
+    left = _side_terms(side, variables, found)
     for place, value in places:
         bound.append(place)
         if len(value.symbols if isinstance(value, Poly) else ()) == 1 and value == symbol(str(value)):
             sizes.setdefault(str(value), place)
     if not _symbols(side) <= {*sizes, *(f"variable {name}" for name in variables)}:
         return  # a size that occurs in sums and products only
-    right = _written(other, variables, lambda value: _integer(value, sizes))
+    right = _side_terms(other, variables, lambda value: _integer(value, sizes))
     fits = [place == _integer(value, sizes) for place, value in places]
     fits += _shapes({node.value: variables[key(node)] for node in nodes}, sizes)
-    fits += _assumed(rule, sizes)
+    fits += _assumptions(rule, sizes)
     equal = [left[a] == right[b] for a, b in zip(side.outputs, other.outputs, strict=True)]
     body = z3.Implies(z3.And(*fits), z3.And(*equal, *_shapes(right, sizes), *_shapes(left, sizes)))
     outputs = [left[value] for value in dict.fromkeys(side.outputs)]
     yield z3.ForAll(bound, body, patterns=[z3.MultiPattern(*outputs)])
 
 
-def _assumed(rule: Substitution, sizes: _Sizes) -> Iterator[_Expression]:
+def _assumptions(rule: Substitution, sizes: _Sizes) -> Iterator[_Expression]:
     """Yield the assumptions on sizes under which the index prover proves the rule."""
     context = assumptions(rule)
     yield from (sizes[name] >= least for name, least in context.lower.items() if not name.startswith(".."))
@@ -256,16 +256,16 @@ def _commutative(rule: Substitution) -> Iterator[_Expression]:
         yield z3.ForAll([a, b], function(a, b) == function(b, a), patterns=[z3.MultiPattern(function(a, b))])
 
 
-def _negated(rule: Substitution) -> Iterator[_Expression]:
+def _negated_goal(rule: Substitution) -> Iterator[_Expression]:
     """Yield the goal's shapes and assumptions, and that its sides differ."""
     names = _symbols(rule.source)
     sizes: dict[str, _Expression] = {}
     for name in sorted(name for name in names if not name.startswith("variable ")):
         sizes[name] = z3.Const(f"g {name}", _LEAD) if name.startswith("..") else z3.Int(f"g {name}", _CONTEXT)
     variables = {key(node): z3.Const(f"x {key(node)}", _TENSOR) for node in rule.variables}
-    sides = [_written(side, variables, lambda value: _integer(value, sizes)) for side in (rule.source, rule.target)]
+    sides = [_side_terms(side, variables, lambda value: _integer(value, sizes)) for side in (rule.source, rule.target)]
     for written in sides:
         yield from _shapes(written, sizes)
-    yield from _assumed(rule, sizes)
+    yield from _assumptions(rule, sizes)
     pairs = zip(rule.source.outputs, rule.target.outputs, strict=True)
     yield z3.Not(z3.And(*(sides[0][a] == sides[1][b] for a, b in pairs)))

@@ -101,7 +101,7 @@ def _directions(rule: Substitution) -> Iterator[tuple[str, Substitution]]:
         return
 
 
-def _described(found: Sequence[Precondition]) -> str:
+def _describe(found: Sequence[Precondition]) -> str:
     if not found:
         return f"no {MOST_EQUALITIES} equalities suffice"
     return " or ".join(", ".join(map(str, conditions)) or "nothing" for conditions in found)
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = {name: weakest(direction) for name, direction in _directions(rule)}
         is_complete &= any(results.values())
         sys.stdout.write(write_rule(rule) + "\n")
-        sys.stdout.writelines(f"  {name} needs {_described(found)}\n" for name, found in results.items())
+        sys.stdout.writelines(f"  {name} needs {_describe(found)}\n" for name, found in results.items())
     return 0 if is_complete else 1
 
 

@@ -16,7 +16,7 @@ from taso_py.ops.opaque import Opaque
 FULL = "aten.full.default"
 
 
-def _filled(value: float | None = None) -> Callable[[AtenCall], Result]:
+def _constant_fill(value: float | None = None) -> Callable[[AtenCall], Result]:
     """Return the row for a tensor of one value: the given one, or else the call's ``fill_value``."""
 
     def row(call: AtenCall) -> Result:
@@ -32,11 +32,11 @@ def _filled(value: float | None = None) -> Callable[[AtenCall], Result]:
 
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
-    "aten.new_zeros.default": _filled(0),
-    "aten.new_ones.default": _filled(1),
-    "aten.new_full.default": _filled(),
-    "aten.zeros_like.default": _filled(0),
-    "aten.ones_like.default": _filled(1),
-    "aten.full_like.default": _filled(),
+    "aten.new_zeros.default": _constant_fill(0),
+    "aten.new_ones.default": _constant_fill(1),
+    "aten.new_full.default": _constant_fill(),
+    "aten.zeros_like.default": _constant_fill(0),
+    "aten.ones_like.default": _constant_fill(1),
+    "aten.full_like.default": _constant_fill(),
 }
 """One row per ATen overload."""

@@ -68,7 +68,7 @@ def _heads(*lead: int) -> tuple[Variables, ...]:
     return tuple(Variables(letter, (*lead, *shape), DATA, 1) for letter, shape in shapes.items())
 
 
-def _masked(*mask: int) -> Family:
+def _masked_attention(*mask: int) -> Family:
     """Return a family of attention whose mask is added to the scores, which may be scaled before the product."""
     productions = (
         *(*_SCORES, *apply("dc", Mul())),
@@ -130,7 +130,7 @@ FUSE = (
         operators=5,
         every=True,
     ),
-    *(_masked(*mask) for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6))),
+    *(_masked_attention(*mask) for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6))),
     Family(
         "attention with two masks",
         (*_heads(2, 3), Variables("m", (2, 1, 4, 6), MASK, 1), Variables("n", (1, 3, 4, 6), MASK, 1)),

@@ -207,7 +207,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
     ways = [way for way in marks if any(way in row for row in done)]
     for number, way in enumerate(ways):
-        # Each way has a line of its own within a model's, or those that are as fast would hide each other.
+        # Each way has a line of its own within a model's, since equally fast ones would hide each other.
         shift = 0.7 * (number / max(1, len(ways) - 1) - 0.5)
         shade = "black" if way in OURS else "0.45"
         there = [(place + shift, row) for place, row in enumerate(done) if way in row]

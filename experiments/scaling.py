@@ -174,7 +174,7 @@ def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, a
         axes.plot(sizes, values, line, marker=mark, color="black", label=of or kind.removeprefix("blocks, "))
     axes.set_xlabel(along)
     axes.set_ylabel(label)
-    # Of memory there may be nothing that a search takes beyond what was there.
+    # Memory may be zero, where a search needs no more than the process has.
     if column != "mib":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

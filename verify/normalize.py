@@ -110,7 +110,7 @@ class Normalizer:
             return Operand(value.type, read)
 
         definition = op.define([operand(value) for value in node.inputs], index)
-        # Of data movement and maxima the definition only chooses among elements, which are those of both sides.
+        # The definitions of data movement and maxima only choose among elements, which occur on both sides.
         if self._level is not ProofLevel.MOVEMENT or op.rounding is Rounding.NEVER:
             return self.sum(definition, {}, known)
         if op.is_elementwise:

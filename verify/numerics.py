@@ -1,23 +1,22 @@
-"""How close the two sides of a proved rule are in floating point.
+"""The numerics class of a proved rule: how close its two sides are in floating point.
 
-Three things decide. First the level at which the proof goes through (:class:`verify.laws.ProofLevel`):
+Three things decide. First, the level at which the proof succeeds (:class:`verify.laws.ProofLevel`):
 
 - MOVEMENT: elementwise functions are uninterpreted, and whatever adds up several elements (products of matrices,
-  convolutions, means, normalisations) is opaque and equal only to itself on the same operands. Both sides then compute
+  convolutions, means, normalizations) is opaque and equal only to itself on the same operands. Both sides then compute
   the same operations on the same numbers: EXACT. Maxima and relu are opened, as they only choose.
-- TERMS: both sides add up the same products, without a product ever being distributed over a sum: REORDER.
+- TERMS: both sides add up equal products, without a product ever being distributed over a sum: REORDER.
 - ALGEBRA: distributivity, factoring, cancelling, laws of functions: REASSOCIATE.
 
-Second, what rounding does not show in real numbers, read off the operators of both sides; each raises the class of a
-proof above MOVEMENT: products with zeros that only one side computes (ZERO_TERMS), scales that stand on another side
-of a contraction, products of several factors that are grouped anew and formulas with exponentials or normalisations
-that are taken apart (RANGE), masks (MASK). These tests compare sets of operators, and of factors, and are meant to err
-upwards. Third, the caller's cap.
+Second, differences that do not show in real numbers, found from the operators of both sides; each raises the class of a
+proof above MOVEMENT: products with zeros that only one side computes (ZERO_TERMS), scales on another side of a
+contraction, regrouped products of several factors and split formulas with exponentials or normalizations (RANGE), masks
+(MASK). These tests compare sets of operators, and of factors, and are meant to err upwards. Third, the caller's cap.
 
-A product is grouped anew if the target multiplies further what the source does not form: ``(x*y)*z`` as ``x*(y*z)``, as
-``y*z`` may overflow, or vanish, where the source is in range. Sums are looked through: ``(x+y)*z`` as ``x*z + y*z``
-multiplies the same factors, and that other sums stand in between is what REASSOCIATE says. It says so of contractions
-too: ``(AB)C`` as ``A(BC)``.
+A product is regrouped if the target multiplies a product that the source does not form: ``(x*y)*z`` as ``x*(y*z)``, as
+``y*z`` may overflow, or vanish, where the source is in range. Sums are ignored here: ``(x+y)*z`` as ``x*z + y*z``
+multiplies equal factors, and REASSOCIATE covers the different sums in between, also those in contractions: ``(AB)C`` as
+``A(BC)``.
 
 Invariant: when in doubt, the higher class.
 """

@@ -3,7 +3,7 @@
 A pole is a reciprocal, a square root or the reciprocal of one, or a maximum, that is computed on the way to an element:
 the greatest of no values is minus infinity. A pole of the target is harmless if its argument is evidently greater than
 zero, or its window evidently not empty; or if the source has it too: then the source is not defined where the target is
-not. Poles are compared after normalization, since ``1/(a*b)`` has those of ``1/a * 1/b``.
+not. Poles are compared after normalization, since ``1/(a*b)`` has the poles of ``1/a * 1/b``.
 
 Invariant: the source's poles are under-approximated and the target's over-approximated, which can only make more rules
 fail.

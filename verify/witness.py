@@ -395,7 +395,7 @@ def compute(op: Operator, operands: Sequence[Tensor]) -> Tensor:
     """Return PyTorch's result for an operator without symbols.
 
     Raises:
-        Refused: there is no row for it.
+        Refused: the witness has no implementation of it.
     """
     kernel = _KERNELS.get(op.name)
     if kernel is None:

@@ -67,7 +67,7 @@ def diagnosis(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any])
         try:
             with torch.autograd.graph.saved_tensors_hooks(_unchanged, watch.note_gradients), watch:
                 module(*args, **kwargs)
-        except Exception as error:  # under the watch a model may raise anything, and what was seen was seen
+        except Exception as error:  # a watched model may raise anything; earlier observations count all the same
             if "saved tensor hooks" in str(error):
                 # Functional transforms have none, and refuse to begin.
                 watch.note(_GRADIENTS, traceback.extract_tb(error.__traceback__))

@@ -42,7 +42,7 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     try:
         return _with_refusal(lambda: torch.export.export(module, given, named))
     except ImportRefusal as error:
-        # It takes traced parts, but not what was scripted, of which its message says nothing.
+        # It accepts traced parts, but not scripted ones, which its message does not mention.
         scripted = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
         if not scripted:
             raise

@@ -58,7 +58,7 @@ def writing_call(
     """Import a call of an operator that writes to its arguments, which are copied first.
 
     Raises:
-        ImportRefusal: what it writes to has no form in the graph.
+        ImportRefusal: a tensor that it writes to cannot be represented in the graph.
     """
     overload, keywords = fx_node.args[0], dict(fx_node.kwargs)
     if not isinstance(overload, OpOverload):

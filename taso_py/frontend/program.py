@@ -64,7 +64,7 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         seen = diagnosis(module, args, named)
         raise ImportRefusal(seen or str(error)) from error
     finally:
-        # Tracing writes to tensors that are constants to it, and leaves what it traced in attributes.
+        # Tracing writes to tensors that it treats as constants, and leaves traced values in attributes.
         before.restore()
     return _import(exported, functional, run)
 
@@ -118,7 +118,7 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
     graph = Graph(tuple(leaf for leaf in inputs if isinstance(leaf, Node)), outputs, tuple(importer.effects))
     keys = {node.op.key for node in graph.nodes if isinstance(node.op, Weight)}
     examples = {leaf: tensor for leaf, tensor in zip(signature.inputs, arguments, strict=True) if isinstance(leaf, str)}
-    # Where the schema of what writes to an input says nothing of it, the export shows no write either.
+    # Where an operator's schema does not declare that it writes to an input, the export shows no write either.
     written = next((name for name, tensor in examples.items() if run.wrote_to(tensor)), None)
     if written is not None:
         raise ImportRefusal(_explain_write(OutputKind.USER_INPUT_MUTATION, written))
@@ -161,7 +161,7 @@ def _leaves(
     """Import the placeholders and return the leaves of the user's arguments.
 
     Raises:
-        ImportRefusal: an input is neither a tensor nor a plain value, or has open sizes of which there is no form.
+        ImportRefusal: an input is neither a tensor nor a plain value, or has open sizes that cannot be expressed.
     """
     placeholders = {node.name: node for node in functional.graph.nodes if node.op == "placeholder"}
     inputs: list[Node | Fixed] = []
@@ -234,7 +234,7 @@ def _with_general_strides(contract: Contract, outputs: Sequence[Value], importer
     """
     strides: list[tuple[Dim, ...]] = []
     for index, (value, seen) in enumerate(zip(outputs, contract.strides, strict=True)):
-        # A value of fixed sizes may be a part of one of open sizes, and lie as that does.
+        # A value of fixed sizes may be a view of one with open sizes, and have its strides.
         wanted = importer.sizes.strides(importer.layouts[value]) if importer.sizes.any else seen
         if wanted is None or not _same_strides(value.type.sizes, wanted, seen):
             if value.type.open:

@@ -42,7 +42,7 @@ class Journal:
         self._known = dict(json.loads(line) for line in lines[1:])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Whole or not at all, so that what is known is never gone from the disk.
+            # Written atomically, so that known entries are never missing on disk.
             write_text(path, "".join(f"{line}\n" for line in lines or [header]))
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:

@@ -25,7 +25,7 @@ from taso_py.generate.sets import VOCABULARIES
 from taso_py.generate.settle import Refusal, Settler
 from taso_py.generate.vocabulary import Family, Folding, Written
 from taso_py.generate.workers import Workers
-from taso_py.generate.worth import lowers_cost, only_adds, recognises, saves_contraction
+from taso_py.generate.worth import lowers_cost, only_adds, recognizes, saves_contraction
 from taso_py.generate.written import written_forms
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Value
@@ -210,9 +210,9 @@ def _is_worth_keeping(derivation: Derivation, rule: Substitution, candidate: Rul
         case Derivation.BOTH_WAYS:
             return lowers_cost(rule)
         case Derivation.MANY_STEPS:
-            return saves_contraction(rule) or recognises(rule)
+            return saves_contraction(rule) or recognizes(rule)
         case Derivation.TWO_STEPS:
-            return recognises(rule)
+            return recognizes(rule)
         case Derivation.ONE_STEP:
             return False
 

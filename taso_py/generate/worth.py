@@ -36,7 +36,7 @@ def saves_contraction(rule: Substitution) -> bool:
     return _work(rule.target)[0] < _work(rule.source)[0]
 
 
-def recognises(rule: Substitution) -> bool:
+def recognizes(rule: Substitution) -> bool:
     """Return whether the target expresses a formula that the source writes out by an operator that the source lacks.
 
     The forms of one formula differ by steps that gain nothing by themselves; a search that has to take them first

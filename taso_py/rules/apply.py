@@ -169,7 +169,7 @@ def cyclic_path(match: Match, index: GraphIndex) -> Sequence[Node]:
         node = stack.pop()
         if node in replaced:
             return _path_from(node, reader)
-        if place[node] > first:  # what comes before all that is replaced is computed from none of it
+        if place[node] > first:  # a node before all replaced ones depends on none of them
             for operand, _ in node.inputs:
                 if operand not in reader:
                     reader[operand] = node

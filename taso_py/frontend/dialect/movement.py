@@ -1,7 +1,7 @@
 """Import of data movement: views of all kinds, concatenation, padding, copies.
 
-Invariant: a view becomes an operator on values, never a description of strides; what it does to the layout is checked
-against the original by the importer. A call that changes neither elements nor layout disappears.
+Invariant: a view becomes an operator on values, never a description of strides; the importer compares the resulting
+layout with the original's. A call that changes neither elements nor layout disappears.
 """
 
 from __future__ import annotations

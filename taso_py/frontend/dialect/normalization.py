@@ -40,7 +40,7 @@ def _layer_norm(call: AtenCall) -> Value:
 
 def _rms_norm(call: AtenCall) -> Value:
     x, eps = call.value("input"), call["eps"]
-    # Without eps the kernel takes that of the type it computes in, which is the tensor's own for these two.
+    # Without eps the kernel takes the one of its computation type, which is the tensor's own for these two.
     call.require(eps is not None or x.type.dtype in (DType.F32, DType.F64))
     if eps is None:
         eps = torch.finfo(TORCH_DTYPES[x.type.dtype]).eps

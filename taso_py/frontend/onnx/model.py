@@ -124,7 +124,7 @@ class OnnxFile:
         """Return a PyTorch module that computes the model for inputs of the examples' sizes.
 
         Raises:
-            ImportRefusal: an operator is not among those that can be read.
+            ImportRefusal: an operator is not supported.
         """
         names = [argument.name for argument in self.inputs]
         steps = _Reader(self.body, dict(zip(names, examples, strict=True)), rows).module(names, self.outputs)
@@ -177,7 +177,7 @@ def read_onnx(path: Path) -> OnnxFile:
         content = path.read_bytes() if is_alone else proto.SerializeToString()
         common.InlinePass()(model)
         common.RemoveInitializersFromInputsPass()(model)
-    except Exception as error:  # what is raised depends on where the file is wrong
+    except Exception as error:  # the exception depends on where the file is damaged
         raise ImportRefusal(f"{path} is not a readable ONNX model ({first_line(error)}); export it again") from error
     if not model.graph.outputs:
         raise ImportRefusal(f"{path} is not a readable ONNX model (it has no outputs); export it again")
@@ -280,7 +280,7 @@ def _run_step(step: OnnxNode, run: Callable[[], Sequence[Tensor]]) -> Sequence[T
     """Return the results of a step.
 
     Raises:
-        ImportRefusal: PyTorch does not compute it.
+        ImportRefusal: PyTorch cannot compute it.
     """
     try:
         return run()

@@ -86,7 +86,7 @@ _VIEWS = (
 
 _SIZES = (8, 2, 4, 6)
 _ORDERS = (*(order for order in itertools.permutations((-1, -2, -3)) if order[0] != -3), (-2, -4, -3, -1))
-"""Orders of the last axes; that of two is in ``core``."""
+"""Orders of the last axes; the one of two axes is in ``core``."""
 
 ROWS = (
     _family(

@@ -104,4 +104,4 @@ def refuse_unsuitable(rule: Substitution, limits: ProofLimits) -> None:
     foreign = [name for name in sorted(names) if not _SIZE.fullmatch(name)]
     foreign += [key(variable) for variable in rule.variables if not key(variable).isidentifier()]
     if foreign:
-        raise Refused(f"rename {foreign[0]}: indices have such names")
+        raise Refused(f"rename {foreign[0]}: the prover reserves such names for indices")

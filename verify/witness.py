@@ -188,7 +188,7 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[
         type_ = variable.types[0]
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:
-            raise Refused(f"there is no witness for elements of type {type_.dtype}")
+            raise Refused(f"the witness does not support elements of type {type_.dtype}")
         drawn = _transform(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
         if not type_.dtype.is_floating and dtype is not torch.bool:
             drawn = (drawn * 4).abs().round()  # negative numbers have no unsigned form
@@ -226,7 +226,7 @@ def _run(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Ten
 def _apply(node: Node, operands: Sequence[Tensor], sample: Sample) -> Tensor:
     kernel = _KERNELS.get(node.op.name)
     if kernel is None:
-        raise Refused(f"there is no witness for {node.op.name}")
+        raise Refused(f"the witness has no implementation of {node.op.name}")
     try:
         return kernel(node.op, operands, lambda value: _attribute(value, sample))
     except (RuntimeError, ValueError, IndexError) as error:
@@ -399,5 +399,5 @@ def compute(op: Operator, operands: Sequence[Tensor]) -> Tensor:
     """
     kernel = _KERNELS.get(op.name)
     if kernel is None:
-        raise Refused(f"there is no witness for {op.name}")
+        raise Refused(f"the witness has no implementation of {op.name}")
     return kernel(op, operands, lambda value: value)

@@ -239,7 +239,7 @@ def nested_call(
     """
     called, val = fx_node.target, fx_node.meta.get("val")
     if not isinstance(called, HigherOrderOperator) or not isinstance(val, list | tuple):
-        refuse(fx_node, "is no operator that the graph has a form for", "write it with tensor operators")
+        refuse(fx_node, "cannot be represented in the graph", "write it with tensor operators")
     template = Template(fx_node, env)
 
     def encoded(argument: Any) -> AttributeValue:
@@ -266,7 +266,7 @@ def _json(fx_node: fx.Node, argument: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(argument))
     except (TypeError, ValueError) as error:
-        refuse(fx_node, f"takes options that cannot be kept ({error})", "pass plain numbers and strings")
+        refuse(fx_node, f"takes options that cannot be saved ({error})", "pass plain numbers and strings")
 
 
 def _graph_text(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:

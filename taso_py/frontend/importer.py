@@ -129,7 +129,7 @@ class Importer:
         # A list among several results has one value, which is a tuple itself.
         value = None if isinstance(results, Value) else results[index]
         if value is None:
-            refuse(fx_node, "reads a result that is no tensor", "compute it from tensors")
+            refuse(fx_node, "reads a result that is not a tensor", "compute it from tensors")
         self.env[fx_node] = value
 
     def _bind(self, fx_node: fx.Node, overload: OpOverload) -> AtenCall:
@@ -251,7 +251,7 @@ class Importer:
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 if not isinstance(node.meta.get("val"), Tensor):
-                    refuse(node, "of a graph inside an operator is no tensor", "pass tensors only")
+                    refuse(node, "of a graph inside an operator is not a tensor", "pass tensors only")
                 type_ = type_of(node, node.meta["val"], inner.sizes)
                 inputs.append(inner.leaf(node, Input(f"x{len(inputs)}", type_)))
             elif node.op == "call_function":
@@ -261,7 +261,7 @@ class Importer:
         found = (inner.env.get(leaf) for leaf in leaves)
         outputs = tuple(value for value in found if isinstance(value, Value))
         if len(outputs) < len(leaves):
-            refuse(end, "of a graph inside an operator is no tensor", "return tensors only")
+            refuse(end, "of a graph inside an operator is not a tensor", "return tensors only")
         return Graph(tuple(inputs), outputs, tuple(inner.effects))
 
     def _in_original_layout(self, value: Value) -> Value:

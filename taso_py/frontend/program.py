@@ -238,7 +238,9 @@ def _with_general_strides(contract: Contract, outputs: Sequence[Value], importer
         wanted = importer.sizes.strides(importer.layouts[value]) if importer.sizes.any else seen
         if wanted is None or not _same_strides(value.type.sizes, wanted, seen):
             if value.type.open:
-                raise ImportRefusal(f"output {index} has strides that open sizes do not tell; export with static sizes")
+                raise ImportRefusal(
+                    f"output {index} has strides that cannot be expressed by open sizes; export with static sizes"
+                )
             wanted = seen
         strides.append(wanted)
     return replace(contract, strides=tuple(strides))

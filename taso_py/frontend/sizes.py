@@ -83,7 +83,7 @@ class Sizes:
             rest = sympy.expand(expression - factor * unknown[0])
             if factor.is_Integer and unknown[0] not in rest.free_symbols:
                 return int(factor), self._to_dim(rest)
-        raise OpenSizeError(f"a size of an input is {expression}, which does not tell what its parts are")
+        raise OpenSizeError(f"a size of an input is {expression}, from which its parts cannot be computed")
 
     def dim(self, size: Any) -> Dim:
         """Convert a size of torch's to ours.
@@ -143,7 +143,7 @@ class Sizes:
                     return size
                 raise OpenSizeError(f"the size {size} may be zero")
             case _:
-                raise OpenSizeError(f"the size {expression} is no polynomial of the sizes of the inputs")
+                raise OpenSizeError(f"the size {expression} is not a polynomial in the sizes of the inputs")
 
     def symbolic(self, size: Dim) -> Any:
         """Convert one of our sizes to torch's."""

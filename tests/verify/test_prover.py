@@ -81,7 +81,7 @@ def test_a_side_equals_itself_exactly(true_rule: Substitution) -> None:
         ),
         (
             "rule x: float[k1,N]\n source sum(x){axes=[-1]}\n target sum(x){axes=[-1]}",
-            "rename k1: indices have such names",
+            "rename k1: the prover reserves such names for indices",
         ),
         (
             "rule x: float[M,N]\n source relu(x)\n target relu(x)\n where M-2 >= 0, 1-M >= 0",

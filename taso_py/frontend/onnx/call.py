@@ -103,4 +103,4 @@ class OnnxCall:
 
     def refuse(self, why: str) -> ImportRefusal:
         """Return the error that says why this call cannot be imported."""
-        return ImportRefusal(f"ONNX operator {self.kind} {why} is not among those that can be read")
+        return ImportRefusal(f"ONNX operator {self.kind} {why} is not supported")

@@ -68,7 +68,7 @@ class OnnxNode:
         )
         found = [results] if isinstance(results, Tensor) else list(results)
         if len(found) < len(self.outputs):
-            raise ImportRefusal(f"ONNX operator {self.kind} with {len(self.outputs)} results is not among those read")
+            raise ImportRefusal(f"ONNX operator {self.kind} with {len(self.outputs)} results is not supported")
         return found
 
 
@@ -252,7 +252,7 @@ class _Reader:
     def _read(self, node: ir.Node) -> None:
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
         if kind not in self._rows:
-            raise ImportRefusal(f"ONNX operator {kind} (node {node.name}) is not among those that can be read")
+            raise ImportRefusal(f"ONNX operator {kind} (node {node.name}) is not supported")
         inputs = [None if value is None else str(value.name) for value in node.inputs]
         known = [None if name is None else self._known.get(name) for name in inputs]
         outputs = [str(value.name or "") for value in node.outputs]
@@ -295,7 +295,7 @@ def _attribute(attribute: Any, kind: str) -> Any:
     import onnx_ir as ir
 
     if not isinstance(attribute, ir.Attr) or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        raise ImportRefusal(f"ONNX operator {kind} with a graph of its own is not among those that can be read")
+        raise ImportRefusal(f"ONNX operator {kind} with a graph of its own is not supported")
     if attribute.type == ir.AttributeType.TENSOR:
         return _tensor(attribute.value, f"a constant of {kind}")
     if kind == "Cast" and attribute.name == "to":

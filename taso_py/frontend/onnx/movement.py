@@ -168,7 +168,7 @@ def _resize(call: OnnxCall) -> Tensor:
         scales = call.elements(2)
         sizes = [math.floor(size * scale) for size, scale in zip(x.shape, scales, strict=True)]
         if any(size * scale != new for size, scale, new in zip(x.shape, scales, sizes, strict=True)):
-            raise call.refuse("to a size that is no multiple by the scale")
+            raise call.refuse("to a size that is not an exact multiple by the scale")
     axes = x.ndim - 2
     plain = tuple(sizes[:2]) == tuple(x.shape[:2]) and axes in LINEAR and call.get("axes") is None
     is_floor = place == "asymmetric" and call.get("nearest_mode", "round_prefer_floor") == "floor"

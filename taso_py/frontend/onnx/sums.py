@@ -88,7 +88,7 @@ def _reduce(function: Callable[[Tensor, tuple[int, ...], bool], Tensor]) -> Row:
     def row(call: OnnxCall) -> Tensor:
         axes = axes_of(call)
         if not axes and call.tensor().ndim:
-            raise call.refuse("over no axes")
+            raise call.refuse("without axes")
         return function(call.tensor(), axes, bool(call.get("keepdims", 1)))
 
     return row
@@ -103,7 +103,7 @@ def _product(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
 def _extreme_place(function: Callable[..., Tensor]) -> Row:
     def row(call: OnnxCall) -> Tensor:
         if call.get("select_last_index", 0):
-            raise call.refuse("of the last place")
+            raise call.refuse("with select_last_index")
         return function(call.tensor(), dim=call.axis(0), keepdim=bool(call.get("keepdims", 1)))
 
     return row

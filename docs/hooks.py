@@ -1,7 +1,7 @@
-"""What the documentation takes from elsewhere: the READMEs, what ``--help`` says, and docstrings.
+"""Generated pages of the documentation: the READMEs, the output of ``--help``, and docstrings.
 
-A hook of MkDocs (see ``mkdocs.yml``). Invariant: nothing is said twice; a page that is generated here cannot disagree
-with what it is generated from, and a link that leads nowhere fails the build.
+A hook of MkDocs (see ``mkdocs.yml``). Invariant: nothing is written twice; a page that is generated here cannot
+disagree with its source, and a link that leads nowhere fails the build.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
-"""Pages that are texts of the repository, by the name that they have on the site."""
+"""Texts of the repository by the names of their pages."""
 COMMANDS: dict[str, tuple[str, ...]] = {
     "taso_py.cli": tuple(module.__name__.rsplit(".", 1)[1] for module in cli.COMMANDS),
     "fuzz.__main__": ("",),
@@ -46,14 +46,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """Modules with a ``main``, and their subcommands."""
 MODULES = ("taso_py", "verify")
-"""What the page on Python documents: all names in their ``__all__``."""
+"""Modules whose public names, those in ``__all__``, the page on Python documents."""
 WIDTH = 100
 """Characters in a line of code."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Adds the pages that are made here."""
+    """Add the generated pages."""
     from mkdocs.structure.files import File
 
     texts = {page: (ROOT / path).read_text(encoding="utf-8") for page, path in SHARED.items()}
@@ -63,13 +63,13 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Makes links between files of the repository links between pages."""
+    """Turn links between files of the repository into links between pages."""
     del config, files
     return relinked(markdown, SHARED.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 
 
 def relinked(markdown: str, path: str) -> str:
-    """A text of the repository with its links as the site needs them; what has no page is named and not linked."""
+    """Return a text with its links as the site needs them; a file without a page is named and not linked."""
     pages = {source: page for page, source in SHARED.items()}
 
     def replace(match: re.Match[str]) -> str:
@@ -85,8 +85,8 @@ def relinked(markdown: str, path: str) -> str:
 
 
 def command_line() -> str:
-    """What every command answers to ``--help``."""
-    parts = ["# The command line\n\nThis is what `--help` says. A mistake is one line on standard error and status 2."]
+    """Return the page with the output of ``--help`` of every command."""
+    parts = ["# The command line\n\nThe output of `--help`. A mistake is one line on standard error and status 2."]
     for module, commands in COMMANDS.items():
         main: Callable[[], object] = import_module(module).main
         for command in commands:
@@ -97,7 +97,7 @@ def command_line() -> str:
 
 
 def help_of(main: Callable[[], object], command: str = "") -> str:
-    """What a command prints of itself, as wide as a page."""
+    """Return the output of a command's ``--help``, as wide as a page."""
     said = io.StringIO()
     asked = patch.object(sys, "argv", ["", *command.split(), "--help"])
     wide = patch.dict(os.environ, {"COLUMNS": str(WIDTH)})
@@ -107,8 +107,8 @@ def help_of(main: Callable[[], object], command: str = "") -> str:
 
 
 def api() -> str:
-    """The public names with their docstrings."""
-    parts = ["# Python\n\nWhat may be relied on from one version to the next. Everything else is for contributors."]
+    """Return the page with the public names and their docstrings."""
+    parts = ["# Python\n\nNames that stay compatible from version to version. Everything else is for contributors."]
     for name in MODULES:
         module = import_module(name)
         parts.append(f"## {name}\n\n{_prose(inspect.getdoc(module) or '')}")
@@ -117,7 +117,7 @@ def api() -> str:
 
 
 def _is_class(module: ModuleType) -> Callable[[str], tuple[bool, str]]:
-    """Orders functions before classes."""
+    """Return a sort key that puts functions before classes."""
     return lambda name: (isinstance(getattr(module, name), type), name)
 
 
@@ -135,7 +135,7 @@ def _entry(module: ModuleType, name: str) -> str:
 
 
 def _members(cls: type) -> Iterator[str]:
-    """The fields of a class, or the members of an enumeration, each with its docstring; bases first."""
+    """Yield the fields of a class, or the members of an enumeration, each with its docstring; bases first."""
     bases = [base for base in cls.__mro__[1:] if base.__module__.startswith(("taso_py", "verify"))]
     for owner in [*reversed(bases), cls]:
         body = ast.parse(inspect.getsource(owner)).body[0]
@@ -150,7 +150,7 @@ def _members(cls: type) -> Iterator[str]:
 
 
 def _text(statement: ast.stmt | None) -> str:
-    """The text of a statement that is nothing but one, as docstrings of fields are."""
+    """Return the text of a statement that is only a string, as docstrings of fields are; else nothing."""
     match statement:
         case ast.Expr(ast.Constant(str(text))):
             return text
@@ -159,7 +159,7 @@ def _text(statement: ast.stmt | None) -> str:
 
 
 def _prose(docstring: str) -> str:
-    """A Google-style docstring as Markdown."""
+    """Return a Google-style docstring as Markdown."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring.replace("``", "`"))
     text = re.sub(r"\n\n((?: {4}.*\n?)+)", lambda block: f"\n\n```text\n{inspect.cleandoc(block[1])}\n```\n", text)
     lines: list[str] = []

@@ -1,8 +1,8 @@
-"""taso-py behind ``torch.compile``: the model's own code stays in charge, and each graph it captures is optimized.
+"""taso-py behind ``torch.compile``: the model's own code runs, and each graph captured from it is optimized.
 
     python examples/compile_backend.py
 
-Decisions are remembered on disk: the second run of this program searches nothing.
+Decisions are saved on disk: the second run of this program searches nothing.
 """
 
 import argparse
@@ -30,7 +30,7 @@ class Head(nn.Module):
 
 
 def milliseconds(call: Callable[..., Tensor], *inputs: object) -> float:
-    """The median time of a call."""
+    """Return the median time of a call."""
     times: list[float] = []
     for _ in range(50):
         start = time.perf_counter()
@@ -56,6 +56,6 @@ with torch.no_grad():  # graphs that need gradients run as they were captured
     print(f"largest difference {difference:.1e}")
     print(f"eager {milliseconds(model, x, 3):.3f} ms, compiled {milliseconds(compiled, x, 3):.3f} ms")
 
-    # Frozen weights are watched: new ones are folded at the next call.
+    # Changes of frozen weights are detected: new ones are folded at the next call.
     model.load_state_dict(Head(arguments.width).state_dict())
     print(f"with other weights {(compiled(x, 3) - model(x, 3)).abs().max():.1e}")

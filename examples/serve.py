@@ -1,4 +1,4 @@
-"""A saved result behind HTTP: load the folder, answer requests, say how long the answers took.
+"""A saved result behind HTTP: load the folder, answer requests, report the latencies.
 
     taso-py optimize examples/serve.py:model --output served
     python examples/serve.py served --port 8000
@@ -25,14 +25,14 @@ FEATURES = 256
 
 
 def model() -> tuple[nn.Module, tuple[Tensor]]:
-    """What ``taso-py optimize`` is given: a scorer of rows of features, and an example."""
+    """Return the arguments of ``taso-py optimize``: a scorer of rows of features, and an example."""
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(FEATURES, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10))
     return layers.eval(), (torch.randn(1, FEATURES),)
 
 
 def server(module: Callable[[Tensor], Tensor], port: int, seconds: list[float]) -> HTTPServer:
-    """Answers one request after the other; notes how long the module took for each."""
+    """Return a server that answers one request after the other and records the module's time for each."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -56,20 +56,20 @@ def server(module: Callable[[Tensor], Tensor], port: int, seconds: list[float]) 
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            del format, args  # a line a request would take longer than the request
+            del format, args  # a line per request would take longer than the request
 
     return HTTPServer(("localhost", port), Handler)
 
 
 def ask(port: int, rows: list[list[float]]) -> list[list[float]]:
-    """What a client does."""
+    """Post rows to the server and return its answer, as a client does."""
     body = json.dumps(rows).encode()
     with urllib.request.urlopen(f"http://localhost:{port}", body) as response:
         return json.load(response)
 
 
 def measure(port: int, requests: int) -> list[float]:
-    """Asks again and again; gives the seconds that each answer took."""
+    """Ask this many times; return the seconds that each answer took."""
     times: list[float] = []
     for _ in range(requests):
         row = torch.randn(1, FEATURES).tolist()
@@ -80,7 +80,7 @@ def measure(port: int, requests: int) -> list[float]:
 
 
 def main() -> None:
-    """Loads a folder and serves it."""
+    """Load a folder and serve it."""
     parser = argparse.ArgumentParser(description="Serve a saved result.")
     parser.add_argument("folder", help="what `taso-py optimize ... --output` wrote")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free")

@@ -1,4 +1,4 @@
-"""Experiments: one module a question; each prints a table and writes CSV and a figure.
+"""Experiments: one module per question; each prints a table and writes CSV and a figure.
 
 Invariant: experiments use the library as a user does; nothing imports them.
 """

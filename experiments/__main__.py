@@ -21,20 +21,20 @@ from experiments.catalogue import EXPERIMENTS
 from experiments.harness import Experiment, Row, Settings
 from experiments.markdown import write_text
 from experiments.page import write_page
-from experiments.running import Outcome, conduct, kept
+from experiments.running import ExperimentRun, conduct, finished_parts
 from experiments.table import cell, columns, is_text
 from taso_py.arguments import CommandParser
 from taso_py.ir.errors import TasoError
 from taso_py.latency.environment import resolve_device
 
 RESULTS, TRIED = Path("experiments/results"), Path("build/experiments")
-"""Where results go that are whole, and those of ``--quick``, each in a folder named after the device."""
+"""Folders of full results and of those of ``--quick``, each with a subfolder per device."""
 INCOMPLETE, MISTAKE, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the experiments asked for; returns the exit status."""
+    """Run the requested experiments; return the exit status."""
     parsed = _parser().parse_args(arguments)
     if parsed.name == "list":
         for experiment in EXPERIMENTS.values():
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"experiments: error: {error}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
-        print("experiments: interrupted; the same command goes on from here", file=sys.stderr)
+        print("experiments: interrupted; the same command continues from here", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -70,14 +70,14 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--minutes",
         type=_minutes,
-        help="stop after so long; the same command goes on from there; 0 makes tables of the parts that are there",
+        help="stop after this time; the same command continues from there; 0 makes tables of the finished parts",
     )
-    parser.add_argument("--again", action="store_true", help="run also what is there already")
+    parser.add_argument("--again", action="store_true", help="also run parts that are finished")
     return parser
 
 
 def _minutes(text: str) -> float:
-    """A time of zero or more."""
+    """Parse a time of zero or more minutes."""
     try:
         minutes = float(text)
     except ValueError:
@@ -92,8 +92,8 @@ def _all(device: str) -> Sequence[Experiment]:
 
 
 def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until: float | None) -> int:
-    """Runs experiments, one after the other, and writes the pages of all that is there."""
-    outcomes = {e.name: Outcome(e.parts(settings)) if again else kept(e, settings) for e in chosen}
+    """Run experiments, one after the other, and write the pages of all results in the folder."""
+    outcomes = {e.name: ExperimentRun(e.parts(settings)) if again else finished_parts(e, settings) for e in chosen}
     total = sum(len(outcome.parts) for outcome in outcomes.values())
     try:
         with tqdm(total=total, unit="part", dynamic_ncols=True) as bar:
@@ -126,11 +126,12 @@ def _write(folder: Path) -> None:
 
 
 def _turns(
-    chosen: Sequence[Experiment], outcomes: Mapping[str, Outcome], *, in_turns: bool
+    chosen: Sequence[Experiment], outcomes: Mapping[str, ExperimentRun], *, in_turns: bool
 ) -> Iterator[tuple[Experiment, int | None]]:
-    """What to run in which order, and how many parts of it at most: one whole experiment after the other, or in turns.
+    """Yield the experiments in the order in which to run them, each with the most parts to run: all, or in turns.
 
-    In turns, checks come first and whole, then one part of each other that has none yet, and only then what remains.
+    In turns, checks come first and whole, then one part of each other experiment that has none yet, and only then the
+    rest.
     """
     checks = [experiment for experiment in chosen if in_turns and experiment.is_check]
     others = [experiment for experiment in chosen if experiment not in checks]
@@ -153,6 +154,6 @@ def _show(experiment: Experiment, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    # Whoever ends this process from outside gets what Ctrl-C gives.
+    # A termination signal is handled like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(main())

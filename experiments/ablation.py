@@ -1,8 +1,8 @@
-"""What does each part of the optimizer contribute?
+"""Ablation: the contribution of each part of the optimizer.
 
-The optimizer is run whole, and with one thing taken away at a time: the macros, which are rules that follow from
-others; the rules with preconditions; the choice of kernels and memory formats; the measurement of the best few graphs,
-so that what is best by prices is taken; and the searching of alike regions once.
+The optimizer is run whole, and with one part removed at a time: the macros, which are rules that follow from others;
+the rules with preconditions; the choice of kernels and memory formats; the measurement of the best few graphs, so that
+the best by estimated cost is taken; and the reuse of search results between equal regions.
 
 Invariant: all results of a model are timed in one race; each was found under the same limits.
 """
@@ -38,34 +38,34 @@ EVERYTHING, UNMEASURED = "everything", "final_measurement"
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """What is taken away."""
+class _Variant:
+    """A part that is removed."""
 
     rules: Callable[[Substitution], bool] = lambda _: True
-    """Whether a rule is left."""
+    """Returns whether a rule remains."""
     options: Mapping[str, Any] | None = None
-    """What is changed about the options."""
+    """Options that are changed."""
 
 
 def is_general(rule: Substitution) -> bool:
-    """Whether a rule asks for no certain sizes, be it by a statement or by a number in the shape of a variable."""
+    """Return whether a rule requires no particular sizes, by a precondition or by a number in a variable's shape."""
     numbers = (re.search(r"[\[,]\d", str(variable.types[0])) for variable in rule.variables)
     return not rule.preconditions and not any(numbers)
 
 
-TAKEN: Mapping[str, _Taken] = {
-    EVERYTHING: _Taken(),
-    "macros": _Taken(rules=lambda rule: rule.proof != "derived"),
-    "preconditions": _Taken(rules=is_general),
-    "kernel_choice": _Taken(options={"kernels": False}),
-    "block_reuse": _Taken(options={"reuse": False}),
+VARIANTS: Mapping[str, _Variant] = {
+    EVERYTHING: _Variant(),
+    "macros": _Variant(rules=lambda rule: rule.proof != "derived"),
+    "preconditions": _Variant(rules=is_general),
+    "kernel_choice": _Variant(options={"kernels": False}),
+    "block_reuse": _Variant(options={"reuse": False}),
 }
-"""By what is missing; the final measurement is left out in another way."""
+"""Variants by the part that is missing; the final measurement is left out in another way."""
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A result without something."""
+class _Result:
+    """The result of one variant."""
 
     call: Callable[[], Any]
     facts: Row
@@ -88,18 +88,18 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     return rows
 
 
-def _found(model: Subject, settings: Settings) -> Iterator[tuple[str, _Found]]:
-    """The results, by what they are without."""
+def _found(model: Subject, settings: Settings) -> Iterator[tuple[str, _Result]]:
+    """Yield the results by the part that is missing."""
     race_seconds, limit = (2.0, 6.0) if settings.quick else (10.0, 60.0)
     options = Options(time_limit=limit, race_seconds=race_seconds, seed=settings.seed, reload=False, cache=False)
-    for without, taken in TAKEN.items():
+    for without, taken in VARIANTS.items():
         rules = [rule for rule in read_database() if taken.rules(rule)]
         chosen = replace(options, **(taken.options or {}))
         yield without, _optimized(model, chosen, rules)
     yield UNMEASURED, _best_by_price(model, options)
 
 
-def _optimized(model: Subject, options: Options, rules: Sequence[Substitution]) -> _Found:
+def _optimized(model: Subject, options: Options, rules: Sequence[Substitution]) -> _Result:
     result = optimize_source(model.source, options, rules, program=model.imported)
     report, args, kwargs = result.report, model.source.args, model.source.kwargs
     facts = {
@@ -110,10 +110,10 @@ def _optimized(model: Subject, options: Options, rules: Sequence[Substitution]) 
         "search_s": report.search_seconds,
         "stop_reason": report.stop_reason,
     }
-    return _Found(lambda: result.module(*args, **kwargs), facts)
+    return _Result(lambda: result.module(*args, **kwargs), facts)
 
 
-def _best_by_price(model: Subject, options: Options) -> _Found:
+def _best_by_price(model: Subject, options: Options) -> _Result:
     rules = read_database()
     found: SearchResult = search(model.imported.graph, rules, model.cost, options.limits())
     facts = {
@@ -124,7 +124,7 @@ def _best_by_price(model: Subject, options: Options) -> _Found:
         "search_s": found.seconds,
         "stop_reason": found.stop_reason.value,
     }
-    return _Found(model.made(found.best.graph, model.cost)[1], facts)
+    return _Result(model.build_graph(found.best.graph, model.cost)[1], facts)
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
@@ -139,12 +139,14 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "ablation",
     "What does each part of the optimizer contribute?",
-    "one row a model and part taken away; `preconditions` are rules that ask for certain sizes; `over_everything` "
-    "below 1 is what the part is worth in speed of the result, above 1 the part did harm; `search_s` and `graphs` "
-    "show what it is worth in search time; `cost` is what prices say of the result over the original, which for "
-    "`kernel_choice` are those of plain kernels",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "one row a model and part taken away; `preconditions` are rules that ask for certain sizes; `over_everything` "
+        "below 1 is what the part is worth in speed of the result, above 1 the part did harm; `search_s` and `graphs` "
+        "show what it is worth in search time; `cost` is what prices say of the result over the original, which for "
+        "`kernel_choice` are those of plain kernels"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
     apart=True,
 )

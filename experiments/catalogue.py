@@ -1,4 +1,4 @@
-"""All experiments, in the order in which a paper would have them: rules, correctness, costs, gains, reasons, limits.
+"""All experiments, in the order of a paper: rules, correctness, costs, gains, reasons, limits.
 
 Invariant: an experiment is listed once, and its module is named as it is.
 """

@@ -1,7 +1,7 @@
-"""Contestants that run in processes of their own, built several times, and raced against each other.
+"""Races between contestants in separate processes, each built several times.
 
-Two sessions of one graph differ by up to a third in one process: where their weights and buffers lie in memory decides,
-and what other engines have done to the process besides. So each contestant has a process in which nothing else runs,
+Two sessions of one graph differ by up to a third in one process, depending on where their weights and buffers lie in
+memory and on state that other engines left in the process. So each contestant has a process in which nothing else runs,
 and is built anew for every heat. A ratio is that of two contestants in a heat; its interval is over heats.
 
 Invariant: a contestant's threads are asleep before another one's turn begins.
@@ -25,17 +25,17 @@ from taso_py.latency.clock import CpuClock, Timer
 from taso_py.latency.idle import wait_until_idle
 
 Make: TypeAlias = Callable[[], Callable[[], object]]
-"""Builds what is called; it is sent to the process, so that it consists of functions of modules and of plain data."""
+"""Builds a callable; it is sent to the process, so that it consists of module-level functions and of plain data."""
 HEATS = 7
-"""How often each contestant is built; the interval of a median over so many is their range."""
+"""Number of builds of each contestant; the interval of a median over so many is their range."""
 SHIFT_BYTES = 1 << 20
-"""How much memory is taken for good before the build of the last heat, less before those before it, so that each build
-lies elsewhere."""
+"""Memory that is allocated for good before the build of the last heat, proportionally less before earlier ones, so that
+each build has other addresses."""
 
 
 @dataclass
 class _Here:
-    """What the process of a contestant holds."""
+    """State of a contestant's process."""
 
     timer: Timer | None = None
     shifts: list[bytearray] = field(default_factory=list[bytearray])
@@ -45,13 +45,13 @@ _HERE = _Here()
 
 
 def _begin(threads: int) -> None:
-    """Set a process up as the one that started it is."""
+    """Set a process up like the one that started it."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
 
 
 def _build(make: Make, heat: int) -> None:
-    """Build a contestant in its process, once what was built before is gone, and call it once."""
+    """Build a contestant in its process after releasing its earlier build, and call it once."""
     _HERE.timer = None
     _HERE.shifts.append(bytearray(SHIFT_BYTES * heat // HEATS))
     call = make()
@@ -61,7 +61,7 @@ def _build(make: Make, heat: int) -> None:
 
 
 def _time(repeats: int) -> float:
-    """Seconds of so many calls in the process of a contestant, whose threads are asleep afterwards."""
+    """Return the seconds of this many calls in a contestant's process; its threads are asleep afterwards."""
     assert _HERE.timer is not None, "built before"
     seconds = _HERE.timer(repeats)
     wait_until_idle()
@@ -69,18 +69,18 @@ def _time(repeats: int) -> float:
 
 
 @dataclass
-class Contestant:
-    """A process in which one way to compute a model runs; called, it computes it once."""
+class ContestantProcess:
+    """A process in which one way to compute a model runs; calling it computes the model once."""
 
     make: Make
     pool: ProcessPoolExecutor
 
     def build(self, heat: int) -> None:
-        """Build it anew."""
+        """Build the contestant anew."""
         self.pool.submit(_build, self.make, heat).result()
 
     def time(self, repeats: int) -> float:
-        """Return the seconds that so many calls take there."""
+        """Return the seconds that this many calls take there."""
         return self.pool.submit(_time, repeats).result()
 
     def end(self) -> None:
@@ -93,45 +93,45 @@ class Contestant:
 
 
 class _ThereClock(CpuClock):
-    """Times contestants where they run."""
+    """Times contestants in their processes."""
 
     def bind(self, fn: Callable[[], object]) -> Timer:
-        assert isinstance(fn, Contestant), "nothing else is raced here"
+        assert isinstance(fn, ContestantProcess), "nothing else is raced here"
         return fn.time
 
 
 @contextmanager
-def _started(makes: Mapping[str, Make]) -> Generator[dict[str, Contestant]]:
-    """Contestants, each in a process that ends with the block."""
+def _started(makes: Mapping[str, Make]) -> Generator[dict[str, ContestantProcess]]:
+    """Start contestants, each in a process that ends with the block."""
     context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
     with ExitStack() as stack:
-        started = dict[str, Contestant]()
+        started = dict[str, ContestantProcess]()
         for name, make in makes.items():
             pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,))
-            started[name] = Contestant(make, stack.enter_context(pool))
+            started[name] = ContestantProcess(make, stack.enter_context(pool))
         yield started
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What came of all heats."""
+    """The results of all heats."""
 
     race: Race
     """Its rounds are the heats, each with the median of a contestant's turns."""
     missing: Mapping[str, str]
-    """Why contestants are not in it."""
+    """Reasons why contestants are missing, by name."""
     beside: float
-    """How many times as long the fastest takes in a heat as where no other process is left."""
+    """Latency of the fastest in a heat over its latency when no other process is left."""
 
 
 def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS) -> Contest:
     """Race contestants in heats, for each of which all are built anew.
 
     Args:
-        makes: what builds them, by name, the baseline first.
-        seconds: of all heats together, without what building takes.
-        seed: of the order of turns.
-        heats: how many there are.
+        makes: their builders by name, the baseline first.
+        seconds: time for all heats together, without building.
+        seed: seed of the order of turns.
+        heats: the number of heats.
 
     Raises:
         TasoError: the baseline cannot be built.
@@ -160,8 +160,8 @@ def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: 
     return Contest(Race(times, RaceStop.ROUNDS), missing, times[fastest][-1] / alone)
 
 
-def _heat(running: Mapping[str, Contestant], seconds: float, seed: int) -> Mapping[str, float]:
-    """The median of each contestant's turns."""
+def _heat(running: Mapping[str, ContestantProcess], seconds: float, seed: int) -> Mapping[str, float]:
+    """Return the median of each contestant's turns."""
     clock = _ThereClock()
     held = race(
         running,

@@ -1,12 +1,12 @@
-"""Do results compute what the originals compute?
+"""Correctness of results: they compute what the originals compute.
 
-The small variant of every zoo model is searched with a budget drawn at random, at invented prices: so rules are
-applied and kernels and memory formats chosen that would not pay, and many more than would. The result is saved, loaded
-again and compared with the original against float64, as is each rule where it was applied. A full run also optimizes
-each model in the usual way, where the result has to be faster, too. Besides there are random models, rewritten by
-random rules and computed by random kernels (:mod:`fuzz`).
+The small variant of every zoo model is searched with a budget drawn at random, at random prices: so rules are applied
+and kernels and memory formats chosen that would not pay, and many more than would. The result is saved, loaded again
+and compared with the original against float64, as is each rule where it was applied. A full run also optimizes each
+model in the usual way, where the result has to be faster, too. In addition there are random models, rewritten by random
+rules and computed by random kernels (:mod:`fuzz`).
 
-Invariant: a failure is a row, with what is wrong.
+Invariant: a failure is a row that names the problem.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
 
 MODELS = {True: 50, False: 300}
-"""How many random models, by whether the run is quick."""
+"""Number of random models, by whether the run is quick."""
 RANDOM, USUAL = "random ", "optimized "
-"""How parts are called that are a batch of random models, on a CPU, and those whose result has to be faster."""
+"""Prefixes of parts that are a batch of random models, on a CPU, and of those whose result has to be faster."""
 SECONDS, MOST_BUILT = 8.0, 200
-"""The limits of a search; its budget is drawn below the second."""
+"""Limits of a search; its budget is drawn below the second."""
 FUSED = 0.5
-"""What fused kernels cost at invented prices, as a share of others, so that many are taken."""
+"""Price of fused kernels relative to others, low so that many are chosen."""
 
 
 def _parts(settings: Settings) -> Sequence[str]:
@@ -70,7 +70,7 @@ def _measure(part: str, settings: Settings) -> Sequence[Row]:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             source = _source(part.removeprefix(USUAL), settings)
-            row = (_usual if part.startswith(USUAL) else _invented)(source, budget, settings)
+            row = (_check_optimization if part.startswith(USUAL) else _check_at_random_prices)(source, budget, settings)
     except TasoError as error:
         row = {"passed": False, "problem": str(error)}
     return [{"model": part, **row}]
@@ -83,7 +83,7 @@ def _source(name: str, settings: Settings) -> Source:
 
 
 class _Running(InventedCost):
-    """Invented prices, for ever where a kernel fails on operands of its own types."""
+    """Random prices, infinite where a kernel fails on operands of its own types."""
 
     @cached_property
     def _trials(self) -> KernelChecks:
@@ -93,8 +93,8 @@ class _Running(InventedCost):
         return super().cover_seconds(cover, formats) if self._trials.runs(cover, formats[0]) else math.inf
 
 
-def _invented(source: Source, budget: int, settings: Settings) -> Row:
-    """What comes of a search at invented prices, in the form that would be saved."""
+def _check_at_random_prices(source: Source, budget: int, settings: Settings) -> Row:
+    """Search at random prices and compare the result in its saved form."""
     program = import_source(source)
     cost = _Running(settings.seed, fused=FUSED, device=program.device)
     best = search(program.graph, read_database(), cost, Limits(budget=budget, seconds=SECONDS, seed=settings.seed)).best
@@ -119,8 +119,8 @@ def _invented(source: Source, budget: int, settings: Settings) -> Row:
     }
 
 
-def _usual(source: Source, budget: int, settings: Settings) -> Row:
-    """What comes of an optimization."""
+def _check_optimization(source: Source, budget: int, settings: Settings) -> Row:
+    """Optimize in the usual way."""
     options = Options(budget=budget, time_limit=SECONDS, race_seconds=1.0, seed=settings.seed, cache=False)
     report = optimize_source(source, options, rules_for(options)).report
     refused = [note for note in report.notes if note.startswith("refused")]
@@ -159,11 +159,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "correctness",
     "Do results compute what the originals compute?",
-    "`passed` must be yes everywhere; `problem` says what is wrong otherwise; `rewrites` and `kernels` count what "
-    "was put to the test, taken at invented prices but in the rows called optimized; `error` and `original_error` "
-    "are against float64, of the result and of the model as it was",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "`passed` must be yes everywhere; `problem` says what is wrong otherwise; `rewrites` and `kernels` count what "
+        "was put to the test, taken at invented prices but in the rows called optimized; `error` and `original_error` "
+        "are against float64, of the result and of the model as it was"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     is_check=True,
 )

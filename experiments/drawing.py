@@ -1,6 +1,6 @@
-"""What figures share: how lines are told apart, how rows are named, and groups of bars.
+"""Shared parts of figures: styles of lines, names of rows, and groups of bars.
 
-Invariant: nothing is told apart by colour.
+Invariant: nothing is distinguished by colour alone.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from matplotlib.figure import Figure
 from experiments.harness import Row
 
 STYLES = tuple((line, mark) for line in ("-", "--", ":") for mark in ("o", "s", "^"))
-"""The lines and marks of up to nine curves."""
+"""Lines and marks of up to nine curves."""
 SHADES = ("white", "0.85", "0.7", "0.5", "0.3", "0.1")
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Names the places 0, 1, ... of the vertical axis, the first on top."""
+    """Name the places 0, 1, ... of the vertical axis, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
 def shade(number: int, count: int) -> str:
-    """One of so many shades of grey, the first being the lightest."""
+    """Return one of this many shades of grey, the first being the lightest."""
     return SHADES[number * (len(SHADES) - 1) // max(1, count - 1)]
 
 
 def grouped_bars(figure: Figure, rows: Sequence[Row], ways: Sequence[str], label: str) -> None:
-    """A group of bars for each model, a bar for each way, with its interval; 1 is marked."""
+    """Draw a group of bars for each model, a bar for each way, with its interval; 1 is marked."""
     figure.set_size_inches(9, 0.19 * len(rows) * (len(ways) + 1) + 1.4)
     axes = figure.subplots()
     height = 0.84 / len(ways)

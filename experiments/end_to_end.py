@@ -1,14 +1,14 @@
-"""How much faster do models get, by what, and beside what people use?
+"""End-to-end latencies: how much faster models get, by what, and compared with other compilers.
 
-Each model has a process of its own, so that nothing is warm from the one before. There all ways to run it are made, and
-then timed in turns: as it is; by the best kernels without any substitution; by hand-made templates; by ours in eager
-mode; by Inductor, by default, with freezing and with max-autotune; and by ours with Inductor behind it. On a GPU the
-original and ours are captured as CUDA graphs besides, and Inductor runs what it compiled as such, by itself and behind
-ours. *Auto* is whichever of ours wins a race of their own, held before as the optimizer holds it, so the table's race
-has no part in choosing it.
+Each model has a process of its own, so that nothing is warm from the one before. There all ways to run it are built,
+and then timed in turns: the original; the best kernels without any substitution; hand-made templates; ours in eager
+mode; Inductor, by default, with freezing and with max-autotune; and ours with Inductor behind it. On a GPU the original
+and ours are also captured as CUDA graphs, and Inductor runs its compiled code as such, by itself and behind ours.
+*Auto* is whichever of ours wins a race of their own, held before as the optimizer holds it, so the table's race has no
+part in choosing it.
 
-What substitutions add to kernels is mostly little: the two have a race of their own besides, which has more rounds.
-Where the optimizer uses no rule, both are the same graph, and that race shows what its figures are worth.
+What substitutions add to kernels is mostly little: the two have another race of their own, which has more rounds. Where
+the optimizer uses no rule, both are the same graph, and that race shows the noise of its figures.
 
 Invariant: all ratios of a row are paired, from one race but for that; losses are shown like gains.
 """
@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
-from experiments.headline import certain, ratios_in_words
+from experiments.headline import count_certain, ratios_in_words
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
@@ -45,40 +45,40 @@ FULL = (
     *("mixer_b16", "gpt2", "llama", "t5", "whisper_encoder"),
 )
 LARGER, BATCHES = ("squeezenet1_1", "resnet50", "nasrnn", "bert_base"), {"cpu": 8, "cuda": 16}
-"""What is timed on a larger batch as well, and on how large a one, by device."""
+"""Models that are timed on a larger batch as well, and its size, by device."""
 KERNELS, TEMPLATES, EAGER, INDUCTOR, REPLAYED = "kernels", "templates", "ours", "ours+inductor", "ours+cudagraph"
 OURS = (EAGER, INDUCTOR, REPLAYED)
 COMPILERS = tuple(engine.name for engine in WHOLE_MODULE_FORMS)
-"""The forms of Inductor that compile all of a module."""
+"""Forms of Inductor that compile all of a module."""
 COMPILED_CAPTURED = "inductor-cudagraph"
 GRAPH = "cudagraph"
 """The runtime of a GPU that captures a module as it is."""
 BASELINES = {"cpu": COMPILERS, "cuda": (*COMPILERS, COMPILED_CAPTURED, GRAPH)}
-"""The runtimes that the original is run in, by device: what captures comes after what only compiles."""
+"""Runtimes of the original, by device; those that capture come after those that only compile."""
 OTHERS = (ORIGINAL, *BASELINES["cuda"])
-"""What the result is compared with."""
+"""Everything that the result is compared with."""
 MEAN = "geometric mean"
-"""What rows begin with that sum up others."""
+"""First words of rows that sum up others."""
 
 Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What is timed for a model."""
+class _Ways:
+    """Everything that is timed for a model."""
 
     calls: Mapping[str, Call]
     auto: str
-    """Which of ours is chosen."""
+    """The one of ours that is chosen."""
     results: Mapping[str, Optimized]
     missing: Mapping[str, str]
-    """Why the original cannot be run in some runtimes."""
+    """Reasons why the original cannot be run in some runtimes."""
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
     with torch.no_grad():
-        made = _made(source, settings)
+        made = _build_ways(source, settings)
         seconds = 8.0 if settings.quick else 60.0
         raced = race(made.calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
         pair = {way: made.calls[way] for way in (KERNELS, EAGER)}
@@ -88,8 +88,8 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     return [{"model": name, **_figures(raced, made.auto), **gained, **_facts(made)}]
 
 
-def _made(source: Source, settings: Settings) -> _Made:
-    """Every way to run a model."""
+def _build_ways(source: Source, settings: Settings) -> _Ways:
+    """Build every way to run a model."""
     limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 20.0)
     options = Options(time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False)
     asked = {
@@ -110,11 +110,11 @@ def _made(source: Source, settings: Settings) -> _Made:
     calls = {way: source.call_of(runner) for way, runner in runners.items()}
     ours = {way: calls[way] for way in OURS if way in calls}
     auto = race(ours, device=settings.device, seconds=seconds, seed=settings.seed + 1).best()
-    return _Made(calls, auto, results, missing)
+    return _Ways(calls, auto, results, missing)
 
 
 def _baselines(source: Source, settings: Settings) -> tuple[dict[str, Runner], dict[str, str]]:
-    """The original in each runtime, and of those that cannot run it why."""
+    """Return the original in each runtime, and the reasons of runtimes that cannot run it."""
     prepared: dict[str, Runner] = {}
     missing: dict[str, str] = {}
     for runtime in BASELINES[settings.device]:
@@ -126,13 +126,13 @@ def _baselines(source: Source, settings: Settings) -> tuple[dict[str, Runner], d
 
 
 def _kernels(source: Source) -> Callable[..., Any]:
-    """The unchanged graph, computed by the kernels and memory formats that suit it best."""
+    """Build the unchanged graph with the best kernels and memory formats."""
     with priced(source) as model:
         return build(model.program, model.cost.plan(model.program.graph))
 
 
 def _figures(raced: Race, auto: str) -> Row:
-    """The ratios of a race: over the original, and of ours over the best of the others."""
+    """Return the ratios of a race: over the original, and of ours over the best of the others."""
     row: dict[str, Any] = {"original_ms": 1e3 * min(raced.times[ORIGINAL])}
     for way in raced.times:
         row |= interval(raced, way) if way != ORIGINAL else {}
@@ -143,7 +143,7 @@ def _figures(raced: Race, auto: str) -> Row:
     return row | {"rounds": raced.rounds}
 
 
-def _facts(made: _Made) -> Row:
+def _facts(made: _Ways) -> Row:
     report = made.results[EAGER].report
     return {
         "rules": len(report.applied),
@@ -165,23 +165,23 @@ def _batch(row: Row) -> str:
     return row["model"].partition("@")[2]
 
 
-def _summarized(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows, each batch with its geometric means."""
+def _with_summaries(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows, each batch with its geometric means."""
     batches = dict.fromkeys(map(_batch, rows))
     return [*rows, *(_summary(batch, [row for row in rows if _batch(row) == batch]) for batch in batches)]
 
 
 def _summary(batch: str, rows: Sequence[Row]) -> Row:
-    """The geometric means, and how many models gain surely."""
+    """Return the geometric means, and the number of models with a certain gain or loss."""
     names = (KERNELS, TEMPLATES, *OURS, *BASELINES["cuda"], "auto/best_other", "ours/kernels", "ours/templates")
     means = {name: geometric_mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
-    gained, lost = certain(rows, "auto/best_other")
+    gained, lost = count_certain(rows, "auto/best_other")
     note = f"of {len(rows)}, {gained} surely faster than the best of the others, {lost} surely slower"
     return {"model": f"{MEAN}@{batch}" if batch else MEAN, **means, "note": note}
 
 
 def _headline(rows: Sequence[Row]) -> Sequence[str]:
-    """A sentence for each batch."""
+    """Return a sentence for each batch."""
     models = [row for row in rows if not row["model"].startswith(MEAN)]
     return [
         _batch_in_words(batch, [row for row in models if _batch(row) == batch])
@@ -207,7 +207,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     marks |= {EAGER: "o", INDUCTOR: "s", REPLAYED: "D"}
     ways = [way for way in marks if any(way in row for row in done)]
     for number, way in enumerate(ways):
-        # Each way has a line of its own within a model's, or those that are as fast would hide each other.
+        # Each way has a line of its own within a model's, since equally fast ones would hide each other.
         shift = 0.7 * (number / max(1, len(ways) - 1) - 0.5)
         shade = "black" if way in OURS else "0.45"
         there = [(place + shift, row) for place, row in enumerate(done) if way in row]
@@ -226,17 +226,19 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "end_to_end",
     "How much faster do models get, and by what?",
-    "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
-    "kernels without substitutions, hand-made templates, ours, Inductor by default, with freezing, and with "
-    "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs, of the model as it is, of what "
-    "Inductor compiled of it, and of ours; `auto/best_other` compares what the optimizer chooses with the best of the "
-    "original and the compilers, `ours/kernels` is what substitutions add to kernels; where `rules` and "
-    "`templates_rules` are 0, kernels, templates and ours are one graph built three times, and differ by what builds "
-    "do; `missing` says why a runtime is not compared with",
-    _parts,
-    _measure,
-    _plot,
-    arrange=_summarized,
+    reading=(
+        "every column is a median of paired ratios over the original in eager mode, with its 95% interval: the best "
+        "kernels without substitutions, hand-made templates, ours, Inductor by default, with freezing, and with "
+        "max-autotune and freezing, ours with Inductor behind it, and on a GPU CUDA graphs, of the model as it is, of "
+        "what Inductor compiled of it, and of ours; `auto/best_other` compares what the optimizer chooses with the "
+        "best of the original and the compilers, `ours/kernels` is what substitutions add to kernels; where `rules` "
+        "and `templates_rules` are 0, kernels, templates and ours are one graph built three times, and differ by what "
+        "builds do; `missing` says why a runtime is not compared with"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
+    arrange=_with_summaries,
     headline=_headline,
     apart=True,
     is_long=True,

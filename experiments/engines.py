@@ -1,10 +1,10 @@
-"""What are the rules worth inside the engines that people deploy with, priced there?
+"""The worth of the rules inside other engines, with prices measured there.
 
 Every model runs in ONNX Runtime and in OpenVINO three ways: as PyTorch's own ONNX exporter writes it, which is what
-their users have; as our lowering writes the unchanged graph; and as the search rewrites it, guided by what operators
-cost in that engine. PyTorch eager and Inductor with frozen weights run beside. Each way has a process of its own and is
-built several times there; our results are the saved ones, loaded. The best of ours is the one that its own optimization
-said is fastest; it is set beside the best of all the others.
+their users have; as our lowering writes the unchanged graph; and as the search rewrites it, guided by operators'
+latencies in that engine. PyTorch eager and Inductor with frozen weights run beside. Each way has a process of its own
+and is built several times there; our results are the saved ones, loaded. The best of ours is the one that its own
+optimization reported as fastest; it is compared with the best of all the others.
 
 Invariant: the ratios of a row are paired, and their intervals are over builds.
 """
@@ -47,17 +47,17 @@ from taso_py.models.source import Source, load_source
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
 MODELS = (*FIRST, *(name for name in FULL if name not in FIRST))
-"""Those first that engines differ most on: a run that is cut short shows something."""
+"""Models on which engines differ most come first, so that an incomplete run shows something."""
 INDUCTOR = "inductor-freezing"
 SESSIONS = ("onnxruntime", "openvino")
 """The engines that take whole graphs."""
 EXPORTED, LOWERED, RULES = "exported", "lowered", "rules"
 OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
-"""What users have without us."""
+"""Alternatives of users without taso-py."""
 SECONDS, QUICK_SECONDS = 35.0, 6.0
-"""How long ways are raced in all heats together."""
+"""Time for racing the ways in all heats together."""
 SHOWN_RULES = 24
-"""The rules that are drawn: those that are applied most often."""
+"""Number of rules that are drawn: those that are applied most often."""
 
 Call = Callable[[], Any]
 
@@ -65,7 +65,7 @@ Call = Callable[[], Any]
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     source = _source(name, settings.seed)
     with TemporaryDirectory() as folder, torch.no_grad():
-        makes, results, missing = _made(name, source, settings, Path(folder))
+        makes, results, missing = _build_ways(name, source, settings, Path(folder))
         seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
         held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
@@ -85,7 +85,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 
 
 def _engine_figures(held: Race, engine: str, result: Optimized) -> Row:
-    """What rules are worth in an engine, which they are, and how well the result's latency was predicted there."""
+    """Return the speed-up by rules in an engine, the rules, and the accuracy of the predicted latency."""
     report, rules = result.report, f"{engine} {RULES}"
     plain = [way for way in (f"{engine} {EXPORTED}", f"{engine} {LOWERED}") if way in held.times]
     base = max(plain, key=_speed(held), default=ORIGINAL)
@@ -102,10 +102,10 @@ def _speed(held: Race) -> Callable[[str], float]:
     return lambda way: held.ratio(way).median
 
 
-def _made(
+def _build_ways(
     name: str, source: Source, settings: Settings, folder: Path
 ) -> tuple[Mapping[str, Make], Mapping[str, Optimized], list[str]]:
-    """What builds each way by name, our results by engine, and why some ways are missing."""
+    """Return the builders of all ways by name, our results by engine, and the reasons why some ways are missing."""
     effort = "quick" if settings.quick else "normal"
     options = Options(effort=effort, seed=settings.seed, cache=False)
     program = fold(import_source(source))
@@ -130,8 +130,8 @@ def _made(
         except TasoError as error:
             missing.append(f"{engine} {RULES}: {error}")
             continue
-        makes[f"{engine} {RULES}"] = partial(_loaded, folder / engine, name, settings.seed)
-    makes[INDUCTOR] = partial(_compiled, name, settings.seed)
+        makes[f"{engine} {RULES}"] = partial(_load_saved, folder / engine, name, settings.seed)
+    makes[INDUCTOR] = partial(_compile_inductor, name, settings.seed)
     return makes, results, missing
 
 
@@ -143,7 +143,7 @@ def _engine(name: str) -> SessionEngine:
 
 @cache
 def _source(name: str, seed: int) -> Source:
-    """A model of the zoo, loaded once in a process."""
+    """Return a model of the zoo, loaded once per process."""
     return load_source(f"zoo:{name}", seed=seed)
 
 
@@ -153,8 +153,8 @@ def _eager(name: str, seed: int) -> Call:
 
 
 @cache
-def _compiled(name: str, seed: int) -> Call:
-    """Inductor's form, compiled once: that takes up to a minute."""
+def _compile_inductor(name: str, seed: int) -> Call:
+    """Return Inductor's form, compiled once, which takes up to a minute."""
     source = _source(name, seed)
     return source.call_of(ENGINES[INDUCTOR].prepare(source.callable(), source.args, source.kwargs))
 
@@ -166,7 +166,7 @@ def _session(engine: str, path: Path, inputs: tuple[str, ...], name: str, seed: 
     return lambda: session(*tensors)
 
 
-def _loaded(folder: Path, name: str, seed: int) -> Call:
+def _load_saved(folder: Path, name: str, seed: int) -> Call:
     return _source(name, seed).call_of(taso_py.load(folder))
 
 
@@ -183,7 +183,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def _heat_map(figure: Figure, rows: Sequence[Row]) -> None:
-    """How often each rule is applied to a model in an engine, below what is drawn already."""
+    """Draw how often each rule is applied to a model in an engine, below the existing figure."""
     applied = {
         f"{row['model']}, {engine}": _counts(row[f"rules of {engine}"])
         for row in rows
@@ -211,20 +211,22 @@ def _heat_map(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def _counts(text: str) -> Counter[str]:
-    """Rules and how often each is applied, as a row has them."""
+    """Parse rules and how often each is applied from a row's text."""
     return Counter({rule: int(count) for rule, count in (part.rsplit(" ", 1) for part in text.split("; "))})
 
 
 EXPERIMENT = Experiment(
     "engines",
     "What are the rules worth inside other engines, priced there?",
-    "`onnxruntime exported` and the like are speeds over PyTorch eager: as PyTorch's exporter writes the model, as our "
-    "lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the first "
-    "two; `ours/others` is the best of ours over the best of what users have without us; intervals are over builds, "
-    "each in a process of its own; `predicted/measured` is what latencies in the engine said of the result",
-    lambda settings: settings.choose(QUICK, MODELS),
-    _measure,
-    _plot,
+    reading=(
+        "`onnxruntime exported` and the like are speeds over PyTorch eager: as PyTorch's exporter writes the model, as "
+        "our lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the "
+        "first two; `ours/others` is the best of ours over the best of what users have without us; intervals are over "
+        "builds, each in a process of its own; `predicted/measured` is what latencies in the engine said of the result"
+    ),
+    parts=lambda settings: settings.choose(QUICK, MODELS),
+    measure=_measure,
+    plot=_plot,
     headline=_headline,
     drawn=[f"rules of {engine}" for engine in SESSIONS],
     apart=True,

@@ -1,10 +1,10 @@
-"""What happens when things go wrong: what the user sees, and what remains?
+"""Faults: what the user sees when things go wrong, and what remains.
 
 Every fault is provoked in a process of its own, with a cache of its own, on a small model; afterwards the same folder
 and cache are used again without the fault.
 
-Invariant: a fault *held* if the process ended with the exit status and the one line that it should, or went on with a
-right result, and the next run was as if nothing had been.
+Invariant: a fault *held* if the process ended with the right exit status and message, or continued with a correct
+result, and the next run was not affected.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
 from taso_py.cli import main
 sys.exit(main())
 """
-"""The command line where no file may grow beyond a size, which fails as a full disk does."""
+"""The command line with a limit on file sizes, which fails as a full disk does."""
 _KERNEL = """
 import sys, torch
 from taso_py.backend.plan import BoundKernel
@@ -77,12 +77,12 @@ Eager.tiles = (*Eager.tiles, Tile("faulty", covers))
 from taso_py.cli import main
 sys.exit(main())
 """
-"""The command line with one more kernel for linear layers, which does what it should not."""
+"""The command line with an additional, faulty kernel for linear layers."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a process ended."""
+    """The result of a process."""
 
     status: int
     out: str
@@ -90,16 +90,16 @@ class Ran:
 
     @property
     def said(self) -> str:
-        """The last line for the user, progress bars apart."""
+        """Last line for the user, progress bars apart."""
         lines = [line for line in self.err.replace("\r", "\n").splitlines() if line.strip() and "%|" not in line]
         return lines[-1].strip() if lines else ""
 
 
 @contextmanager
-def heeding_interrupts() -> Generator[None]:
-    """Processes that are started meanwhile can be interrupted.
+def interruptible_children() -> Generator[None]:
+    """Let processes that are started in the block be interrupted.
 
-    A shell has what it starts in the background ignore interrupts, and children inherit that.
+    A shell makes background processes ignore interrupts, and children inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -116,16 +116,16 @@ class Bench:
 
     @property
     def out(self) -> Path:
-        """Where results are saved."""
+        """Folder of the results."""
         return self.root / "out"
 
     @property
     def database(self) -> Path:
-        """The latencies."""
+        """File of the latencies."""
         return self.root / "cache" / "latencies.sqlite"
 
     def arguments(self, *more: str) -> list[str]:
-        """An optimization of the model."""
+        """Return the arguments of an optimization of the model."""
         return [
             "optimize",
             f"{self.root / 'mine.py'}:model",
@@ -138,10 +138,10 @@ class Bench:
         ]
 
     def start(self, arguments: Sequence[str], script: str = "", **environment: str) -> subprocess.Popen[str]:
-        """Starts the command line, or a script in its place."""
+        """Start the command line, or a script in its place."""
         command = ["-c", script] if script else ["-m", "taso_py.cli"]
         given = {**os.environ, "TASO_PY_CACHE": str(self.root / "cache"), **environment}
-        with heeding_interrupts():
+        with interruptible_children():
             return subprocess.Popen(
                 [sys.executable, *command, *arguments],
                 env=given,
@@ -151,67 +151,67 @@ class Bench:
             )
 
     def run(self, arguments: Sequence[str], script: str = "", **environment: str) -> Ran:
-        """Runs the command line, or a script in its place."""
-        return finished(self.start(arguments, script, **environment))
+        """Run the command line, or a script in its place."""
+        return wait_for(self.start(arguments, script, **environment))
 
     def works(self) -> bool:
-        """Whether a run without a fault saves a result that loads, and the latencies can be read."""
+        """Return whether a run without a fault saves a result that loads, and the latencies can be read."""
         ran = self.run(self.arguments("--output", str(self.out)))
         script = "import sys, torch, taso_py; taso_py.load(sys.argv[1])(torch.randn(4, 48))"
         loads = self.run([str(self.out)], script).status == 0
         return ran.status == 0 and loads and self.run(["latencies", "list"]).status == 0
 
 
-def finished(process: subprocess.Popen[str]) -> Ran:
-    """Waits for a process."""
+def wait_for(process: subprocess.Popen[str]) -> Ran:
+    """Wait for a process."""
     out, err = process.communicate(timeout=600)
     return Ran(process.returncode, out, err)
 
 
 Verdict = tuple[bool, str]
-"""Whether the fault held, and what the user saw."""
+"""True if the fault held, and the message that the user saw."""
 
 
 def _is_right(ran: Ran) -> bool:
-    """Whether a report was printed, and its result passed the comparison."""
+    """Return whether a report was printed, and its result passed the comparison."""
     try:
         return ran.status == 0 and bool(json.loads(ran.out)["comparison_passed"])
     except (ValueError, KeyError):
         return False
 
 
-def _refused(ran: Ran, *words: str) -> Verdict:
-    """One line with certain words, exit status 2, and no traceback."""
+def _check_refusal(ran: Ran, *words: str) -> Verdict:
+    """Check for one line with certain words, exit status 2, and no traceback."""
     held = ran.status == 2 and all(word in ran.said for word in words) and "Traceback" not in ran.err
     return held, ran.said
 
 
-def _went_on(ran: Ran) -> Verdict:
+def _check_success(ran: Ran) -> Verdict:
     return _is_right(ran) and "Traceback" not in ran.err, ran.said or "nothing: the result is right"
 
 
 def _no_output_folder(bench: Bench) -> Verdict:
-    return _refused(bench.run(bench.arguments("--output", str(bench.root / "mine.py" / "out"))), "cannot write")
+    return _check_refusal(bench.run(bench.arguments("--output", str(bench.root / "mine.py" / "out"))), "cannot write")
 
 
 def _no_cache_folder(bench: Bench) -> Verdict:
-    return _went_on(bench.run(bench.arguments(), TASO_PY_CACHE=str(bench.root / "mine.py" / "cache")))
+    return _check_success(bench.run(bench.arguments(), TASO_PY_CACHE=str(bench.root / "mine.py" / "cache")))
 
 
 def _full_disk(bench: Bench) -> Verdict:
     ran = bench.run(bench.arguments("--output", str(bench.out)), _LIMITED.format(size=30_000))
-    held, said = _refused(ran, "cannot write")
+    held, said = _check_refusal(ran, "cannot write")
     return held and not (bench.out / "model.pt2").exists(), said
 
 
 def _full_disk_for_latencies(bench: Bench) -> Verdict:
-    return _went_on(bench.run(bench.arguments(), _LIMITED.format(size=8_192)))
+    return _check_success(bench.run(bench.arguments(), _LIMITED.format(size=8_192)))
 
 
 def _damaged_latencies(bench: Bench) -> Verdict:
     bench.database.parent.mkdir()
     bench.database.write_bytes(b"SQLite format 3\0" + b"damaged" * 999)
-    return _went_on(bench.run(bench.arguments()))
+    return _check_success(bench.run(bench.arguments()))
 
 
 def _foreign_latencies(bench: Bench) -> Verdict:
@@ -220,7 +220,7 @@ def _foreign_latencies(bench: Bench) -> Verdict:
     bench.database.parent.mkdir()
     with sqlite3.connect(bench.database) as connection:
         connection.execute("create table recipes (name text)")
-    return _went_on(bench.run(bench.arguments()))
+    return _check_success(bench.run(bench.arguments()))
 
 
 def _edited_rule(bench: Bench) -> Verdict:
@@ -228,7 +228,7 @@ def _edited_rule(bench: Bench) -> Verdict:
     shutil.copytree(Path(__file__).parent.parent / "substitutions", rules)
     path = min(rules.glob("*.rules"))
     path.write_text(path.read_text().replace("relu", "tanh", 1))
-    return _refused(bench.run(bench.arguments("--rules", str(rules))), "was changed after its rules were proved")
+    return _check_refusal(bench.run(bench.arguments("--rules", str(rules))), "was changed after its rules were proved")
 
 
 def _false_rule(bench: Bench) -> Verdict:
@@ -244,14 +244,14 @@ def _damaged_manifest(bench: Bench) -> Verdict:
     rules = bench.root / "rules"
     shutil.copytree(Path(__file__).parent.parent / "substitutions", rules)
     (rules / "MANIFEST.json").write_text("{")
-    return _refused(bench.run(bench.arguments("--rules", str(rules))), "MANIFEST.json is damaged")
+    return _check_refusal(bench.run(bench.arguments("--rules", str(rules))), "MANIFEST.json is damaged")
 
 
 def _damaged_program(bench: Bench) -> Verdict:
     bench.run(bench.arguments("--output", str(bench.out)))
     path = bench.out / "model.pt2"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    return _refused(bench.run(["optimize", str(path)]), "model.pt2")
+    return _check_refusal(bench.run(["optimize", str(path)]), "model.pt2")
 
 
 def _edited_trace(bench: Bench) -> Verdict:
@@ -260,36 +260,36 @@ def _edited_trace(bench: Bench) -> Verdict:
     text = path.read_text()
     path.write_text(text.replace(text.split()[1], "0" * 32, 1))
     ran = bench.run(["replay", str(path), f"{bench.root / 'mine.py'}:model"])
-    return _refused(ran, "the trace is of another graph")
+    return _check_refusal(ran, "the trace is of another graph")
 
 
 def _kernel(body: str) -> Callable[[Bench], Verdict]:
     def provoke(bench: Bench) -> Verdict:
         ran = bench.run(bench.arguments(), _KERNEL.format(body=body))
-        held, said = _went_on(ran)
+        held, said = _check_success(ran)
         return held and "faulty" not in json.loads(ran.out)["kernels"], said
 
     return provoke
 
 
-def _interrupted(after: float) -> Callable[[Bench], Verdict]:
+def _interrupt_after(after: float) -> Callable[[Bench], Verdict]:
     def provoke(bench: Bench) -> Verdict:
         process = bench.start(bench.arguments("--output", str(bench.out)))
         time.sleep(after)
         process.send_signal(signal.SIGINT)
-        ran = finished(process)
+        ran = wait_for(process)
         said = ran.said if ran.status else "nothing: the best so far"
         return "Traceback" not in ran.err and (ran.status == 130 or _is_right(ran)), said
 
     return provoke
 
 
-def _killed(after: float) -> Callable[[Bench], Verdict]:
+def _kill_after(after: float) -> Callable[[Bench], Verdict]:
     def provoke(bench: Bench) -> Verdict:
         process = bench.start(bench.arguments("--output", str(bench.out)))
         time.sleep(after)
         process.kill()
-        finished(process)
+        wait_for(process)
         return True, "nothing"
 
     return provoke
@@ -297,7 +297,7 @@ def _killed(after: float) -> Callable[[Bench], Verdict]:
 
 def _two_at_once(bench: Bench) -> Verdict:
     processes = [bench.start(bench.arguments("--output", str(bench.out))) for _ in range(2)]
-    ran = [finished(process) for process in processes]
+    ran = [wait_for(process) for process in processes]
     return all(map(_is_right, ran)), ran[1].said or "nothing: both results are right"
 
 
@@ -318,10 +318,10 @@ FAULTS: Mapping[str, Callable[[Bench], Verdict]] = {
     "kernel returns NaN": _kernel("return torch.full(shape, float('nan'))"),
     "kernel returns numbers that are wrong": _kernel("return torch.ones(shape)"),
     "two runs at once": _two_at_once,
-    **{f"Ctrl-C after {after} s": _interrupted(after) for after in (3, 6, 9, 12)},
-    **{f"kill -9 after {after} s": _killed(after) for after in (3, 6, 9, 12, 15)},
+    **{f"Ctrl-C after {after} s": _interrupt_after(after) for after in (3, 6, 9, 12)},
+    **{f"kill -9 after {after} s": _kill_after(after) for after in (3, 6, 9, 12, 15)},
 }
-"""Each provoked by a function; times after the start meet importing, measuring, searching and timing."""
+"""Functions that provoke the faults; the times fall into importing, measuring, searching and timing."""
 QUICK = ("output folder cannot be made", "latency database damaged", "kernel returns NaN", "Ctrl-C after 6 s")
 
 
@@ -347,9 +347,9 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "faults",
     "What does the user see when things go wrong, and what remains?",
-    "`held` and `next_run_works` must be yes everywhere; `seen` is the line that the user gets",
-    lambda settings: settings.choose(QUICK, tuple(FAULTS)),
-    _measure,
-    _plot,
+    reading="`held` and `next_run_works` must be yes everywhere; `seen` is the line that the user gets",
+    parts=lambda settings: settings.choose(QUICK, tuple(FAULTS)),
+    measure=_measure,
+    plot=_plot,
     on_device=False,
 )

@@ -1,10 +1,10 @@
-"""Does the cost model say what a model takes, before it is built?
+"""Fidelity of the cost model: predicted against measured latencies of whole models.
 
-Latencies are measured call by call, and scaled by what a small network takes longer in a run than call by call, which
-is none of these models. So what is asked is whether the graph, computed by the kernels and memory formats that were
-chosen, takes as long as predicted; nothing of the model ran before but its calls.
+Latencies are measured call by call, and scaled by the ratio of a run to the sum of its calls for a small network, which
+is none of these models. So the question is whether the graph, computed by the chosen kernels and memory formats, takes
+as long as predicted; of the model only single calls ran before.
 
-Invariant: on a CPU, what is predicted and what is measured are both at its usual pace.
+Invariant: on a CPU, predictions and measurements are both at its sustained speed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FULL = (
     *("gpt2", "llama", "t5", "whisper_encoder"),
 )
 SECONDS = 12.0
-"""How long a model runs."""
+"""Running time of a model."""
 WITHIN = (0.9, 1.1)
-"""What counts as a good prediction."""
+"""Range of a good prediction."""
 
 
 def _worst_first(rows: Sequence[Row]) -> Sequence[Row]:
@@ -66,11 +66,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "fidelity",
     "Does the cost model say what a model takes, before it is built?",
-    "`predicted/measured` of the kernels that were chosen, worst first, should be within 0.9 and 1.1, the grey band; "
-    "`sum/measured` is what their latencies add up to, before the scale that a run of a small network gives, which is "
-    "the same for all models; on a CPU all are at its usual pace",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`predicted/measured` of the kernels that were chosen, worst first, should be within 0.9 and 1.1, the grey "
+        "band; `sum/measured` is what their latencies add up to, before the scale that a run of a small network gives, "
+        "which is the same for all models; on a CPU all are at its usual pace"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
     arrange=_worst_first,
 )

@@ -1,8 +1,8 @@
-"""How many terms are there at each number of operators, how fast are they enumerated, and what comes of them?
+"""Enumeration and candidates: number of terms by operators, speed, and outcomes of candidates.
 
 A family is a set of variables and operators that are enumerated together; a vocabulary has several. A term is counted
 when it is evaluated. Candidates are pairs of terms that agree on samples, up to names and the order of commutative
-operands. What the shipped files' candidates came to is in ``substitutions/MANIFEST.json``, which the columns of the
+operands. The outcomes of the shipped files' candidates are in ``substitutions/MANIFEST.json``, which the columns of the
 last rows repeat.
 
 Invariant: times are processor time of one process, so that other work on the machine hardly shows.
@@ -34,13 +34,13 @@ PUBLISHED: Row = {
     "candidates": 17346,
     "rules": 743,
 }
-"""What another generator came to, up to four operators: candidates in all, up to names, and after pruning."""
+"""Published figures of another generator, up to four operators: candidates, up to names, and after pruning."""
 LEVELS = range(1, 8)
 """Numbers of operators."""
 
 
 SHIPPED = "shipped"
-"""The part that reads what the shipped files' candidates came to."""
+"""The part that reads the outcomes of the shipped files' candidates."""
 
 
 def _parts(settings: Settings) -> Sequence[str]:
@@ -48,7 +48,7 @@ def _parts(settings: Settings) -> Sequence[str]:
 
 
 def _families() -> Mapping[tuple[str, str], Family]:
-    """All families, by the names of vocabulary and family."""
+    """Return all families by the names of vocabulary and family."""
     return {
         (vocabulary, family.name): family
         for vocabulary, members in VOCABULARIES.items()
@@ -82,7 +82,7 @@ def _family(vocabulary: str, family: Family, seed: int) -> Row:
 
 
 def _shipped() -> Sequence[Row]:
-    """What the candidates of each shipped file came to."""
+    """Return the outcomes of the candidates of each shipped file."""
     manifest: Mapping[str, Any] = json.loads((files("substitutions") / MANIFEST).read_text(encoding="utf-8"))
     return [
         {
@@ -98,7 +98,7 @@ def _shipped() -> Sequence[Row]:
 
 
 def _count(facts: Mapping[str, Any], *beginnings: str) -> int:
-    """How many directions of candidates came to an end that is called so."""
+    """Return the number of directions of candidates whose outcome begins with one of these words."""
     return sum(count for outcome, count in facts["outcomes"].items() if outcome.startswith(beginnings))
 
 
@@ -119,11 +119,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "generation",
     "How many terms are there, how fast are they enumerated, and what comes of them?",
-    "one row a family of terms with the terms evaluated at each number of operators, then one a shipped file with what "
-    "its candidates came to, and what was published of another generator; `unproved` pass every test and were not "
-    "proved",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "one row a family of terms with the terms evaluated at each number of operators, then one a shipped file with "
+        "what its candidates came to, and what was published of another generator; `unproved` pass every test and were "
+        "not proved"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     on_device=False,
 )

@@ -1,8 +1,8 @@
-"""How many groups should ResNeXt's convolutions have on this device?
+"""The best number of groups for ResNeXt's convolutions on this device.
 
-A grouped convolution is the same as one with fewer groups whose kernel has zeros between them: more arithmetic, but of
-a form that libraries are better at. Each shape of ResNeXt-50 is timed with 32 groups and fewer, by the best kernel that
-there is for each, as the optimizer would use it.
+A grouped convolution equals one with fewer groups whose kernel has zeros between them: more arithmetic, but of a form
+that libraries are better at. Each shape of ResNeXt-50 is timed with 32 groups and fewer, by the best kernel for each,
+as the optimizer would use it.
 
 Invariant: all numbers of groups compute the same function; latencies come from the latency database as in a search.
 """
@@ -69,9 +69,11 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "grouped_convolutions",
     "How many groups should ResNeXt's convolutions have?",
-    "the latency of each shape of ResNeXt-50 by number of groups, by the best kernel for each; `gain` is that of the "
-    "`best` number over 32, and where it lies differs between devices",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "the latency of each shape of ResNeXt-50 by number of groups, by the best kernel for each; `gain` is that of "
+        "the `best` number over 32, and where it lies differs between devices"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
 )

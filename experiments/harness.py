@@ -1,7 +1,7 @@
-"""What every experiment is, and the settings that it is run with.
+"""Definition of an experiment, and the settings that it is run with.
 
-An experiment is a list of parts, each measured by itself: a model, a class of rules, a shape. That is what lets a run
-be interrupted, and a part fail, without the others being lost (:mod:`experiments.running`).
+An experiment is a list of parts, each measured by itself: a model, a class of rules, a shape. So a run may be
+interrupted, and a part fail, without losing the others (:mod:`experiments.running`).
 
 Invariant: nothing here is measured, drawn or written.
 """
@@ -22,7 +22,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How an experiment is run."""
+    """Settings of a run."""
 
     device: str
     quick: bool
@@ -30,35 +30,35 @@ class Settings:
     seed: int
 
     def choose(self, quick: Sequence[str], full: Sequence[str]) -> Sequence[str]:
-        """The parts of a run that is quick or not."""
+        """Return the parts of a quick or full run."""
         return quick if self.quick else full
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question and how it is answered."""
+    """A question and the way to answer it."""
 
     name: str
     question: str
     reading: str
     """How to read the table and the figure; words in backticks are columns."""
     parts: Callable[[Settings], Sequence[str]]
-    """The names of what is measured."""
+    """Returns the names of the parts to measure."""
     measure: Callable[[str, Settings], Sequence[Row]]
-    """Gives the rows of one part. A function of a module: a process of its own calls it."""
+    """Returns the rows of one part. A module-level function: a process of its own calls it."""
     plot: Callable[[Figure, Sequence[Row]], None]
     """Draws the rows of all parts; readable in black and white."""
     arrange: Callable[[Sequence[Row]], Sequence[Row]] = list
-    """Puts the rows of all parts in order, and adds what sums them up."""
+    """Sorts the rows of all parts, and adds summaries."""
     headline: Callable[[Sequence[Row]], Sequence[str]] = lambda _: ()
     """Sums up the rows of all parts in sentences, without a capital or a full stop."""
     drawn: Collection[str] = ()
-    """The columns that the figure is for; the file has them, the table that people read has not."""
+    """Columns for the figure only; the file has them, the table for readers has not."""
     apart: bool = False
-    """Whether each part needs a process of its own; otherwise all share one, one after the other."""
+    """True if each part needs a process of its own; otherwise all share one, one after the other."""
     is_check: bool = False
-    """Whether it says if results are right; where time is limited, nothing is measured before."""
+    """True if it checks that results are right; with limited time, nothing is measured before it."""
     is_long: bool = False
-    """Whether a part may take all the time there is, however quick the run; where time is limited, others go first."""
+    """True if a part may take all the time there is, even in a quick run; with limited time, others go first."""
     on_device: bool = True
-    """Whether it measures the device; otherwise a run for a GPU leaves it out."""
+    """True if it measures the device; otherwise a run for a GPU leaves it out."""

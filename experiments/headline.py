@@ -1,4 +1,4 @@
-"""Sentences that sum up a table of ratios: the geometric mean, the largest, the smallest, and how many are certain.
+"""Sentences that sum up a table of ratios: geometric mean, largest, smallest, and the number of certain ones.
 
 Invariant: a sentence counts every row that it is given, losses like gains.
 """
@@ -12,10 +12,10 @@ from experiments.harness import Row
 from experiments.table import cell
 
 LARGEST = 3
-"""How many of the largest ratios are named."""
+"""Number of the largest ratios that are named."""
 
 
-def certain(rows: Sequence[Row], ratio: str) -> tuple[int, int]:
+def count_certain(rows: Sequence[Row], ratio: str) -> tuple[int, int]:
     """Return how many intervals of a ratio lie wholly above 1, and how many wholly below."""
     return sum(row[f"{ratio}_low"] > 1 for row in rows), sum(row[f"{ratio}_high"] < 1 for row in rows)
 
@@ -24,11 +24,11 @@ def ratios_in_words(rows: Sequence[Row], ratio: str, *, than: str) -> str:
     """Return one sentence on how much faster models run.
 
     Args:
-        rows: one a model, at least one.
-        ratio: the column with the speed-up; its interval stands beside it.
-        than: the names of what the models are compared with.
+        rows: one per model, at least one.
+        ratio: the column with the speed-up, which has an interval.
+        than: the name of the baseline.
     """
-    gained, lost = certain(rows, ratio)
+    gained, lost = count_certain(rows, ratio)
     ordered = sorted(rows, key=lambda row: row[ratio], reverse=True)
     mean = geometric_mean([row[ratio] for row in rows])
     largest = ", ".join(_named(row, ratio) for row in ordered[:LARGEST])

@@ -1,10 +1,11 @@
-"""How much faster could a model get at all, whoever makes it faster?
+"""Headroom: how much faster a model could get at all on this device.
 
-The floor of a model adds up what its operators take at least on this device: each its operations at the measured peak
-of matrix products, or the time to read its weights at the measured bandwidth of the memory that all of them fit in,
-whichever is longer. Activations, calls and all that can be fused cost nothing there. The peak is that of plain
-products, so that packed ones get below the floor by some percent; by more only other algorithms do: those with fewer
-operations than the definitions have (Winograd's convolutions), with fewer bits, or for several runs at once.
+The lower bound of a model adds up the least times of its operators on this device: for each its operations at the
+measured peak of matrix products, or the time to read its weights at the measured bandwidth of the memory level that all
+of them fit in, whichever is longer. Activations, calls and everything that can be fused cost nothing there. The peak is
+that of plain products, so that packed ones get below the bound by some percent; other algorithms may get below it by
+more: those with fewer operations than the definitions have (Winograd's convolutions), with fewer bits, or for several
+runs at once.
 
 Invariant: the times of a row come from one race, and the ceilings from the same process.
 """
@@ -41,12 +42,12 @@ from taso_py.search.cost import is_stored
 QUICK = ("squeezenet1_1",)
 KERNELS, COMPILED = "kernels", "compiled"
 RUNTIME = "inductor-freezing"
-"""What compiles."""
+"""The compiler's runtime."""
 WAYS = (ORIGINAL, KERNELS, COMPILED)
 
 
 def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
-    """The floor of a graph in seconds, and the part of it that is spent in nodes which compute is the limit of."""
+    """Return the lower bound of a graph in seconds, and the part of it in compute-bound nodes."""
     nodes = [node for node in graph.nodes if is_running(node)]
     weights = {node: sum(value_bytes(value) for value in set(node.inputs) if is_stored(value)) for node in nodes}
     bandwidth = roofline.level(sum(weights.values())).bandwidth
@@ -55,7 +56,7 @@ def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
 
 
 def _roofline(graph: Graph, device: torch.device, database: LatencyDatabase) -> Roofline:
-    """The ceilings of what runs."""
+    """Return the ceilings for the types of the nodes that run."""
     nodes = [node for node in graph.nodes if is_running(node) and node.types]
     dtypes, convolved = ({_dtype(node) for node in some} for some in (nodes, filter(_convolves, nodes)))
     return measure_roofline(device, dtypes, database, convolved=convolved)
@@ -103,7 +104,7 @@ def _calls(model: Subject) -> Mapping[str, Callable[[], Any]]:
 
 
 def _over(floor: float, way: str, times: Sequence[float]) -> Row:
-    """How many times the floor a way takes, with the interval."""
+    """Return a way's time as a multiple of the lower bound, with the interval."""
     found = median_interval(sorted(times))
     return {way: found.median / floor, f"{way}_low": found.low / floor, f"{way}_high": found.high / floor}
 
@@ -115,11 +116,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "headroom",
     "How much faster could models get at all?",
-    "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, what "
-    "the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: who "
-    "computes the same in the same precision gains hardly more than that factor; `compute_share` is the share of the "
-    "floor that operations account for",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, "
+        "what the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: "
+        "who computes the same in the same precision gains hardly more than that factor; `compute_share` is the share "
+        "of the floor that operations account for"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

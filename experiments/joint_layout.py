@@ -1,12 +1,12 @@
-"""What is searching for substitutions and memory formats together worth?
+"""Joint search for substitutions and memory formats, compared with separate decisions.
 
-The graph is computed with dense values throughout, as it is and rewritten; with memory formats chosen for it, as it is
-and for what was found with dense prices; rewritten with the formats that were decided before it was; and rewritten at
-prices that include the choice of formats, which is how the search does it. memory_formats asks how formats should be
-chosen for a graph; here they are chosen in the best way throughout, and the question is when.
+The graph is computed with dense values throughout, original and rewritten; with memory formats chosen for the original
+and for the graph found with dense prices; rewritten with formats that were decided beforehand; and rewritten at prices
+that include the choice of formats, which is what the search does. memory_formats asks how formats should be chosen for
+a graph; here they are always chosen in the best way, and the question is when.
 
-Formats that were decided before hold by kind of operator: one of the same attributes and shape as one of the original
-gives the format that most of its kind gave there, and one of a new kind the format that most values had.
+Formats decided beforehand hold by kind of operator: one with the attributes and shape of one of the original gets the
+format that most of its kind had there, and one of a new kind the format that most values had.
 
 Invariant: all prices come from one set of latencies, all ways have the best kernels, and the ratios are paired.
 """
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from experiments.ways import ORIGINAL, raced
+from experiments.ways import ORIGINAL, speedups
 from taso_py.backend.plan import NO_PLAN, Format, Plan, is_formatted
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
@@ -42,19 +42,19 @@ FULL = (
 )
 WAYS = ("neither", "substitutions", "layout", "substitutions_then_layout", "layout_then_substitutions", "jointly")
 FORBIDDEN = 1e3
-"""By what a price is multiplied where a kernel gives another format than was decided: nothing outweighs it."""
+"""Factor on the price of a kernel that returns another format than was decided: nothing outweighs it."""
 
 Kind: TypeAlias = tuple[Operator, tuple[TensorType, ...]]
 
 
 class DecidedCost(CostModel):
-    """Prices where memory formats were decided beforehand; without a decision, the usual ones."""
+    """Prices with memory formats decided beforehand; without a decision, the usual ones."""
 
     _decided: Mapping[Kind, Format] | None = None
     _usual = Format.DENSE
 
     def decide(self, graph: Graph, plan: Plan) -> None:
-        """From now on, formats are as a plan has them for a graph."""
+        """Fix the formats to those of a plan for a graph."""
         votes: dict[Kind, Counter[Format]] = {}
         for root, node in _computed(graph, plan):
             if any(map(is_formatted, node.outputs)):
@@ -65,7 +65,7 @@ class DecidedCost(CostModel):
         self.rescale(self.scale)
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        """As usual, but for formats that were not decided."""
+        """Return the usual price, multiplied for formats other than the decided one."""
         seconds = super().cover_seconds(cover, formats)
         if self._decided is None or not any(map(is_formatted, cover.root.outputs)):
             return seconds
@@ -75,7 +75,7 @@ class DecidedCost(CostModel):
 
 
 def _computed(graph: Graph, plan: Plan) -> list[tuple[Node, Node]]:
-    """The nodes that run, each after the last node of the step that computes it."""
+    """Return the nodes that run, each after the last node of the step that computes it."""
     inside = {node: root for root, step in plan.steps.items() if step.kernel for node in step.kernel.nodes}
     return [(inside.get(node, node), node) for node in graph.nodes if is_running(node)]
 
@@ -89,11 +89,11 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         made = _ways(model, Limits(seconds=6.0 if settings.quick else 90.0, seed=settings.seed))
         calls = {ORIGINAL: model.call(NO_PLAN), **{way: call for way, (_, call) in made.items()}}
         predicted = {f"{way}_predicted_ms": seconds * 1e3 for way, (seconds, _) in made.items()}
-        return [{"model": name, **raced(calls, settings, quick_s=10), **predicted}]
+        return [{"model": name, **speedups(calls, settings, quick_s=10), **predicted}]
 
 
 def _ways(model: Subject, limits: Limits) -> Mapping[str, tuple[float, Callable[[], Any]]]:
-    """Each way's predicted latency, and what computes the model so."""
+    """Return the predicted latency and a call of the model for each way."""
     graph, free = model.imported.graph, model.cost
     dense, decided = model.repriced(formats=[Format.DENSE]), model.repriced(DecidedCost)
     decided.decide(model.program.graph, free.plan(model.program.graph))
@@ -111,7 +111,7 @@ def _ways(model: Subject, limits: Limits) -> Mapping[str, tuple[float, Callable[
         (found(decided), decided),
         (found(free), free),
     )
-    return dict(zip(WAYS, (model.made(*chosen) for chosen in graphs), strict=True))
+    return dict(zip(WAYS, (model.build_graph(*chosen) for chosen in graphs), strict=True))
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
@@ -121,10 +121,12 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "joint_layout",
     "What is searching for substitutions and memory formats together worth?",
-    "each column is the speed-up of one order over plain calls, all with the best kernels: `neither` keeps the graph "
-    "and dense values, `jointly` is what the optimizer does and should be at least each other within its interval; "
-    "the `predicted_ms` compare the orders without the noise of a race",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "each column is the speed-up of one order over plain calls, all with the best kernels: `neither` keeps the "
+        "graph and dense values, `jointly` is what the optimizer does and should be at least each other within its "
+        "interval; the `predicted_ms` compare the orders without the noise of a race"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

@@ -1,8 +1,8 @@
-"""Text of all results in a folder, ``results.md``: the headline, then each experiment with its provenance and table.
+"""All results in a folder as text, ``results.md``: the headline, then each experiment with its provenance and table.
 
-It holds what :mod:`experiments.page` shows, for readers of the repository, and is made of the same files.
+It shows the content of :mod:`experiments.page` to readers of the repository, and is made of the same files.
 
-Invariant: nothing in it is written by hand; what is missing or failed is named.
+Invariant: nothing in it is written by hand; missing and failed parts are named.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import Experiment
-from experiments.page import PAGE, Section, read_sections
+from experiments.page import PAGE, ResultSection, read_sections
 from taso_py.files import replace_file
 
 RESULTS_TEXT = "results.md"
 SOAK = {"soak.csv": "samples", "soak.json": "circumstances", "soak.png": "memory over time"}
-"""The files of a soak run, which is no experiment of the catalogue, and what each holds."""
+"""Files of a soak run, which is not an experiment of the catalogue, and their contents."""
 DIGITS = 10
-"""How much of a commit's name is shown."""
+"""Number of digits of a commit's name that are shown."""
 
 
 def write_text(folder: Path, experiments: Iterable[Experiment]) -> Path:
@@ -55,8 +55,8 @@ def render_text(folder: Path, experiments: Iterable[Experiment]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _headline(sections: Iterable[Section]) -> Iterator[str]:
-    """The sentences of the experiments that sum themselves up."""
+def _headline(sections: Iterable[ResultSection]) -> Iterator[str]:
+    """Yield the sentences of the experiments that sum themselves up."""
     lines = [
         f"* `{section.experiment.name}`, {sentence}."
         for section in sections
@@ -74,7 +74,7 @@ def _soak(folder: Path) -> Iterator[str]:
         yield f"A run of `experiments.soak` is here as well: {', '.join(links)}."
 
 
-def _section(folder: Path, section: Section) -> Iterator[str]:
+def _section(folder: Path, section: ResultSection) -> Iterator[str]:
     experiment, name = section.experiment, section.experiment.name
     yield f"## {name}: {experiment.question}"
     yield "\n".join(f"* {line}" for line in _provenance(folder, section))
@@ -95,8 +95,8 @@ def _section(folder: Path, section: Section) -> Iterator[str]:
         yield f"![{experiment.question}]({name}.png)"
 
 
-def _provenance(folder: Path, section: Section) -> Iterator[str]:
-    """Where, when, by which code and with which versions the rows were measured."""
+def _provenance(folder: Path, section: ResultSection) -> Iterator[str]:
+    """Yield where, when, by which code and with which versions the rows were measured."""
     environment = section.facts.get("environment", {})
     about = [_machine(section), environment.get("instruction_set", ""), _threads(environment)]
     yield f"Machine: {', '.join(filter(None, about))}"
@@ -111,7 +111,7 @@ def _provenance(folder: Path, section: Section) -> Iterator[str]:
     yield f"Files: {', '.join(f'[{file}]({file})' for file in files if (folder / file).exists())}"
 
 
-def _machine(section: Section) -> str:
+def _machine(section: ResultSection) -> str:
     environment = section.facts.get("environment", {})
     return environment.get("device_name") or environment.get("device") or "unknown machine"
 
@@ -120,8 +120,8 @@ def _threads(environment: dict[str, Any]) -> str:
     return f"{environment['threads']} threads" if environment.get("threads") else ""
 
 
-def _commits(folder: Path, section: Section) -> Iterator[str]:
-    """The commits that the rows are of; where they differ, with the parts that each measured."""
+def _commits(folder: Path, section: ResultSection) -> Iterator[str]:
+    """Yield the commits that measured the rows; where they differ, with their parts."""
     commits = section.facts.get("commit", "").split(", ")
     if len(commits) == 1:
         yield f"Commit: {_short(commits[0])}"
@@ -133,7 +133,7 @@ def _commits(folder: Path, section: Section) -> Iterator[str]:
 
 
 def _parts_by_commit(folder: Path) -> dict[str, list[str]]:
-    """The names of the files of parts by commit; parts that cannot be read are left out."""
+    """Return the names of the files of parts by commit, without unreadable ones."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -149,7 +149,7 @@ def _short(commit: str) -> str:
     return f"`{name[:DIGITS]}` {changes}".strip()
 
 
-def _table(section: Section) -> str:
+def _table(section: ResultSection) -> str:
     columns = section.columns
     lines = [
         [_escaped(column.heading) for column in columns],
@@ -164,5 +164,5 @@ def _cell(text: str, interval: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown shows as it stands, in one line."""
+    """Return text that Markdown shows literally, in one line."""
     return re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))

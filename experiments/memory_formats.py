@@ -1,4 +1,4 @@
-"""What is choosing kernels and memory formats together worth?
+"""Joint choice of kernels and memory formats, compared with simpler choices.
 
 The same graph is computed by plain operators; by the best kernels with all values dense; with all values channels last;
 with covers chosen for dense values and formats afterwards; and with both chosen jointly.
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from experiments.ways import ORIGINAL, raced
+from experiments.ways import ORIGINAL, speedups
 from taso_py.backend.plan import NO_PLAN, Format
 from taso_py.cost.choice import Choice, choose
 
@@ -42,7 +42,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         choices = _choices(model)
         calls = {ORIGINAL: model.call(NO_PLAN), **{way: model.call(choices[way].plan) for way in WAYS}}
         predicted = {f"{way}_predicted_ms": choices[way].seconds * 1e3 for way in WAYS}
-        return [{"model": name, **raced(calls, settings), **predicted}]
+        return [{"model": name, **speedups(calls, settings), **predicted}]
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
@@ -52,9 +52,11 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "memory_formats",
     "What is choosing kernels and memory formats together worth?",
-    "each column is the speed-up of one way to choose over plain calls, for a graph that is not rewritten; `jointly` "
-    "should be at least each other within its interval",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "each column is the speed-up of one way to choose over plain calls, for a graph that is not rewritten; "
+        "`jointly` should be at least each other within its interval"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

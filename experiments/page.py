@@ -2,7 +2,7 @@
 
 It is made of the files that experiments write, so it can be made again at any time, also of a folder from elsewhere.
 
-Invariant: what is missing or failed is said on the page; it never keeps the rest from being shown.
+Invariant: missing and failed parts are named on the page; they never keep the rest from being shown.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ from taso_py.report.page import templates
 
 PAGE = "index.html"
 LONG = 30
-"""A table of more rows is folded away."""
+"""Most rows of a table that is not folded."""
 
 
 class PageError(TasoError):
-    """A folder of which no page can be made."""
+    """A folder without results to make a page of."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, as it is shown."""
+    """A column of a table as it is shown."""
 
     heading: str
     is_text: bool
     cells: tuple[tuple[str, str], ...]
-    """Each with its interval, which may be empty."""
+    """Texts, each with its interval, which may be empty."""
 
 
 @dataclass(frozen=True)
-class Section:
-    """An experiment with what there is of it."""
+class ResultSection:
+    """An experiment with its results in a folder."""
 
     experiment: Experiment
     facts: Mapping[str, Any]
-    """Of ``NAME.json``; empty if it was not run."""
+    """Content of ``NAME.json``; empty if it was not run."""
     rows: Sequence[Row]
     figure: str
-    """As a ``data:`` address; empty if there is none."""
+    """A ``data:`` address; empty if there is none."""
     problem: str = ""
-    """Why its files cannot be read, if they cannot."""
+    """Reason why its files cannot be read; empty if they can."""
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """What failed, by part."""
+        """Reasons of failed parts, by part."""
         return self.facts.get("failures", {})
 
     @property
     def missing(self) -> Sequence[str]:
-        """The parts that are still to be run."""
+        """Parts that are still to be run."""
         return self.facts.get("missing", ())
 
     @property
     def circumstances(self) -> list[str]:
-        """When, of what, and for how long it was run."""
+        """Date, commit and effort of the run."""
         facts = self.facts
         return [
             *([facts["date"]] if "date" in facts else []),
@@ -77,7 +77,7 @@ class Section:
 
     @property
     def effort(self) -> list[str]:
-        """Whether it was a quick run, its seed, and how long it took."""
+        """Effort of the run: whether it was quick, its seed, and how long it took."""
         facts = self.facts
         return [
             *(["quick"] if facts.get("quick") else []),
@@ -97,7 +97,7 @@ class Section:
 
     @property
     def columns(self) -> list[Column]:
-        """The table."""
+        """Columns of the table."""
         return [
             Column(name.replace("_", " "), is_text(self.rows, name), tuple(cell(row, name) for row in self.rows))
             for name in columns(self.rows, self.experiment.drawn)
@@ -105,12 +105,12 @@ class Section:
 
     @property
     def is_folded(self) -> bool:
-        """Whether the table is so long that the reader is to ask for it."""
+        """True if the table is so long that it is folded."""
         return len(self.rows) > LONG
 
     @property
     def state(self) -> str:
-        """What there is of it, in a word or two."""
+        """State of the results in a word or two."""
         if not self.facts:
             return "unreadable" if self.problem else "not run"
         if self.problem or self.failures:
@@ -119,7 +119,7 @@ class Section:
 
 
 def write_page(folder: Path, experiments: Iterable[Experiment]) -> Path:
-    """Makes the page of a folder; returns where it is.
+    """Make the page of a folder; return its path.
 
     Raises:
         PageError: there are no results in the folder.
@@ -131,7 +131,7 @@ def write_page(folder: Path, experiments: Iterable[Experiment]) -> Path:
 
 
 def render(folder: Path, experiments: Iterable[Experiment]) -> str:
-    """The page of a folder.
+    """Return the page of a folder.
 
     Raises:
         PageError: there are no results in it.
@@ -157,8 +157,8 @@ def render(folder: Path, experiments: Iterable[Experiment]) -> str:
     )
 
 
-def read_sections(folder: Path, experiments: Iterable[Experiment]) -> tuple[list[Section], list[str]]:
-    """Return the experiments of which a folder has results, and the names of the others.
+def read_sections(folder: Path, experiments: Iterable[Experiment]) -> tuple[list[ResultSection], list[str]]:
+    """Return the experiments with results in a folder, and the names of the others.
 
     Raises:
         PageError: there are no results in the folder.
@@ -170,7 +170,7 @@ def read_sections(folder: Path, experiments: Iterable[Experiment]) -> tuple[list
     return shown, [section.experiment.name for section in sections if section not in shown]
 
 
-def _section(folder: Path, experiment: Experiment) -> Section:
+def _section(folder: Path, experiment: Experiment) -> ResultSection:
     base = folder / experiment.name
     facts: Mapping[str, Any] = {}
     rows: Sequence[Row] = []
@@ -184,9 +184,9 @@ def _section(folder: Path, experiment: Experiment) -> Section:
             figure = "data:image/png;base64," + base64.b64encode(base.with_suffix(".png").read_bytes()).decode()
     except (OSError, ValueError) as error:
         problem = f"its files cannot be read: {error}"
-    return Section(experiment, facts, rows, figure, problem)
+    return ResultSection(experiment, facts=facts, rows=rows, figure=figure, problem=problem)
 
 
-def _kind(sections: Sequence[Section]) -> str:
+def _kind(sections: Sequence[ResultSection]) -> str:
     kinds = {bool(section.facts.get("quick")) for section in sections}
     return "mixed" if len(kinds) > 1 else "quick" if True in kinds else "full"

@@ -1,4 +1,4 @@
-"""Do models go into a graph and come out computing the same bits, on this device?
+"""Round trip: models go into a graph and come out computing the same bits, on this device.
 
 Invariant: a model that is refused is a row like any other, with the reason.
 """
@@ -42,9 +42,9 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "round_trip",
     "Do models come out of the graph computing the same bits?",
-    "`identical` must be yes everywhere; `opaque` counts operators outside the table that run",
-    lambda _: zoo.names(),
-    _measure,
-    _plot,
+    reading="`identical` must be yes everywhere; `opaque` counts operators outside the table that run",
+    parts=lambda _: zoo.names(),
+    measure=_measure,
+    plot=_plot,
     is_check=True,
 )

@@ -1,7 +1,7 @@
-"""How large do rules have to be?
+"""The effect of a limit on the size of rules.
 
-The database is limited to rules whose larger side has so many operators at most; none at all leaves the choice of
-kernels. As in search_vs_greedy, what the search reaches is compared by cost.
+The database is limited to rules whose larger side has at most so many operators; without rules the choice of kernels
+remains. As in search_vs_greedy, results of the search are compared by cost.
 
 Invariant: all limits of a model share one process and one set of latencies.
 """
@@ -53,9 +53,11 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "rule_size",
     "How large do rules have to be?",
-    "`cost_N` is what the search reaches with rules of at most N operators a side, over the cost of the original by "
-    "the same prices; `cost_0` is kernels alone",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`cost_N` is what the search reaches with rules of at most N operators a side, over the cost of the original "
+        "by the same prices; `cost_0` is kernels alone"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

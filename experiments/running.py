@@ -1,11 +1,11 @@
-"""Running an experiment part by part, so that neither an interruption nor a failure loses what is done.
+"""Running of an experiment part by part, so that neither an interruption nor a failure loses finished parts.
 
 Parts are measured in worker processes, which have a session of their own: an interrupt from the keyboard reaches this
-process only, which kills the part under way and keeps all others. What a part gave is in ``runs/NAME/PART.json`` before
-the next one begins, and is not measured again under the same settings in the same environment.
+process only, which kills the running part and keeps all others. The rows of a part are in ``runs/NAME/PART.json``
+before the next one begins, and are not measured again under the same settings in the same environment.
 
-Invariant: what is kept is of a part that ran from beginning to end, with the circumstances that it ran in. Tables and
-figures of earlier runs stay until there are rows to replace them.
+Invariant: a saved part ran from beginning to end, and is saved with its circumstances. Tables and figures of earlier
+runs stay until there are rows to replace them.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from taso_py.latency.environment import Environment
 mpl.use("agg")
 
 Tell: TypeAlias = Callable[[Experiment, str], None]
-"""Told of every part when it begins."""
+"""Called with every part when it begins."""
 
 
 @dataclass
-class Outcome:
-    """What came of an experiment."""
+class ExperimentRun:
+    """The finished and failed parts of an experiment."""
 
     parts: Sequence[str]
     done: dict[str, Measured] = field(default_factory=dict[str, Measured])
     failures: dict[str, str] = field(default_factory=dict[str, str])
-    """By part, or by ``figure`` for what could not be drawn."""
+    """Reasons by part, or by ``figure`` if it could not be drawn."""
 
     @property
     def missing(self) -> list[str]:
-        """The parts that have not been run."""
+        """Parts that have not been run."""
         return [part for part in self.parts if part not in self.done and part not in self.failures]
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing has been run."""
+        """True if nothing has been run."""
         return not self.done and not self.failures
 
     @property
     def is_complete(self) -> bool:
-        """Whether all parts are there and nothing failed."""
+        """True if all parts are finished and nothing failed."""
         return not self.missing and not self.failures
 
 
@@ -66,24 +66,24 @@ def conduct(
     experiment: Experiment,
     settings: Settings,
     *,
-    outcome: Outcome | None = None,
+    outcome: ExperimentRun | None = None,
     most: int | None = None,
     until: float | None = None,
     tell: Tell | None = None,
-) -> tuple[Sequence[Row], Outcome]:
-    """Runs what is missing of an experiment and writes ``NAME.csv``, ``NAME.png`` and ``NAME.json``.
+) -> tuple[Sequence[Row], ExperimentRun]:
+    """Run the missing parts of an experiment and write ``NAME.csv``, ``NAME.png`` and ``NAME.json``.
 
     Where there is no row to write, those of an earlier run are left as they are.
 
     Args:
-        experiment: what to run.
-        settings: how.
-        outcome: what there is already, if not what is kept; what comes of it is added.
-        most: how many parts to run at most.
-        until: the time on the monotonic clock when to stop; the part under way then is given up.
-        tell: told about progress.
+        experiment: the experiment.
+        settings: the settings of the run.
+        outcome: the parts that are done, by default the saved ones; new parts are added.
+        most: the most parts to run.
+        until: the time on the monotonic clock at which to stop; the running part is then abandoned.
+        tell: called with every part when it begins.
     """
-    outcome = kept(experiment, settings) if outcome is None else outcome
+    outcome = finished_parts(experiment, settings) if outcome is None else outcome
     circumstances = circumstances_of(settings)
     try:
         with Worker() as worker:
@@ -91,24 +91,32 @@ def conduct(
                 if until is None or time.monotonic() < until:
                     if tell is not None:
                         tell(experiment, part)
-                    _measure(experiment, part, settings, worker, until, circumstances, outcome)
+                    _measure(
+                        experiment,
+                        part,
+                        settings,
+                        worker=worker,
+                        until=until,
+                        circumstances=circumstances,
+                        outcome=outcome,
+                    )
     finally:
         rows = _write(experiment, settings, circumstances, outcome)
     return rows, outcome
 
 
-def kept(experiment: Experiment, settings: Settings) -> Outcome:
-    """What is kept of an experiment that ran under the same settings in the same environment."""
-    outcome, circumstances = Outcome(experiment.parts(settings)), circumstances_of(settings)
+def finished_parts(experiment: Experiment, settings: Settings) -> ExperimentRun:
+    """Return the saved parts of an experiment that ran under the same settings in the same environment."""
+    outcome, circumstances = ExperimentRun(experiment.parts(settings)), circumstances_of(settings)
     for part in outcome.parts:
-        known = _known(part_path(settings, experiment.name, part), circumstances)
+        known = _load_part(part_path(settings, experiment.name, part), circumstances)
         if known is not None:
             outcome.done[part] = known
     return outcome
 
 
 def part_path(settings: Settings, name: str, part: str) -> Path:
-    """Where what a part gave is kept."""
+    """Return the file of a part's rows."""
     file = re.sub(r"[^\w.+-]+", "-", part)
     return settings.out / "runs" / name / f"{file}.json"
 
@@ -120,9 +128,9 @@ def _measure(
     worker: Worker,
     until: float | None,
     circumstances: Mapping[str, Any],
-    outcome: Outcome,
+    outcome: ExperimentRun,
 ) -> None:
-    """Measures one part and keeps what it gave."""
+    """Measure one part and save its rows."""
     if experiment.apart:
         worker.end()
     found = worker.call(experiment.measure, part, settings, until)
@@ -137,8 +145,8 @@ def _measure(
     replace_file(path, json.dumps(outcome.done[part], indent=1) + "\n")
 
 
-def _known(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
-    """What was kept of a part, if it ran under the same settings in the same environment."""
+def _load_part(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
+    """Return the saved rows of a part if it ran under the same settings in the same environment, else None."""
     try:
         found: Measured = json.loads(path.read_text(encoding="utf-8"))
         same = all(found[name] == circumstances[name] for name in ("quick", "seed", "environment"))
@@ -148,7 +156,7 @@ def _known(path: Path, circumstances: Mapping[str, Any]) -> Measured | None:
 
 
 def circumstances_of(settings: Settings) -> Mapping[str, Any]:
-    """What a run has to say of how and where it was made."""
+    """Return how and where a run was made."""
     return {
         "quick": settings.quick,
         "seed": settings.seed,
@@ -159,7 +167,7 @@ def circumstances_of(settings: Settings) -> Mapping[str, Any]:
 
 
 def _commit() -> str:
-    """The commit that is checked out, and whether anything but results differs from it."""
+    """Return the commit that is checked out, and whether anything but results differs from it."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -175,9 +183,9 @@ def _commit() -> str:
 
 
 def _write(
-    experiment: Experiment, settings: Settings, circumstances: Mapping[str, Any], outcome: Outcome
+    experiment: Experiment, settings: Settings, circumstances: Mapping[str, Any], outcome: ExperimentRun
 ) -> Sequence[Row]:
-    """Writes the table, the figure, and how they were obtained; earlier ones stay until there are rows."""
+    """Write the table, the figure, and how they were obtained; earlier ones stay until there are rows."""
     settings.out.mkdir(parents=True, exist_ok=True)
     base = settings.out / experiment.name
     found = [row for part in outcome.parts if part in outcome.done for row in outcome.done[part]["rows"]]
@@ -204,14 +212,14 @@ def _write(
     return rows
 
 
-def _draw(experiment: Experiment, rows: Sequence[Row], path: Path, outcome: Outcome) -> None:
+def _draw(experiment: Experiment, rows: Sequence[Row], path: Path, outcome: ExperimentRun) -> None:
     outcome.failures.pop("figure", None)  # of fewer rows
     figure = Figure(figsize=(9, 0.26 * len(rows) + 1.4), layout="constrained")
     try:
         experiment.plot(figure, rows)
         figure.savefig(path, dpi=150)
     except Exception as error:
-        # The table is there all the same, and an earlier figure is not one of it.
+        # The table exists all the same, and an earlier figure does not show it.
         path.unlink(missing_ok=True)
         traceback.print_exc()
         outcome.failures["figure"] = f"{type(error).__name__}: {first_line(error)}"

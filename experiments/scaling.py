@@ -1,11 +1,11 @@
-"""How do search and generation grow with what they are given?
+"""Scaling of search and generation with the size of their input.
 
-The search is given stacks of transformer blocks: all alike, which it searches once; alike but forbidden to make use of
-that; and all of different widths, which nothing can make use of. It is also given fewer rules, drawn at random, for one
-stack. The generator is given a family of terms up to so many operators, and with its first so many productions.
+The search is given stacks of transformer blocks: all equal, which it searches once; equal but without that reuse; and
+all of different widths, which cannot be reused. It is also given fewer rules, drawn at random, for one stack. The
+generator is given a family of terms up to a number of operators, and with a number of its productions.
 
-Each search has a process of its own and is run twice there: the first run measures what latencies are unknown, the
-second is timed.
+Each search has a process of its own and is run twice there: the first run measures unknown latencies, the second is
+timed.
 
 Invariant: times are processor time of one thread, and memory is beyond what the process had before.
 """
@@ -42,22 +42,22 @@ ALIKE, APART, DIFFERENT, RULES, OPERATORS, PRODUCTIONS = (
     *("blocks, alike", "blocks, alike, not reused", "blocks, different"),
     *("rules", "operators", "productions"),
 )
-"""What grows."""
+"""Kinds of growing input."""
 BLOCKS = {True: (1, 4, 16), False: (1, 2, 4, 8, 16, 32, 64, 96)}
 SHARES = {True: (0.1, 1.0), False: (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)}
-"""Of the database, by whether the run is quick."""
+"""Shares of the database, by whether the run is quick."""
 RULES_BLOCKS = 4
-"""The blocks of the stack that is searched with fewer rules."""
+"""Blocks of the stack that is searched with fewer rules."""
 FAMILIES = {True: ("core:transposes",), False: ("core:transposes", "core:matrices", "core:images", "core:kernels")}
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """Shares of a family's productions."""
 TOKENS, WIDTH = 16, 64
 SECONDS = {True: 10.0, False: 600.0}
-"""The time limit of a search, so long in a full run that budgets decide."""
+"""Time limit of a search, so long in a full run that budgets decide."""
 
 
 class Block(nn.Module):
-    """A transformer block with its projections written out, as models have it before anything is merged."""
+    """A transformer block with its projections written out, as in models before any merging."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, width), nn.Linear(width, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One block on ``[1, tokens, width]``."""
+        """Apply one block to ``[1, tokens, width]``."""
         y = self.first(x)
         scores = self.query(y) @ self.key(y).transpose(-1, -2) * WIDTH**-0.5
         x = x + self.out(softmax(scores, -1) @ self.value(y))
@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 def stack(blocks: int, alike: bool, settings: Settings) -> Source:
-    """A model of so many blocks, of one width or of as many different ones."""
+    """Return a model of this many blocks, of one width or of as many different ones."""
     torch.manual_seed(settings.seed)
     widths = [2 * WIDTH + (0 if alike else 8 * number) for number in range(blocks)]
     module = nn.Sequential(*map(Block, widths)).eval().to(settings.device)
@@ -94,17 +94,19 @@ def _parts(settings: Settings) -> Sequence[str]:
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     kind, _, size = part.rpartition(": ")
     if kind in (OPERATORS, PRODUCTIONS):
-        return _generated(kind, size, settings)
+        return _measure_generation(kind, size, settings)
     if kind == RULES:
         rules = read_database()
         chosen = Random(settings.seed).sample(rules, round(float(size) * len(rules)))
-        return [{"grows": kind, "size": len(chosen), **_searched(RULES_BLOCKS, True, settings, chosen)}]
-    found = _searched(int(size), kind != DIFFERENT, settings, read_database(), reuse=kind != APART)
+        return [{"grows": kind, "size": len(chosen), **_measure_search(RULES_BLOCKS, True, settings, chosen)}]
+    found = _measure_search(int(size), kind != DIFFERENT, settings, read_database(), reuse=kind != APART)
     return [{"grows": kind, "size": int(size), **found}]
 
 
-def _searched(blocks: int, alike: bool, settings: Settings, rules: Sequence[Substitution], reuse: bool = True) -> Row:
-    """The search of a stack."""
+def _measure_search(
+    blocks: int, alike: bool, settings: Settings, rules: Sequence[Substitution], reuse: bool = True
+) -> Row:
+    """Return the measurements of the search of a stack."""
     torch.set_num_threads(1)
     limits = Limits(seconds=SECONDS[settings.quick], seed=settings.seed, reuse=reuse)
     with priced(stack(blocks, alike, settings)) as model:
@@ -124,8 +126,8 @@ def _searched(blocks: int, alike: bool, settings: Settings, rules: Sequence[Subs
         }
 
 
-def _generated(kind: str, key: str, settings: Settings) -> Sequence[Row]:
-    """Enumerating and pairing a family, up to each number of operators, or with ever more productions."""
+def _measure_generation(kind: str, key: str, settings: Settings) -> Sequence[Row]:
+    """Enumerate and pair a family, up to each number of operators, or with ever more productions."""
     vocabulary, name = key.split(":")
     family = next(f for f in VOCABULARIES[vocabulary] if isinstance(f, Family) and f.name == name)
     if kind == OPERATORS:
@@ -136,12 +138,12 @@ def _generated(kind: str, key: str, settings: Settings) -> Sequence[Row]:
     rows: list[Row] = []
     for size, smaller in grown:
         # The first run of an operator is slower than all others.
-        facts = min((_enumerated(smaller, settings) for _ in range(2)), key=lambda facts: facts["seconds"])
+        facts = min((_measure_enumeration(smaller, settings) for _ in range(2)), key=lambda facts: facts["seconds"])
         rows.append({"grows": kind, "size": size, "of": key, **facts})
     return rows
 
 
-def _enumerated(family: Family, settings: Settings) -> Row:
+def _measure_enumeration(family: Family, settings: Settings) -> Row:
     before, started = peak_mib(), time.process_time()
     found = enumerate_terms(family, settings.seed)
     candidates = len(distinct(collect(found)))
@@ -162,7 +164,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, along: str, label: str) -> None:
-    """A line for each kind and subject."""
+    """Draw a line for each kind and subject."""
     subjects = dict.fromkeys(
         (row["grows"], row["of"] if len(kinds) == 1 else "") for row in rows if row["grows"] in kinds
     )
@@ -172,7 +174,7 @@ def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, a
         axes.plot(sizes, values, line, marker=mark, color="black", label=of or kind.removeprefix("blocks, "))
     axes.set_xlabel(along)
     axes.set_ylabel(label)
-    # Of memory there may be nothing that a search takes beyond what was there.
+    # Memory may be zero, where a search needs no more than the process has.
     if column != "mib":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -189,11 +191,13 @@ def _lines(axes: Axes, rows: Sequence[Row], kinds: Sequence[str], column: str, a
 EXPERIMENT = Experiment(
     "scaling",
     "How do search and generation grow with what they are given?",
-    "`grows` says what grows and `size` how large it is; `made` counts the graphs that a search built or the terms "
-    "that were evaluated; blocks that are alike should cost hardly more the more there are, and the others in "
-    "proportion; `mib` is memory beyond what the process had before, and 0 where what it had was enough",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "`grows` says what grows and `size` how large it is; `made` counts the graphs that a search built or the terms "
+        "that were evaluated; blocks that are alike should cost hardly more the more there are, and the others in "
+        "proportion; `mib` is memory beyond what the process had before, and 0 where what it had was enough"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     apart=True,
 )

@@ -1,11 +1,11 @@
-"""How fast is the search, and how soon does it find what it finds?
+"""Speed of the search, and how soon it finds its result.
 
-Each search has a process of its own and is run twice there: the first run measures what latencies are unknown, the
-second, which takes the same way, is timed. What is timed is the processor time of one thread. An expansion is one graph
-of which everything is known that the search needs: its cost with the kernels and memory formats that suit it, and every
-substitution that can be applied to it anywhere, each with an estimate of what it gains. A candidate is a graph that was
-built and priced. Where a graph is searched region by region, the graphs are those of regions; the columns that begin
-with ``whole`` are of searches that never cut a graph.
+Each search has a process of its own and is run twice there: the first run measures unknown latencies, the second, which
+takes the same path, is timed in processor time of one thread. An expansion is one graph with everything that the search
+needs to know: its cost with the best kernels and memory formats, and every substitution that can be applied to it
+anywhere, each with an estimate of its gain. A candidate is a graph that was built and priced. Where a graph is searched
+region by region, the graphs are those of regions; the columns that begin with ``whole`` are of searches that never cut
+a graph.
 
 Invariant: nothing is measured while a search is timed, or ``measured`` says how much was.
 """
@@ -38,15 +38,15 @@ FULL = (
     *("mobilenet_v3_large", "densenet121", "vit_b_16", "gpt2"),
 )
 QUICK_LONGER, LONGER = 2, 4
-"""How many times the usual budget and patience a search is given to see what it misses."""
+"""Factor on the usual budget and patience of a search for better results."""
 WIDER = 1.1
-"""The alpha of another search for what it misses."""
+"""The alpha of another search for better results."""
 QUICK_WHOLE_BUDGET, WHOLE_BUDGET = 100, 500
-"""How many graphs the search that never cuts a graph may build."""
+"""Most graphs that the search that never cuts a graph may build."""
 SECONDS = 900.0
-"""The time limit, so long that budgets decide."""
+"""Time limit, so long that budgets decide."""
 WITHIN = 1.01
-"""How near the final cost counts as there."""
+"""Ratio to the final cost that counts as reached."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class _Run:
     built: int
     expansions: int
     ratio: float
-    """The cost of the best graph over that of the original."""
+    """Cost of the best graph over that of the original."""
     near_seconds: float
     """Processor time until the best so far was within 1% of the final cost."""
     mib: float
-    """The most memory that the process had, less the most that it had before it searched."""
+    """Peak memory of the process beyond its peak before the search."""
     stop_reason: str
     measured: int
     nodes: int
@@ -70,7 +70,7 @@ class _Run:
 
 @dataclass
 class _Clock:
-    """Notes when the best so far becomes better."""
+    """Records when the best so far improves."""
 
     started: float = field(default_factory=time.process_time)
     bests: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
@@ -80,7 +80,7 @@ class _Clock:
             self.bests.append((time.process_time() - self.started, progress.best_seconds))
 
     def near(self, final: float) -> float:
-        """When the best so far was near the final cost."""
+        """Return the time at which the best so far was near the final cost."""
         last = time.process_time() - self.started
         return next((spent for spent, best in self.bests if best <= WITHIN * final), last)
 
@@ -95,14 +95,14 @@ _SEARCHES: Mapping[str, Callable[[Graph, Matcher, CostModel, Limits, _Clock], Se
 }
 
 
-def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
+def _run_search(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
     torch.set_num_threads(1)
     with subject(name, settings) as model:
         graph, cost = model.imported.graph, model.cost
         matcher = Matcher(read_database(None))
         before = peak_mib()
         _SEARCHES[kind](graph, matcher, cost, limits, _Clock())
-        gc.collect()  # What came before is not charged to what is timed.
+        gc.collect()  # garbage of the first run is not charged to the timed one
         measured, clock = cost.latencies.measured, _Clock()
         found = _SEARCHES[kind](graph, matcher, cost, limits, clock)
         return _Run(
@@ -119,9 +119,9 @@ def _searched(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
 
 
 def _run_alone(name: str, kind: str, limits: Limits, settings: Settings) -> _Run:
-    """A search in a fresh process."""
+    """Run a search in a fresh process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_searched, name, kind, limits, settings).result()
+        return pool.submit(_run_search, name, kind, limits, settings).result()
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
@@ -168,11 +168,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "search_speed",
     "How fast is the search, and how soon does it find what it finds?",
-    "`cost` is that of the best graph over the original's; `cost_longer` with four times the budget (quick: twice), "
-    "`cost_whole` where the graph is never cut; `expansions_per_s` counts graphs matched against all rules, in "
-    "processor seconds of one thread with all latencies known; `mib` is memory beyond what the process had before it "
-    "searched",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`cost` is that of the best graph over the original's; `cost_longer` with four times the budget (quick: "
+        "twice), `cost_whole` where the graph is never cut; `expansions_per_s` counts graphs matched against all "
+        "rules, in processor seconds of one thread with all latencies known; `mib` is memory beyond what the process "
+        "had before it searched"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
 )

@@ -1,7 +1,7 @@
-"""What does the search find that hand-made templates, greedy steps and equality saturation miss?
+"""The search compared with hand-made templates, greedy steps and equality saturation.
 
-All strategies start from the same graph and pay the same prices, so what they reach is compared by cost, without the
-noise of a race; end_to_end times the results. Templates are the fusions that frameworks ship, applied wherever they
+All strategies start from the same graph and use the same prices, so that their results are compared by cost, without
+the noise of a race; end_to_end times the results. Templates are the fusions that frameworks ship, applied wherever they
 match, and the same with every step reverted that does not pay.
 
 Invariant: the rows of a model come from one process and one set of latencies.
@@ -34,9 +34,9 @@ ALPHAS = (1.0, 1.05, 1.1)
 BUDGETS = (125, 500, 2000)
 STRATEGIES = ("templates", "templates-measured", "greedy", "saturation")
 CURVE = "curve"
-"""The column of the best costs so far: ``processor seconds:cost``, one after the other."""
+"""Column of the best costs so far: ``processor seconds:cost``, one after the other."""
 MOST_RULES = 24
-"""How many rules the heat map shows."""
+"""Most rules in the heat map."""
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
@@ -47,16 +47,16 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _rows(model: Subject, settings: Settings) -> Iterator[Row]:
     seconds = 5.0 if settings.quick else 120.0
     for strategy in STRATEGIES:
-        yield _searched(model, strategy, Limits(seconds=seconds, seed=settings.seed))
+        yield _run_strategy(model, strategy, Limits(seconds=seconds, seed=settings.seed))
     default = Limits()
     tried = [(default.alpha, budget) for budget in BUDGETS]
     tried += [(alpha, default.budget) for alpha in ALPHAS if alpha != default.alpha]
     for alpha, budget in tried:
         limits = Limits(alpha=alpha, budget=budget, seconds=seconds, seed=settings.seed)
-        yield _searched(model, "backtracking", limits)
+        yield _run_strategy(model, "backtracking", limits)
 
 
-def _searched(model: Subject, strategy: str, limits: Limits) -> Row:
+def _run_strategy(model: Subject, strategy: str, limits: Limits) -> Row:
     rules = rules_for(Options(search=strategy))
     started = time.process_time()
     steps: list[tuple[float, float]] = []
@@ -107,7 +107,7 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def _curves(axes: Axes, rows: Sequence[Row]) -> None:
-    """The best cost so far over time; of the models that gain most, if there are many."""
+    """Draw the best cost so far over time; of the models that gain most, if there are many."""
     gaining = sorted((row for row in rows if row.get(CURVE)), key=lambda row: row["cost"])
     for row, (line, mark) in zip(gaining, STYLES, strict=False):
         points = [tuple(map(float, pair.split(":"))) for pair in row[CURVE].split()]
@@ -150,11 +150,13 @@ def _heat_map(axes: Axes, models: Sequence[str], rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "search_vs_greedy",
     "What does the search find that greedy templates miss?",
-    "`cost` of what each strategy reaches over that of the original, by the same prices: templates blind and measured, "
-    "greedy steps, equality saturation, and the search by alpha and budget; below, the best cost so far over time, and "
-    "which rules each model uses",
-    lambda settings: settings.choose(QUICK, FULL),
-    _measure,
-    _plot,
+    reading=(
+        "`cost` of what each strategy reaches over that of the original, by the same prices: templates blind and "
+        "measured, greedy steps, equality saturation, and the search by alpha and budget; below, the best cost so far "
+        "over time, and which rules each model uses"
+    ),
+    parts=lambda settings: settings.choose(QUICK, FULL),
+    measure=_measure,
+    plot=_plot,
     drawn=(CURVE,),
 )

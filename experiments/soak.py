@@ -1,16 +1,16 @@
 """``python -m experiments.soak [--minutes M] [--threads N] [--out DIR]``: a server that runs for long.
 
-Threads call a model behind ``torch.compile(backend="taso")`` with inputs of random sizes. Now and then new weights are
-loaded into it, and now and then a new model takes its place. Every answer is compared with that of the model itself.
-Before the threads start, some of the models are called at each size, so that they are decided on; the others are met
-by all threads at once. What a search finds runs, faster or not: while so many threads call, hardly anything would be
-surely faster, and nothing but what was captured would be tried.
+Threads call a model behind ``torch.compile(backend="taso")`` with inputs of random sizes. From time to time new weights
+are loaded into it, or a new model replaces it. Every answer is compared with that of the model itself. Before the
+threads start, some of the models are called at each size, so that they are optimized; all threads call the others at
+once. The result of a search runs whether it is faster or not: while so many threads call, hardly any would be certainly
+faster, and only captured graphs would be tested.
 
 Written are ``soak.csv``, a line every few seconds, ``soak.png``, the memory of the process over time, and
-``soak.json``, the circumstances; so they are after Ctrl-C.
+``soak.json``, the circumstances; also after Ctrl-C.
 
 Invariant: exit status 0 only if it ran to the end, no call raised, gave another answer or never came back, and memory
-did not grow by more than what ``torch.compile`` itself never gives back.
+did not grow by more than the memory that ``torch.compile`` itself never releases.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ OPTIONS: dict[str, Any] = {"freeze": True, "race_seconds": 0.5, "time_limit": 2.
 SIZES = tuple((batch, side) for side in (10, 14) for batch in (1, 2, 4))
 """Images in a batch, and pixels in a row: fewer than PyTorch compiles a model for (``recompile_limit``)."""
 WIDTHS, UNREHEARSED = (16, 32, 48), 24
-"""Features of the models that are deployed; the last is met by all threads at once, without a call before."""
+"""Features of the models that are deployed; the last is called by all threads at once, without a call before."""
 RELOAD_S, DEPLOY_S = 20.0, 60.0
-"""Weights are loaded at random, at most so many seconds apart; and how often there is a new model."""
+"""Most seconds between random reloads of weights, and seconds between new models."""
 STALL_S = 300.0
-"""A call that takes longer will never come back."""
+"""Seconds after which a call counts as one that never returns."""
 GROWTH, STEADY_MINUTES = 0.1, 10.0
-"""How much more memory the last quarter of the time may take than the second, beyond what ``torch.compile`` itself
-never gives back (:func:`lost_by_compiling`), if it was not too short to tell."""
+"""Greatest growth of memory from the second quarter of the time to the last, beyond the memory that ``torch.compile``
+itself never releases (:func:`lost_by_compiling`), and the shortest run for which it is checked."""
 COMPILED = 10
-"""How many models are compiled to see what that is."""
+"""Number of models that are compiled to measure the latter."""
 PROGRESS_S = 30.0
 REHEARSAL = 0.25
-"""The share of the time that calls before the threads may take besides."""
+"""Time of calls before the threads start, as a share of the threads' time."""
 KEPT_FAILURES = 100
 RESULTS, TRIED = Path("experiments/results/cpu"), Path("build/experiments/cpu")
-"""Where long runs are written, and those that are too short to tell of memory."""
+"""Folders of long runs, and of those that are too short to judge memory."""
 FAILED, INTERRUPTED = 1, 130
 """Exit statuses besides 0."""
 
 
 class Model(nn.Module):
-    """Convolutions, normalisation, attention over what they see, and two layers that share their input."""
+    """A model with convolutions, normalization, attention over their result, and two layers that share their input."""
 
     def __init__(self, width: int) -> None:
         """Draw the weights.
@@ -91,7 +91,7 @@ class Model(nn.Module):
         self.left, self.right = nn.Linear(width, 16), nn.Linear(width, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of images."""
+        """Return scores of images."""
         tokens = self.images(x).flatten(2).transpose(1, 2)
         attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
         pooled = attended.mean(1)
@@ -99,19 +99,19 @@ class Model(nn.Module):
 
 
 class StallError(RuntimeError):
-    """A call that has not come back."""
+    """A call that has not returned."""
 
 
 class Gate:
-    """Lets many read, or one write; a writer who waits goes before readers who come later."""
+    """A lock for many readers or one writer; a waiting writer precedes readers that come later."""
 
     def __init__(self) -> None:
-        """Nobody is inside."""
+        """Start without readers and writers."""
         self._changed, self._readers, self._writers = threading.Condition(), 0, 0
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Beside others that read."""
+        """Hold the lock beside other readers."""
         with self._changed:
             self._changed.wait_for(lambda: not self._writers)
             self._readers += 1
@@ -124,10 +124,10 @@ class Gate:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Alone; one thread writes.
+        """Hold the lock alone; there is one writing thread.
 
         Raises:
-            StallError: one who reads does not leave.
+            StallError: a reader does not leave.
         """
         with self._changed:
             self._writers += 1
@@ -136,7 +136,7 @@ class Gate:
                 if not self._changed.wait_for(lambda: not self._readers, STALL_S):
                     raise StallError(f"a call has not come back for {STALL_S:.0f} s")
             yield
-        finally:  # also after an interrupt: who reads would wait for ever
+        finally:  # also after an interrupt: readers would wait for ever
             with self._changed:
                 self._writers -= 1
                 self._changed.notify_all()
@@ -144,29 +144,29 @@ class Gate:
 
 @dataclass
 class Server:
-    """The model that is served, and what became of the calls."""
+    """The model that is served, and the results of calls."""
 
     seed: int
     gate: Gate = field(default_factory=Gate)
     done: threading.Event = field(default_factory=threading.Event)
     failures: list[str] = field(default_factory=list[str])
-    """What went wrong, as far as it is kept."""
+    """Problems, up to a limit on their number."""
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("calls", "reloads", "deployments", "captured", "failures"), 0)
     )
     slowest_s: float = 0.0
-    """The longest call since somebody asked."""
+    """The longest call since the last sample."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     graphs: WeakSet[Any] = field(default_factory=WeakSet[Any])
-    """What ``torch.compile`` captured, as far as it is in use."""
+    """Captured graphs that are still in use."""
 
     def __post_init__(self) -> None:
-        """Deploys the first model."""
+        """Deploy the first model."""
         self._draw = random.Random(self.seed)
         self.deploy(WIDTHS[0])
 
     def deploy(self, width: int | None = None) -> None:
-        """Puts a new model in the place of the one that is served, of a width or a random one."""
+        """Replace the model that is served by a new one of this width, or of a random one."""
         fresh = Model(width or self._draw.choice((*WIDTHS, UNREHEARSED))).eval()
         with self.gate.writing():
             torch.compiler.reset()
@@ -182,14 +182,14 @@ class Server:
         return compiled
 
     def reload(self) -> None:
-        """Loads other weights into the model that is served."""
+        """Load other weights into the model that is served."""
         fresh = Model(self.model.width).state_dict()
         with self.gate.writing():
             self.model.load_state_dict(fresh)
             self.counts["reloads"] += 1
 
     def rehearse(self, seconds: float) -> None:
-        """Deploys models that will come again, and calls them at each size, for so long."""
+        """Deploy models that will come again, and call them at each size, for this many seconds."""
         until, generator = time.monotonic() + seconds, torch.Generator().manual_seed(self.seed)
         for width in WIDTHS:
             self.deploy(width)
@@ -199,7 +199,7 @@ class Server:
                 self.call(size, generator)
 
     def serve(self, number: int) -> None:
-        """Calls the model with random inputs until all is done."""
+        """Call the model with random inputs until the run is done."""
         draw = random.Random(self.seed + number)
         generator = torch.Generator().manual_seed(self.seed + number)
         while not self.done.is_set():
@@ -207,7 +207,7 @@ class Server:
             time.sleep(draw.expovariate(200))
 
     def call(self, size: tuple[int, int], generator: torch.Generator) -> None:
-        """Calls the model with a random input of a size, and compares the answer."""
+        """Call the model with a random input of a size, and compare the answer."""
         batch, side = size
         x = torch.randn(batch, 3, side, side, generator=generator)
         with self.gate.reading(), torch.no_grad():
@@ -221,7 +221,7 @@ class Server:
                 self.fail(problem)
 
     def fail(self, problem: str) -> None:
-        """Notes what went wrong."""
+        """Record a problem."""
         self.counts["failures"] += 1
         if len(self.failures) < KEPT_FAILURES:
             self.failures.append(problem)
@@ -229,12 +229,12 @@ class Server:
     def _problem(self, x: Tensor) -> str:
         try:
             torch.testing.assert_close(self.compiled(x), self.model(x), rtol=1e-4, atol=1e-5)
-        except Exception as error:  # whatever a call raises is what is looked for
+        except Exception as error:  # any exception of a call is a problem to report
             return f"{type(error).__name__}: {first_line(error)}"
         return ""
 
     def row(self, seconds: float) -> dict[str, float]:
-        """What there is to say of a moment."""
+        """Return a sample of counts and memory."""
         with self.lock:
             slowest, self.slowest_s = self.slowest_s, 0.0
         graphs = list(self.graphs)
@@ -249,7 +249,7 @@ class Server:
 
 
 def resident_mib() -> float:
-    """The memory that the process has now, where the system tells (Linux); otherwise the most that it ever had."""
+    """Return the resident memory of the process (Linux), or else the most that it ever had."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -259,17 +259,17 @@ def resident_mib() -> float:
 
 
 @dataclass
-class Soaked:
-    """What came of a run."""
+class SoakResult:
+    """The samples and failures of a run."""
 
     rows: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
-    """A row for each moment."""
+    """Samples in order."""
     failures: Sequence[str] = ()
     is_interrupted: bool = False
 
     @property
     def failed(self) -> int:
-        """How many calls went wrong."""
+        """Number of calls that failed."""
         return int(self.rows[-1]["failures"]) if self.rows else 0
 
     def __str__(self) -> str:
@@ -283,17 +283,17 @@ class Soaked:
         )
 
 
-def soak(seconds: float, threads: int, seed: int, tell: Callable[[Soaked], None]) -> Soaked:
-    """Serves for so long, or until an interrupt.
+def soak(seconds: float, threads: int, seed: int, tell: Callable[[SoakResult], None]) -> SoakResult:
+    """Serve for this long, or until an interrupt.
 
     Args:
-        seconds: how long the threads call.
-        threads: how many call at once.
-        seed: of weights, inputs, and what happens when.
-        tell: called now and then with what there is so far.
+        seconds: time for which the threads call.
+        threads: number of threads that call at once.
+        seed: seed of weights, inputs, and the times of events.
+        tell: called from time to time with the result so far.
     """
     torch.manual_seed(seed)
-    server, found = Server(seed), Soaked()
+    server, found = Server(seed), SoakResult()
     found.failures = server.failures
     workers = [threading.Thread(target=server.serve, args=(number,), daemon=True) for number in range(threads)]
     started = time.monotonic()
@@ -304,7 +304,7 @@ def soak(seconds: float, threads: int, seed: int, tell: Callable[[Soaked], None]
         started = time.monotonic()
         for worker in workers:
             worker.start()
-        _direct(server, found, started, started + seconds, tell)
+        _direct(server, found, started=started, end=started + seconds, tell=tell)
     except KeyboardInterrupt:
         found.is_interrupted = True
     except StallError as error:
@@ -318,8 +318,8 @@ def soak(seconds: float, threads: int, seed: int, tell: Callable[[Soaked], None]
     return found
 
 
-def _direct(server: Server, found: Soaked, started: float, end: float, tell: Callable[[Soaked], None]) -> None:
-    """Loads weights, deploys models and writes down what is to be seen, until the end."""
+def _direct(server: Server, found: SoakResult, started: float, end: float, tell: Callable[[SoakResult], None]) -> None:
+    """Reload weights, deploy models and take samples until the end."""
     draw, seconds = random.Random(server.seed), end - started
     every = min(5.0, seconds / 60)
     reload_s, deploy_s = min(RELOAD_S, seconds / 8), min(DEPLOY_S, seconds / 4)
@@ -340,11 +340,11 @@ def _direct(server: Server, found: Soaked, started: float, end: float, tell: Cal
 
 
 def growth(rows: Sequence[Mapping[str, float]], lost_mib: float = 0.0) -> float:
-    """By which share the last quarter takes more memory than the second.
+    """Return the share by which the last quarter takes more memory than the second.
 
     Args:
-        rows: of all moments.
-        lost_mib: what is to be expected for each graph that was captured in between.
+        rows: all samples.
+        lost_mib: expected growth for each graph that was captured in between.
     """
     quarter = max(1, len(rows) // 4)
     second, last = rows[quarter : 2 * quarter] or rows[:1], rows[-quarter:]
@@ -355,10 +355,10 @@ def growth(rows: Sequence[Mapping[str, float]], lost_mib: float = 0.0) -> float:
 
 
 def lost_by_compiling(models: int) -> float:
-    """Return the MiB that ``torch.compile`` keeps for ever of a graph, with its own backend that compiles nothing.
+    """Return the MiB that ``torch.compile`` never releases of a graph, with its own backend that compiles nothing.
 
     Guards leave finalizers with objects of PyTorch that live as long as the process, and generated code stays in a
-    cache of its lines; ``torch.compiler.reset`` gives neither back (torch 2.13). Call it in a new process.
+    cache of its lines; ``torch.compiler.reset`` releases neither (torch 2.13). Call it in a new process.
     """
     sizes: list[float] = []
     for _ in range(models):
@@ -374,7 +374,7 @@ def lost_by_compiling(models: int) -> float:
 
 
 def draw(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Draws the memory over time, with a mark where a model was deployed."""
+    """Draw the memory over time, with a mark where a model was deployed."""
     from matplotlib.figure import Figure  # not before: it takes memory itself
 
     figure = Figure(figsize=(7, 3.5), layout="constrained")
@@ -395,7 +395,7 @@ def _deploys(before: Mapping[str, float], row: Mapping[str, float]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the soak; returns the exit status."""
+    """Run the soak; return the exit status."""
     parser = CommandParser(
         prog="python -m experiments.soak", description="Serve a compiled model for long, in threads."
     )
@@ -416,11 +416,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "threads": parsed.threads,
     }
 
-    def tell(found: Soaked) -> None:
+    def tell(found: SoakResult) -> None:
         print(found, file=sys.stderr, flush=True)
         write_csv(out / "soak.csv", found.rows)
 
-    # What another run decided and measured would leave less to be done here.
+    # Decisions and latencies of another run would leave less to do here.
     with (
         tempfile.TemporaryDirectory() as cache,
         patch.dict(os.environ, {"TASO_PY_CACHE": cache}),
@@ -446,6 +446,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Whoever ends this process from outside gets what Ctrl-C gives.
+    # A termination signal is handled like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""A zoo model made ready for experiments on kernels and costs: imported, priced, built in several ways.
+"""A zoo model prepared for experiments on kernels and costs: imported, priced, built in several ways.
 
 Invariant: everything about a subject is measured in this process, one thing after the other.
 """
@@ -33,28 +33,28 @@ class Subject:
 
     source: Source
     imported: Program
-    """As it is."""
+    """The unchanged program."""
     cost: CostModel
-    """At the scale of a run; see :mod:`taso_py.driver.calibrating`."""
+    """The cost model at the scale of a run; see :mod:`taso_py.driver.calibrating`."""
     database: LatencyDatabase
 
     @cached_property
     def program(self) -> Program:
-        """With what depends on weights only computed."""
+        """The program with values that depend on weights only computed."""
         return fold(self.imported)
 
     def call(self, plan: Plan) -> Callable[[], Any]:
-        """The model, computed as a plan says."""
+        """Return a call of the model computed by a plan."""
         return self.source.call_of(build(self.program, plan))
 
-    def made(self, graph: Graph, cost: CostModel) -> tuple[float, Callable[[], Any]]:
-        """Another graph of the model, computed as a cost chooses: predicted seconds, and a call."""
+    def build_graph(self, graph: Graph, cost: CostModel) -> tuple[float, Callable[[], Any]]:
+        """Build another graph of the model with the choices of a cost model: predicted seconds, and a call."""
         program = fold(replace(self.imported, graph=graph), UNLIMITED)
         choice = cost.choice(program.graph)
         return choice.seconds, self.source.call_of(build(program, choice.plan))
 
     def repriced(self, kind: type[Cost] = CostModel, **choices: Any) -> Cost:
-        """The same prices with other choices of kernels or memory formats: arguments of the cost model."""
+        """Return equal prices with other choices of kernels or memory formats: arguments of the cost model."""
         weight_bytes = stored_bytes(self.imported.weights.values())
         cost = kind(self.imported.device, self.database, weight_bytes=weight_bytes, **choices)
         cost.rescale(self.cost.scale)
@@ -63,7 +63,7 @@ class Subject:
 
 @contextmanager
 def priced(source: Source) -> Generator[Subject]:
-    """A model, its latencies measured as far as they are not known."""
+    """Yield a model with its latencies, measured where they are unknown."""
     with torch.no_grad(), LatencyDatabase() as database:
         program = import_source(source)
         cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
@@ -73,10 +73,10 @@ def priced(source: Source) -> Generator[Subject]:
 
 
 def subject(name: str, settings: Settings) -> AbstractContextManager[Subject]:
-    """A zoo model likewise."""
+    """Yield a zoo model with its latencies, like :func:`priced`."""
     return priced(load_source(f"zoo:{name}", device=settings.device, seed=settings.seed))
 
 
 def peak_mib() -> float:
-    """The most memory that this process has taken so far, in MiB."""
+    """Return the peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

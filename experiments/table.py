@@ -1,6 +1,6 @@
-"""Tables: rows to CSV and back, and as text for people.
+"""Tables: rows to CSV and back, and as text for readers.
 
-Invariant: a file holds every digit; only what people read is rounded.
+Invariant: a file holds every digit; only text for readers is rounded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from experiments.harness import Row
 from taso_py.files import replace_file
 
 ENDS = ("_low", "_high")
-"""What the names of the columns end with that hold the interval of another."""
+"""Suffixes of the columns that hold the interval of another."""
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Writes rows; columns are in the order in which rows first name them."""
+    """Write rows; columns are in the order in which rows first name them."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=_names(rows))
     writer.writeheader()
@@ -28,27 +28,27 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Reads rows back; cells that are empty are left out."""
+    """Read rows; empty cells are left out."""
     with path.open(newline="", encoding="utf-8") as file:
         return [{name: _value(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
 
 
 def columns(rows: Sequence[Row], drawn: Collection[str] = ()) -> list[str]:
-    """The columns that people are shown: those that are not only drawn; an interval stands in the one it belongs to."""
+    """Return the columns for readers: those that are not only drawn; an interval is part of its own column."""
     names = _names(rows)
     hidden = {*drawn, *(name + end for name in names for end in ENDS)}
     return [name for name in names if name not in hidden]
 
 
 def cell(row: Row, name: str) -> tuple[str, str]:
-    """What people are shown of a cell, and of its interval, which may be empty."""
+    """Return a cell and its interval as text; the interval may be empty."""
     low, high = (row.get(name + end) for end in ENDS)
     is_interval = low is not None and high is not None and low != high
     return _shown(row.get(name, "")), f"{_shown(low)} to {_shown(high)}" if is_interval else ""
 
 
 def is_text(rows: Sequence[Row], name: str) -> bool:
-    """Whether a column holds words rather than numbers."""
+    """Return whether a column holds words rather than numbers."""
     return any(isinstance(row.get(name), str) and row[name] != "" for row in rows)
 
 

@@ -1,10 +1,11 @@
-"""Is every kernel right on this device, and what does it gain over plain calls?
+"""Correctness of every kernel on this device, and its gain over plain calls.
 
-Convolutions and linear layers of the sizes that models have, with what often follows them, by every kernel that covers
-them at once, in each memory format that it reads. Each is compared with plain operators on the operands that it is
-measured on; what is wrong has no latency.
+Convolutions and linear layers of the sizes that models have, with operators that often follow them, by every kernel
+that covers them at once, in each memory format that it reads. Each is compared with plain operators on the operands
+that it is measured on; a wrong kernel has no latency.
 
-Invariant: latencies come from the latency database as in a search, those of plain calls as the sum of one call a node.
+Invariant: latencies come from the latency database as in a search, those of plain calls as the sum of one call per
+node.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LINEAR_RESULTS = (
     *('gelu(linear(x, w, b)){approximate="tanh"}', "add(linear(x, w, b), z)"),
 )
 WEIGHT_BYTES = 2**26
-"""How many bytes of weights are read before the same are read again: beyond the caches, as in a model."""
+"""Bytes of distinct weights that are read in turns: beyond the caches, as in a model."""
 
 
 def _convolution(name: str, result: str, dtype: str) -> Graph:
@@ -68,7 +69,7 @@ def _linear(name: str, result: str, dtype: str) -> Graph:
 
 
 def _graphs(dtype: str) -> Iterator[tuple[str, Graph]]:
-    """What is computed, with a name."""
+    """Yield the graphs to compute, with their names."""
     for name in CONVOLUTIONS:
         yield from ((f"{name}: {result}", _convolution(name, result, dtype)) for result in CONVOLUTION_RESULTS)
     for name in LINEARS:
@@ -78,7 +79,7 @@ def _graphs(dtype: str) -> Iterator[tuple[str, Graph]]:
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     device = torch.device(settings.device)
     with torch.no_grad(), LatencyDatabase() as database:
-        # On a GPU launching small kernels takes longer than they do, and would be all that is seen.
+        # On a GPU, launching small kernels takes longer than running them, and would dominate.
         cost = CostModel(device, database, weight_bytes=WEIGHT_BYTES, captured=device.type == "cuda")
         return [
             {"computes": name, "dtype": part, **_row(cost, graph, cover)}
@@ -88,7 +89,7 @@ def _measure(part: str, settings: Settings) -> Sequence[Row]:
 
 
 def _kernels(graph: Graph, device: torch.device) -> list[Cover]:
-    """The covers of all of a graph at once that are no plain calls."""
+    """Return the covers of the whole graph at once that are not plain calls."""
     count = len(_running(graph))
     found = covers(graph.outputs[0].node, device)
     return [cover for cover in found if cover.binder is not None and len(cover.nodes) == count]
@@ -113,7 +114,7 @@ def _row(cost: CostModel, graph: Graph, cover: Cover) -> Row:
 
 
 def _plain_seconds(cost: CostModel, graph: Graph) -> float:
-    """What one call a node takes, all of them dense or all channels last, whichever is less."""
+    """Return the latency of one call per node, all dense or all channels last, whichever is less."""
     plain = [cover for node in _running(graph) for cover in covers(node, cost.device, PLAIN)]
     return min(sum(cost.latencies.of_cover(cover, reads) for cover in plain) for reads in Format)
 
@@ -145,10 +146,12 @@ def _name(row: Row) -> str:
 EXPERIMENT = Experiment(
     "tiles",
     "Is every kernel right on this device, and what does it gain over plain calls?",
-    "one row a kernel, element type, and what it `computes` at once; `passed` must be yes wherever a kernel is "
-    "available: in each memory format that it reads, the result is that of plain operators; `gain` is over the "
-    "latencies of plain calls, one a node, both in the better memory format, without conversions",
-    lambda _: DTYPES,
-    _measure,
-    _plot,
+    reading=(
+        "one row a kernel, element type, and what it `computes` at once; `passed` must be yes wherever a kernel is "
+        "available: in each memory format that it reads, the result is that of plain operators; `gain` is over the "
+        "latencies of plain calls, one a node, both in the better memory format, without conversions"
+    ),
+    parts=lambda _: DTYPES,
+    measure=_measure,
+    plot=_plot,
 )

@@ -1,7 +1,7 @@
-"""What does the prover say of rules of known truth, how long does it take, and do others agree?
+"""The prover on rules of known truth: verdicts, times, and agreement with other methods.
 
 A class of rules is a file of ``tests/sound`` (true statements) and of ``tests/unsound`` (plausible false ones); the
-shipped database is one more class. Beside the index prover stand the witness, which refutes what is false, the
+shipped database is one more class. The index prover is compared with the witness, which refutes false rules, the
 axiomatic second opinion (the method of Jia et al., SOSP 2019), and mutants of the true rules: none that the witness
 refutes may be proved.
 
@@ -23,14 +23,14 @@ from taso_py.rules.database import SUFFIX, DatabaseError, read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome
 from verify.audit.axiomatic import Opinion, second_opinion, shipped_axioms
-from verify.audit.mutations import Tally, examine_all, mutants
+from verify.audit.mutations import MutantTally, examine_all, mutants
 from verify.audit.survey import Class, survey, survey_rules
 
 TESTS = Path(__file__).parent.parent / "tests"
 MUTANTS = {True: 40, False: 1250}
-"""How many mutants of each class, by whether the run is quick."""
+"""Number of mutants of each class, by whether the run is quick."""
 ASKED = {True: 6, False: 1000}
-"""Of how many rules of each class the second opinion is asked."""
+"""Number of rules of each class for which the second opinion is asked, by whether the run is quick."""
 
 
 SHIPPED = "shipped"
@@ -53,7 +53,7 @@ def _measure(part: str, settings: Settings) -> Sequence[Row]:
 def _row(true: Class, false: Class, settings: Settings) -> Row:
     proved = [result.rule for result in true.results if result.verdict.outcome is Outcome.PROVED]
     asked, agreeing = _opinions(proved[: ASKED[settings.quick]])
-    tally = Tally.of(examine_all(settings.seed, mutants(proved, Random(settings.seed), MUTANTS[settings.quick])))
+    tally = MutantTally.of(examine_all(settings.seed, mutants(proved, Random(settings.seed), MUTANTS[settings.quick])))
     milliseconds = [1e3 * result.seconds for result in true.results]
     return {
         "class": true.name,
@@ -78,7 +78,7 @@ def _row(true: Class, false: Class, settings: Settings) -> Row:
 
 
 def _opinions(rules: Sequence[Substitution]) -> tuple[int, int]:
-    """Of how many rules the second opinion was asked, and how many follow from the shipped rules as axioms."""
+    """Return the number of rules asked for a second opinion, and of those that follow from the shipped rules."""
     opinions = [second_opinion(rule, shipped_axioms()).opinion for rule in rules]
     return len(opinions), opinions.count(Opinion.AGREES)
 
@@ -89,7 +89,7 @@ BARS = (
     ("false, refuted", "false_refuted", 0.2, "0.4", ""),
     ("false, unknown", "false_unknown", 0.2, "white", "////"),
 )
-"""Label, column, offset, colour and hatch; bars of one offset are put one behind the other."""
+"""Label, column, offset, colour and hatch; bars of one offset are stacked."""
 SHARES = (
     ("second opinion agrees", "opinions_agreeing", "opinions_asked", "s"),
     ("mutants refuted", "mutants_refuted", "mutants", "^"),
@@ -124,11 +124,13 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     "verification",
     "What does the prover say of rules of known truth, and do others agree?",
-    "one row a class of rules; of the true ones `true_unknown` should be few, of the false ones and of mutants that "
-    "PyTorch refutes none may be proved; the second opinion agrees where a rule follows from the shipped ones by logic "
-    "alone, and is silent otherwise, so its share says how much of the algebra first-order axioms reach",
-    _parts,
-    _measure,
-    _plot,
+    reading=(
+        "one row a class of rules; of the true ones `true_unknown` should be few, of the false ones and of mutants "
+        "that PyTorch refutes none may be proved; the second opinion agrees where a rule follows from the shipped ones "
+        "by logic alone, and is silent otherwise, so its share says how much of the algebra first-order axioms reach"
+    ),
+    parts=_parts,
+    measure=_measure,
+    plot=_plot,
     on_device=False,
 )

@@ -14,14 +14,16 @@ from taso_py.judging.timing import Race, race
 ORIGINAL = "original"
 
 
-def raced(calls: Mapping[str, Callable[[], Any]], settings: Settings, *, quick_s: float = 8, full_s: float = 30) -> Row:
-    """The speed-ups of all ways over the first, with their intervals.
+def speedups(
+    calls: Mapping[str, Callable[[], Any]], settings: Settings, *, quick_s: float = 8, full_s: float = 30
+) -> Row:
+    """Return the speed-ups of all ways over the first, with their intervals.
 
     Args:
-        calls: computes the model in each way; the first is what the others are compared with.
-        settings: of the run.
-        quick_s: how long a quick race lasts, in seconds.
-        full_s: how long another one lasts.
+        calls: calls of the model in each way; the first is the baseline.
+        settings: settings of the run.
+        quick_s: seconds of a quick race.
+        full_s: seconds of a full race.
     """
     seconds = quick_s if settings.quick else full_s
     held = race(calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
@@ -29,6 +31,6 @@ def raced(calls: Mapping[str, Callable[[], Any]], settings: Settings, *, quick_s
 
 
 def interval(held: Race, way: str, over: str | None = None, name: str | None = None) -> Mapping[str, float]:
-    """A speed-up with its interval, in the columns that tables have for it."""
+    """Return a speed-up with its interval, in the columns of tables."""
     ratio, column = held.ratio(way, over), name or way
     return {column: ratio.median, f"{column}_low": ratio.low, f"{column}_high": ratio.high}

@@ -1,9 +1,9 @@
-"""Processes that measure parts of experiments, so that whatever becomes of one loses nothing but the part.
+"""Processes that measure parts of experiments, so that a failure of one loses nothing but its part.
 
-A worker has a session of its own: an interrupt from the keyboard does not reach it, and what it started can be killed
-with it.
+A worker has a session of its own: an interrupt from the keyboard does not reach it, and processes that it started can
+be killed with it.
 
-Invariant: a call answers with what was measured from beginning to end, or with a reason in one line.
+Invariant: a call returns rows measured from beginning to end, or a reason in one line.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from experiments.harness import Row, Settings
 from taso_py.ir.errors import TasoError, first_line
 
 Measured: TypeAlias = Mapping[str, Any]
-"""What is known of a part: ``rows``, ``wall_s``, ``cpu_s``, and later the circumstances."""
+"""Facts of a part: ``rows``, ``wall_s``, ``cpu_s``, and later the circumstances."""
 LATE = "the time is used up"
 DIED = "its process died, perhaps for want of memory"
 
 
 class Worker:
-    """A process that measures parts, one after the other; a new one takes the place of one that died."""
+    """A process that measures parts, one after the other; a new one replaces one that died."""
 
     def __init__(self) -> None:
         """Prepare a worker; its process starts with the first call."""
@@ -48,7 +48,7 @@ class Worker:
         self.end()
 
     def call(self, measure: Callable[..., Any], part: str, settings: Settings, until: float | None) -> Measured | str:
-        """What a part gave, or why it gave nothing, in one line."""
+        """Return the rows of a part, or the reason why there are none, in one line."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=os.setsid)
         try:
@@ -62,7 +62,7 @@ class Worker:
             return DIED
 
     def end(self) -> None:
-        """Ends the process, if there is one."""
+        """End the process, if there is one."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -76,20 +76,20 @@ class Worker:
 
 
 def _part(measure: Callable[[str, Settings], Sequence[Row]], part: str, settings: Settings) -> Measured | str:
-    """Measures a part; this is what the worker calls."""
+    """Measure a part; this is the function that the worker calls."""
     wall, cpu = time.monotonic(), _cpu_seconds()
     try:
         rows = [dict(row) for row in measure(part, settings)]
     except TasoError as error:
         return first_line(error)
     except Exception as error:
-        # Whatever it is, it concerns this part alone; the one who repairs it needs to see where it came from.
+        # It concerns this part alone; the traceback tells a developer where it came from.
         traceback.print_exc()
         return f"{type(error).__name__}: {first_line(error)}"
     return {"rows": rows, "wall_s": time.monotonic() - wall, "cpu_s": _cpu_seconds() - cpu}
 
 
 def _cpu_seconds() -> float:
-    """Processor time of this process and of those that it started and that ended."""
+    """Return the processor time of this process and of its children that ended."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

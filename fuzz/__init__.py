@@ -1,1 +1,1 @@
-"""Random models, driven through everything that happens to a model, and compared with what PyTorch computes."""
+"""Fuzzer: random models are imported, rewritten, planned and run, and compared with PyTorch's results."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fuzz.campaign import Failure, Tally, run
+from fuzz.campaign import CampaignTally, Failure, run
 from fuzz.kinds import ROUNDS
 from taso_py.arguments import CommandParser
 from taso_py.engines.names import SESSION_ENGINES
@@ -17,7 +17,7 @@ from taso_py.progress import progress_bar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; exit status 0 if every model passed."""
+    """Run the command; exit status 0 if every model passed."""
     parser = CommandParser(
         prog="python -m fuzz",
         description="Random models are imported, rewritten by random rules and computed by random kernels; results are "
@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--kind", choices=[*dict.fromkeys(ROUNDS)], help="all models are of this kind (default: of each in turns)"
     )
     parser.add_argument(
-        "--engines", nargs="+", choices=SESSION_ENGINES, default=[], help="that are to compute the models too"
+        "--engines", nargs="+", choices=SESSION_ENGINES, default=[], help="engines that also compute the models"
     )
     add_options(parser)
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="where failing models are written (default: not at all)"
+        "--out", metavar="DIR", type=Path, help="folder for failing models (default: they are not written)"
     )
     options = parser.parse_args(arguments)
     if min(options.count, options.jobs) < 1:
@@ -47,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if tally.failures else 0
 
 
-def _campaign(options: argparse.Namespace) -> Tally:
-    tally = Tally()
+def _campaign(options: argparse.Namespace) -> CampaignTally:
+    tally = CampaignTally()
     kinds = [options.kind] if options.kind else ROUNDS
     with (
         open_pool(options.jobs, options.executor) as pool,
         progress_bar(desc="models", total=options.count, unit="model") as bar,
     ):
-        for found in run(options.count, options.seed, pool, kinds, options.engines):
+        for found in run(options.count, options.seed, pool=pool, rounds=kinds, engines=options.engines):
             tally.add(found)
             bar.update(found.tried)
             _report(found.failures, options.out)

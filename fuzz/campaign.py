@@ -1,4 +1,4 @@
-"""A campaign: many random models in batches, each from one seed, wherever a pool has its processes.
+"""A fuzzing campaign: many random models in batches, each from one seed, in the processes of a pool.
 
 Invariant: the models depend on the seeds only; a process that dies, or a batch in which no model can be made, is a
 failure of its batch and loses no other.
@@ -19,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
-from fuzz.check import Checker, DiscrepancyError, Outcome
+from fuzz.check import Checker, CheckOutcome, DiscrepancyError
 from fuzz.draft import Case
 from fuzz.kinds import ROUNDS
 from fuzz.models import models
@@ -27,7 +27,7 @@ from taso_py.executors import HERE, Pool
 from taso_py.rules.database import read_database
 
 BATCH = 25
-"""How many models come from one seed. A batch ends with its first failure, so that others can be found."""
+"""Models per seed. A batch ends with its first failure, so that others can be found."""
 
 
 _SETTINGS = settings(
@@ -42,41 +42,41 @@ _SETTINGS = settings(
 
 @dataclass(frozen=True)
 class Failure:
-    """A model that did not pass, as small as it could be made."""
+    """A model that did not pass, minimized."""
 
     reason: str
     text: str
     seed: int
-    """Of the check."""
+    """Seed of the check."""
     batch: int
-    """The seed of the batch that it was met in."""
+    """Seed of the batch in which it occurred."""
 
     def __str__(self) -> str:
         return f"# {self.reason}\n# check seed {self.seed}, batch {self.batch}\n{self.text}"
 
 
 @dataclass
-class Tally:
-    """What became of models."""
+class CampaignTally:
+    """Counts over the models of a campaign."""
 
     tried: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
     rules: Counter[str] = field(default_factory=Counter[str])
     kernels: Counter[str] = field(default_factory=Counter[str])
     kinds: Counter[str] = field(default_factory=Counter[str])
-    """How many models have more than ordinary operators, by what that is."""
+    """Number of models with more than ordinary operators, by kind."""
     engines: Counter[str] = field(default_factory=Counter[str])
-    """How many models engines computed, by their names."""
+    """Number of models that engines computed, by engine."""
     refusals: Counter[str] = field(default_factory=Counter[str])
-    """What engines said of models that they do not compute."""
+    """Engines' reasons for models that they do not compute."""
     opened: int = 0
-    """Those of which sizes were left open."""
+    """Number of models with open sizes."""
     resized: int = 0
-    """At how many other sizes those were computed in all."""
+    """Number of other sizes at which those were computed, in total."""
     failures: list[Failure] = field(default_factory=list[Failure])
 
-    def add(self, other: Tally) -> None:
-        """Adds what became of others."""
+    def add(self, other: CampaignTally) -> None:
+        """Add the counts of another tally."""
         self.tried += other.tried
         self.refused += other.refused
         self.rules += other.rules
@@ -88,8 +88,8 @@ class Tally:
         self.resized += other.resized
         self.failures += other.failures
 
-    def count(self, outcome: Outcome) -> None:
-        """Adds what became of one that did not fail."""
+    def count(self, outcome: CheckOutcome) -> None:
+        """Add a model that did not fail."""
         self.tried += 1
         self.refused.update([outcome.refused] if outcome.refused else [])
         self.rules.update(outcome.rules)
@@ -113,16 +113,16 @@ class Tally:
         return "\n".join(lines)
 
 
-def run_batch(number: int, count: int, kind: str = "plain", engines: tuple[str, ...] = ()) -> Tally:
-    """Tries random models; a failing one is made smaller and ends the batch.
+def run_batch(number: int, count: int, kind: str = "plain", engines: tuple[str, ...] = ()) -> CampaignTally:
+    """Check random models; a failing one is minimized and ends the batch.
 
     Args:
         number: the seed.
-        count: how many models.
-        kind: of which, one of :data:`ROUNDS`.
-        engines: the names of engines that are to compute them too.
+        count: the number of models.
+        kind: the kind of models, one of :data:`ROUNDS`.
+        engines: names of engines that also compute the models.
     """
-    tally, checker = Tally(), _checker(engines)
+    tally, checker = CampaignTally(), _checker(engines)
     last: list[tuple[Failure, Case]] = []
 
     @seed(number)
@@ -139,20 +139,23 @@ def run_batch(number: int, count: int, kind: str = "plain", engines: tuple[str, 
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what PyTorch warns of is the made-up model's own doing
+            warnings.simplefilter("ignore")  # PyTorch's warnings are about the random model
             attempt()
     except DiscrepancyError:
         tally.tried += 1
-        tally.failures += [_shortened(checker, *found) for found in last]
-    except Exception as error:  # what makes models is at fault; other batches are none the worse
+        tally.failures += [_minimized(checker, *found) for found in last]
+    except Exception as error:  # the generator of models failed; other batches are not affected
         tally.tried += 1
         where = indent(format_exc(), "# ")
         tally.failures.append(Failure(f"no model was made: {type(error).__name__}: {error}", where, 0, number))
     return tally
 
 
-def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
-    """A failure without the lines that it does not need: what hypothesis draws hangs together, and some of it stays."""
+def _minimized(checker: Checker, failure: Failure, case: Case) -> Failure:
+    """Return a failure without the lines that it does not need.
+
+    Hypothesis's draws depend on each other, so that its shrinking leaves some of them.
+    """
     lines, first = case.text.splitlines(keepends=True), failure.reason
     for place in reversed(range(len(lines))):
         if lines[place].lstrip().startswith(("return", "import taso_py")):
@@ -163,7 +166,7 @@ def _shortened(checker: Checker, failure: Failure, case: Case) -> Failure:
         except DiscrepancyError as error:
             del lines[place]
             failure = replace(failure, reason=f"{error}; first: {first}", text=shorter.text)
-        except Exception:  # what is left is no model
+        except Exception:  # the remaining text is not a model
             continue
     return failure
 
@@ -176,27 +179,27 @@ def _checker(engines: tuple[str, ...]) -> Checker:
 
 def run(
     count: int, number: int, pool: Pool = HERE, rounds: Sequence[str] = ROUNDS, engines: Sequence[str] = ()
-) -> Iterator[Tally]:
-    """Tries so many models, some at a time; which a seed gives may depend on the modules that a process has loaded.
+) -> Iterator[CampaignTally]:
+    """Check this many models in batches; the models of a seed may depend on the modules that a process has loaded.
 
     Args:
-        count: how many models.
+        count: the number of models.
         number: the seed.
-        pool: where batches are tried.
-        rounds: kinds of models, one a batch in turns.
-        engines: the names of engines that are to compute them too.
+        pool: the pool that runs batches.
+        rounds: kinds of models, one per batch in turns.
+        engines: names of engines that also compute the models.
     """
     starts = range(0, count, BATCH)
     kinds = cycle(rounds)
     batches = [(number * 1_000_003 + start, min(BATCH, count - start), next(kinds)) for start in starts]
     tried = partial(run_batch, engines=tuple(engines)) if engines else run_batch
-    return pool.map(partial(_apply, tried), batches, lost=_died)
+    return pool.map(partial(_apply, tried), batches, lost=_lost_batch)
 
 
-def _apply(function: Callable[[int, int, str], Tally], batch: tuple[int, int, str]) -> Tally:
+def _apply(function: Callable[[int, int, str], CampaignTally], batch: tuple[int, int, str]) -> CampaignTally:
     return function(*batch)
 
 
-def _died(batch: tuple[int, int, str]) -> Tally:
+def _lost_batch(batch: tuple[int, int, str]) -> CampaignTally:
     number, count, _ = batch
-    return Tally(tried=count, failures=[Failure("processes died in this batch", "", 0, number)])
+    return CampaignTally(tried=count, failures=[Failure("processes died in this batch", "", 0, number)])

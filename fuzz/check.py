@@ -1,14 +1,14 @@
-"""What must hold of every model: it is imported or refused, and whatever is done to it computes the same.
+"""The checks of a model: it is imported or refused, and every transformation of it computes the same function.
 
-A model is imported and built as it is: the same bits, strides, sharing of memory and random numbers. Then random rules
-are applied at random places; in double precision the result must agree but for rounding, and where all rules are exact,
-in the model's own precision to the bit. Weights are folded, kernels and memory formats chosen at random, dead storage
-is destroyed; the result must be as near to the truth as plain calls are. Of some models all sizes are left open that
-torch.export can leave open; all of this must then hold at other sizes too.
+A model is imported and built unchanged: with the same bits, strides, sharing of memory and random numbers. Then random
+rules are applied at random places; in double precision the result must agree up to rounding, and where all rules are
+exact, in the model's own precision to the bit. Weights are folded, kernels and memory formats chosen at random, dead
+storage is overwritten; the result must be as accurate as plain calls are. Some models are exported with all sizes open
+that torch.export can leave open; all of this must then hold at other sizes too.
 
-If asked to, engines that take whole graphs compute the model and what it was rewritten to; they may refuse them.
+On request, engines that take whole graphs compute the model and its rewritten form; they may refuse them.
 
-Invariant: an exception that is no refusal is a failure, as is a difference.
+Invariant: an exception other than a refusal is a failure, as is a difference.
 """
 
 from __future__ import annotations
@@ -55,63 +55,63 @@ from taso_py.search.space import Space
 from taso_py.search.state import Option, SearchState
 
 MOST_STEPS = 8
-"""How many rules are applied to a model at most."""
+"""Most rules that are applied to a model."""
 NUDGE = 1e-12
-"""By which share inputs are changed to see how much that changes results in double precision."""
+"""Relative change of inputs with which the sensitivity of results in double precision is measured."""
 EXACTLY = 1e-9
-"""How far a rewritten model may be from the original in double precision, relative to its largest result."""
+"""Greatest difference of a rewritten model in double precision, relative to its largest result."""
 SENSITIVE = 100.0
-"""How many times what nudged inputs change a result may be from the original."""
+"""Greatest difference from the original, relative to the change that nudged inputs cause."""
 OPEN_ONE_IN = 3
-"""Of how many models one has its sizes left open."""
+"""One in this many models has its sizes left open."""
 GROWTH = 4.0
-"""How many times its weights a folded model may store."""
+"""Most bytes of a folded model's weights, relative to the original's."""
 _WRITES = re.compile(rf"[a-z]_\(|ops\.{NAMESPACE}\.")
 """A call that writes to its operand, in the text of a model."""
 _DRAWS = re.compile(r"rand_like|bernoulli|, True\)")
-"""A call that draws random numbers, of which threads have one generator together."""
+"""A call that draws random numbers, for which threads share one generator."""
 CALLERS = 4
-"""How many threads call a model at once."""
+"""Number of threads that call a model concurrently."""
 CALLED_ONE_IN = 3
-"""Of how many models one is called by several threads at once."""
+"""One in this many models is called by several threads concurrently."""
 
 
 class DiscrepancyError(Exception):
-    """Something that must not be: where, and what, in one line."""
+    """A failed check: place and difference, in one line."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What was done to a model that has passed."""
+class CheckOutcome:
+    """Statistics of a model that has passed."""
 
     refused: str = ""
-    """Why it was not imported, if it was not."""
+    """Reason why it was not imported; empty if it was."""
     rules: tuple[str, ...] = ()
-    """The rules that were applied."""
+    """Rules that were applied."""
     kernels: tuple[str, ...] = ()
-    """The kernels beside plain calls that computed it."""
+    """Kernels other than plain calls that computed it."""
     open: tuple[str, ...] = ()
-    """The sizes that were left open."""
+    """Sizes that were left open."""
     resized: int = 0
-    """At how many other sizes it was computed."""
+    """Number of other sizes at which it was computed."""
     engines: tuple[str, ...] = ()
-    """The engines that computed it, by name."""
+    """Names of the engines that computed it."""
     refusals: tuple[str, ...] = ()
-    """What other engines said."""
+    """Reasons of engines that did not."""
     kinds: frozenset[str] = frozenset()
-    """What was in it beyond ordinary operators, or was done to it beyond calls."""
+    """Its kinds beyond ordinary operators and calls."""
 
 
 _Place: TypeAlias = tuple[str, frozenset[Node]]
 _Effects: TypeAlias = dict[frozenset[tuple[Value, Value]], set[_Place]]
-"""What becomes what, with the rules that do it and the nodes that they match."""
+"""Rules and matched nodes by the replacement that they make."""
 
 
 class Checker:
-    """Puts models to the test, with some rules."""
+    """Checks models with a set of rules."""
 
     def __init__(self, rules: Iterable[Substitution], engines: Sequence[str] = ()) -> None:
-        """Takes the rules that may be applied, and the names of engines that are to compute what comes of it.
+        """Take the rules that may be applied, and the names of engines that also compute the results.
 
         Rules that are safe for all values are also applied on their own.
         """
@@ -120,29 +120,29 @@ class Checker:
         self._all = Matcher([rule for rule in known if rule.numerics <= Numerics.RANGE])
         self._exact = Matcher([rule for rule in known if rule.numerics is Numerics.EXACT])
 
-    def check(self, case: Case, seed: int) -> Outcome:
-        """Drives a model through everything.
+    def check(self, case: Case, seed: int) -> CheckOutcome:
+        """Run all checks on a model.
 
         Args:
             case: the model.
-            seed: of what is random about what is done to it.
+            seed: seed of the random transformations.
 
         Raises:
-            DiscrepancyError: something is not as it must be.
+            DiscrepancyError: a check failed.
         """
         module, args = case.make()
         with torch.no_grad(), random_state_kept():
             try:
-                opened = _opened(module, args) if seed % OPEN_ONE_IN == 0 else None
+                opened = _export_with_open_sizes(module, args) if seed % OPEN_ONE_IN == 0 else None
                 program = import_module(module, args) if opened is None else import_program(opened, args)
                 original = module if opened is None else opened.module()
-                return _Check(case, program, args, seed, self._engines).run(
+                return _Check(case, program, args, seed=seed, engines=self._engines).run(
                     original, self._all if case.is_smooth else self._exact
                 )
             except DiscrepancyError:
                 raise
             except TasoError as error:
-                return Outcome(refused=first_line(error))
+                return CheckOutcome(refused=first_line(error))
             except Exception as error:  # whatever it is: only refusals are allowed
                 raise DiscrepancyError(f"{type(error).__name__}: {first_line(error)}") from error
 
@@ -157,14 +157,14 @@ class _Check:
     seed: int
     engines: tuple[Engine, ...] = ()
     sizes: str = ""
-    """Which sizes the arguments have, if they are not the example inputs."""
+    """Description of the arguments' sizes, if they are not the example inputs."""
 
     def __post_init__(self) -> None:
         self._cost = InventedCost(self.seed, fused=0.2 if self.seed % 2 else 1.0)
 
-    def run(self, module: nn.Module, matcher: Matcher) -> Outcome:
-        """All stages."""
-        state = self._rewritten(matcher)
+    def run(self, module: nn.Module, matcher: Matcher) -> CheckOutcome:
+        """Run all stages."""
+        state = self._apply_random_rules(matcher)
         rules = tuple(path.match.rule.id for path in state.steps)
         program = replace(self.program, graph=state.graph)
         numerics = max((path.match.rule.numerics for path in state.steps), default=Numerics.EXACT)
@@ -176,15 +176,15 @@ class _Check:
             built = build(self.program)
             plain = all_resolved(check.args)
             check._expect("as imported", difference(module, built, plain, is_open=is_open))
-            check._given_views(module, built)
-            check._laid_out_otherwise(module, built)
+            check._check_views(module, built)
+            check._check_other_layouts(module, built)
             if rules:
-                check._same_function(program, is_exact=numerics is Numerics.EXACT, rules=rules)
-            kernels = check._planned(program)
+                check._check_rewrite(program, is_exact=numerics is Numerics.EXACT, rules=rules)
+            kernels = check._check_random_plan(program)
             for name, computed, session in sessions:
-                check._in_engine(name, computed, session)
-        kinds = self.case.kinds | ({THREADS} if self._called_at_once(program) else set())
-        return Outcome(
+                check._check_engine(name, computed, session)
+        kinds = self.case.kinds | ({THREADS} if self._check_concurrent_calls(program) else set())
+        return CheckOutcome(
             rules=rules,
             kernels=kernels,
             open=tuple(size.name for size in program.open),
@@ -195,7 +195,7 @@ class _Check:
         )
 
     def _sessions(self, rewritten: Program) -> tuple[Sequence[tuple[str, Program, nn.Module]], Sequence[str]]:
-        """The imported program and the rewritten one, folded, as engines compute them; and what others say."""
+        """Return the imported and rewritten program, folded, in each engine, and the reasons of engines that refuse."""
         sessions: list[tuple[str, Program, nn.Module]] = []
         refusals: dict[str, None] = {}
         for engine in self.engines:
@@ -207,24 +207,24 @@ class _Check:
                     refusals[first_line(error)] = None
         return sessions, list(refusals)
 
-    def _in_engine(self, name: str, program: Program, session: nn.Module) -> None:
-        """A program as an engine computes it against plain calls."""
+    def _check_engine(self, name: str, program: Program, session: nn.Module) -> None:
+        """Compare a program in an engine with plain calls."""
         plain = build(program)
         expected, results = map(self._outputs, (plain, session))
         alike = [(a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(expected, results, strict=True)]
         self._expect(f"in {name}", "" if all(alike) else "results have other shapes or types")
         if self.case.is_smooth:
-            self._near_the_truth(program, plain, results, f"in {name}")
+            self._check_accuracy(program, plain, results, f"in {name}")
 
-    def _given_views(self, module: nn.Module, built: nn.Module) -> None:
-        """The built program on arguments that are conjugate or negative views: bits of results may be others."""
+    def _check_views(self, module: nn.Module, built: nn.Module) -> None:
+        """Compare the built program on conjugate or negative views; bits of results may differ."""
         if all(bits_of(leaf) == PLAIN for leaf in self.args):
             return
         expected, found = (all_resolved(self._outputs(called)) for called in (module, built))
-        self._expect("given views", "" if all(map(_nearly, expected, found)) else "results differ")
+        self._expect("given views", "" if all(map(_nearly_equal, expected, found)) else "results differ")
 
-    def _called_at_once(self, program: Program) -> bool:
-        """A built program that overwrites what is dead, called by several threads at once; whether it was."""
+    def _check_concurrent_calls(self, program: Program) -> bool:
+        """Call a built program that overwrites dead storage from several threads; return whether it was called."""
         if self.seed % CALLED_ONE_IN or _DRAWS.search(self.case.text):
             return False
         built = build(program, NO_PLAN.eager())
@@ -243,20 +243,20 @@ class _Check:
                 self._expect("called at once", "" if equal_outputs(expected, found) else "results differ")
         return True
 
-    def _laid_out_otherwise(self, module: nn.Module, built: nn.Module) -> None:
-        """The built program on arguments whose elements lie in another order than those of the example inputs."""
-        if _WRITES.search(self.case.text):  # what it writes to may be a view or a copy, which depends on the layout
+    def _check_other_layouts(self, module: nn.Module, built: nn.Module) -> None:
+        """Compare the built program on arguments with other strides than the example inputs."""
+        if _WRITES.search(self.case.text):  # it may write to a view or a copy, depending on the layout
             return
         args = [leaf.mT.contiguous().mT if isinstance(leaf, Tensor) and leaf.dim() > 1 else leaf for leaf in self.args]
         try:
             expected = self._outputs(module, args)
-        except RuntimeError:  # a view that there is none of then
+        except RuntimeError:  # a view that does not exist in this layout
             return
         found = self._outputs(built, args)
-        self._expect("laid out otherwise", "" if all(map(_nearly, expected, found)) else "results differ")
+        self._expect("laid out otherwise", "" if all(map(_nearly_equal, expected, found)) else "results differ")
 
-    def _rewritten(self, matcher: Matcher) -> SearchState:
-        """The model after random steps, each rule as likely as any other."""
+    def _apply_random_rules(self, matcher: Matcher) -> SearchState:
+        """Return the state of the model after random steps, each rule as likely as any other."""
         chance = random.Random(self.seed)
         space = Space(matcher, self._cost, lambda match: True, lambda: None)
         state = space.with_options(space.start(self.program.graph))
@@ -271,23 +271,23 @@ class _Check:
                 state = space.finish(space.estimate(step), ends_detour=chance.random() < 0.5)
         fresh = space.with_options(space.start(state.graph))
         carried, found = (_effects(s) for s in (state, fresh))
-        is_alike = _are_alike(carried, found) and _are_alike(found, carried)
+        is_alike = _covers_effects(carried, found) and _covers_effects(found, carried)
         self._expect("options", "" if is_alike else "those carried over are not those found from scratch")
         return state
 
-    def _same_function(self, program: Program, is_exact: bool, rules: Sequence[str]) -> None:
-        """The rewritten program against the imported one."""
+    def _check_rewrite(self, program: Program, is_exact: bool, rules: Sequence[str]) -> None:
+        """Compare the rewritten program with the imported one."""
         where = f"rewritten by {' '.join(rules)}"
         if is_exact:
             before, after = (self._outputs(build(p)) for p in (self.program, program))
             is_alike = equal_outputs(before, after) or (
-                _rounds_by_place(program.graph) and all(map(_nearly, before, after))
+                _rounds_by_place(program.graph) and all(map(_nearly_equal, before, after))
             )
             self._expect(where, "" if is_alike else "exact rules change the results")
         if self.case.is_smooth:
             try:
                 before, after = (build(retype(p)) for p in (self.program, program))
-            except TensorError:  # an operator that reads the bits of its operand: there is no double precision of it
+            except TensorError:  # an operator that reads the bits of its operand has no form in double precision
                 return
             inputs = [to_float64(leaf) for leaf in self.args]
             truth, found = self._outputs(before, inputs), self._outputs(after, inputs)
@@ -295,8 +295,8 @@ class _Check:
             for place, results in enumerate(zip(truth, found, nudged, strict=True)):
                 self._expect(f"{where}, result {place}", _too_far(*results))
 
-    def _planned(self, program: Program) -> tuple[str, ...]:
-        """The program with random kernels and memory formats against plain calls; the names of the kernels."""
+    def _check_random_plan(self, program: Program) -> tuple[str, ...]:
+        """Compare the program with random kernels and formats with plain calls; return the kernels' names."""
         plain, overwriting = build(program), build(program, NO_PLAN.eager())
         before, after = map(self._outputs, (plain, poison(overwriting)))
         self._expect("overwritten", "" if equal_outputs(before, after) else "results differ")
@@ -304,10 +304,10 @@ class _Check:
         plan = choose(folded.graph, self._cost).plan.eager()
         results = self._outputs(poison(build(folded, plan)))
         if self.case.is_smooth:
-            self._near_the_truth(program, plain, results, "planned")
+            self._check_accuracy(program, plain, results, "planned")
         return tuple(step.kernel.name for step in plan.steps.values() if step.kernel is not None)
 
-    def _near_the_truth(
+    def _check_accuracy(
         self, program: Program, plain: Callable[..., Any], results: Sequence[Tensor], where: str
     ) -> None:
         try:
@@ -334,8 +334,8 @@ class _Check:
             raise DiscrepancyError(f"{where}{self.sizes}: {problem}")
 
 
-def _opened(module: nn.Module, args: Sequence[Tensor]) -> ExportedProgram | None:
-    """An export with all sizes open that can be; None where torch cannot make or run one."""
+def _export_with_open_sizes(module: nn.Module, args: Sequence[Tensor]) -> ExportedProgram | None:
+    """Export with all sizes open that can be; None where torch cannot make or run such an export."""
     shapes = [{axis: torch.export.Dim.AUTO for axis, size in enumerate(x.shape) if size > 1} for x in args]
     try:
         with quiet():
@@ -347,15 +347,15 @@ def _opened(module: nn.Module, args: Sequence[Tensor]) -> ExportedProgram | None
 
 
 def _rounds_by_place(graph: Graph) -> bool:
-    """Whether how a number is rounded may depend on where in its tensor it lies, which a slice or reshape changes.
+    """Return whether the rounding of an element may depend on its position, which a slice or reshape changes.
 
-    Of transcendental functions PyTorch has one form for whole vectors and another for what is left at the end.
+    PyTorch computes transcendental functions by one form for whole vectors and by another for the remainder.
     """
     return any(isinstance(n.op, Opaque) or not TRANSCENDENTAL.isdisjoint(n.op.applies) for n in graph.nodes)
 
 
-def _nearly(before: Tensor, after: Tensor) -> bool:
-    """Whether two results are equal but for some roundings."""
+def _nearly_equal(before: Tensor, after: Tensor) -> bool:
+    """Return whether two results are equal up to a few roundings."""
     if before.is_complex() and after.is_complex():
         before, after = (torch.view_as_real(x.resolve_conj()) for x in (before, after))
     if before.shape != after.shape or before.dtype is not after.dtype or not before.is_floating_point():
@@ -364,7 +364,7 @@ def _nearly(before: Tensor, after: Tensor) -> bool:
 
 
 def _effects(state: SearchState) -> _Effects:
-    """What becomes what by the options of a state; by which rules, and where."""
+    """Return the replacements that the options of a state make, with rules and matched nodes."""
     effects: _Effects = {}
     for option in state.options:
         match = option.match(state.node_ids)
@@ -375,18 +375,18 @@ def _effects(state: SearchState) -> _Effects:
     return effects
 
 
-def _are_alike(some: _Effects, others: _Effects) -> bool:
-    """Whether other options do all that some do, at least by the same rule in the same place.
+def _covers_effects(some: _Effects, others: _Effects) -> bool:
+    """Return whether other options make all replacements of some, at least by the same rule at the same place.
 
-    Of matches that a symmetry of a rule carries into each other a state has one, but it may be any of them; and of
-    rules that do the same it may have one, or each with another of its matches.
+    Of matches that differ by a symmetry of a rule a state has one, but it may be any of them; and of rules that do the
+    same it may have one, or each with another of its matches.
     """
     places = set[_Place]().union(*others.values())
     return all(effect in others or not where.isdisjoint(places) for effect, where in some.items())
 
 
 def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
-    """Why a result in double precision is not that of the original; empty if it is."""
+    """Return why a result in double precision differs from the original's; empty if it does not."""
     if found.shape != truth.shape or found.dtype != truth.dtype:
         return f"{found.dtype} {list(found.shape)}, was {truth.dtype} {list(truth.shape)}"
     if truth.is_complex():
@@ -406,7 +406,7 @@ def _eps(leaf: Any) -> float:
 
 
 def _nudged(leaf: Any, share: float) -> Any:
-    """Numbers changed by a share of themselves, up or down."""
+    """Return numbers changed by a share of themselves, up or down."""
 
     def shares(tensor: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(0)

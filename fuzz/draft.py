@@ -1,4 +1,4 @@
-"""A random model while it is being written: source text, and the values that it computes on its example inputs.
+"""A random model being written: source text, and the values that it computes on its example inputs.
 
 Invariant: the text of a draft is valid Python that runs; calling the model on its inputs raises nothing.
 """
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 _T = TypeVar("_T")
 
 GLOBALS = {"torch": torch, "nn": nn, "F": nn.functional, "math": math}
-"""What the text of a model may name."""
+"""Names that the text of a model may use."""
 SPECIAL = "[0.0, -0.0, 1.0, -2.5, 1e-38, -1e-30, 1e30, float('inf'), -float('inf'), float('nan')]"
 MOST_ELEMENTS = 4096
 LARGEST = 1e4
-"""Values beyond this are not computed with, unless a model is about special values."""
+"""Values beyond this are not used further, unless a model is about special values."""
 
 _TEMPLATE = """\
 import math
@@ -56,12 +56,12 @@ class Case:
     text: str
     """A Python file with a factory called ``model``."""
     is_smooth: bool
-    """Whether rounding changes its results by little: no comparisons, random numbers, infinities or huge values."""
+    """True if rounding changes its results little: no comparisons, random numbers, infinities or huge values."""
     kinds: frozenset[str] = frozenset()
-    """What is in it beyond ordinary operators."""
+    """Its kinds beyond ordinary operators."""
 
     def make(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The module and its example inputs; the same each time."""
+        """Return the module and its example inputs, equal each time."""
         namespace: dict[str, Any] = {"__name__": "fuzzed"}
         exec(compile(self.text, "<fuzzed>", "exec"), namespace)
         return namespace["model"]()
@@ -69,64 +69,64 @@ class Case:
 
 @dataclass
 class Draft:
-    """A model under way; templates of operators draw what they need from it."""
+    """A model being written; templates of operators draw operands and attributes from it."""
 
     draw: Callable[[st.SearchStrategy[Any]], Any]
     is_special: bool = False
-    """Whether it computes with infinities, NaN and numbers near the ends of the range."""
+    """True if it computes with infinities, NaN and numbers near the ends of the range."""
     is_smooth: bool = True
-    """Whether small changes of values change results by little."""
+    """True if small changes of values change results little."""
     lines: list[str] = field(default_factory=list[str])
     state: list[str] = field(default_factory=list[str])
     inputs: list[str] = field(default_factory=list[str])
     values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """What the names in scope hold."""
+    """Values of the names in scope."""
     kinds: set[str] = field(default_factory=set[str])
-    """What is in it beyond ordinary operators."""
+    """Its kinds beyond ordinary operators."""
     imports: list[str] = field(default_factory=list[str])
-    """Modules that the model needs."""
+    """Modules that the model imports."""
 
     def __post_init__(self) -> None:
         self._self = SimpleNamespace()
         self._generators = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
 
     def integer(self, low: int, high: int) -> int:
-        """An integer between two, both included."""
+        """Draw an integer between two, both included."""
         return self.draw(st.integers(low, high))
 
     def choice(self, options: Sequence[_T]) -> _T:
-        """One of several."""
+        """Draw one of several options."""
         return self.draw(st.sampled_from(options))
 
     def chance(self, one_in: int) -> bool:
-        """True once in a while."""
+        """Draw true once in ``one_in`` times."""
         return self.integer(1, one_in) == one_in
 
     def subset(self, options: Sequence[_T], least: int = 1) -> list[_T]:
-        """Some of several, in order."""
+        """Draw some of several options, in order."""
         marks = self.draw(st.lists(st.booleans(), min_size=len(options), max_size=len(options)))
         chosen = [option for option, mark in zip(options, marks, strict=True) if mark]
         return chosen if len(chosen) >= least else list(options[:least])
 
     def shape(self, least: int = 0, most: int = 4) -> tuple[int, ...]:
-        """A shape of so many axes; sizes differ, one is frequent, zero is rare."""
+        """Draw a shape with a number of axes in this range; sizes differ, one is frequent, zero is rare."""
         sizes = (*(2, 3, 4, 5, 1, 6, 7, 8), *((0,) if self.chance(12) else ()))
         return tuple(self.choice(sizes) for _ in range(self.integer(least, most)))
 
     def add_input(self, expression: str) -> None:
-        """One more argument of the model; ``g`` is a generator of random numbers."""
+        """Add an argument of the model; ``g`` is a generator of random numbers."""
         name = f"x{len(self.inputs)}"
         self.values[name] = eval(expression, {**GLOBALS, "g": self._generators[1]})
         self.inputs.append(expression)
 
     def weight(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, positive: bool = False) -> str:
-        """A parameter, or rarely a buffer, of a shape."""
+        """Add a parameter, or rarely a buffer, of a shape; return its name."""
         text = f"torch.randn({tuple(shape)}, generator=g).to({dtype})"
         text = f"{text}.abs() + 0.1" if positive else text
         return self.state_tensor(text, is_parameter=dtype.is_floating_point and not self.chance(4))
 
     def state_tensor(self, text: str, *, is_parameter: bool = False) -> str:
-        """A buffer or parameter that an expression gives; ``g`` is a generator of random numbers."""
+        """Add a buffer or parameter with the value of an expression; ``g`` is a generator of random numbers."""
         name = f"w{len(self.state)}"
         value = eval(text, {**GLOBALS, "g": self._generators[0]})
         if is_parameter:
@@ -138,7 +138,7 @@ class Draft:
         return f"self.{name}"
 
     def part(self, module: str, hook: str) -> str:
-        """A module in the model, with a hook."""
+        """Add a submodule with a hook; return its name."""
         name = f"m{len(self.state)}"
         made: nn.Module = eval(module, GLOBALS)
         eval(f"made.{hook}", {**GLOBALS, "made": made})
@@ -146,18 +146,18 @@ class Draft:
         setattr(self._self, name, made)
         return f"self.{name}"
 
-    def of(self, name: str) -> Tensor:
-        """The value of a name: of the model's own or computed."""
+    def tensor(self, name: str) -> Tensor:
+        """Return the value of a name: of the model's state or computed."""
         return getattr(self._self, name[5:]) if name.startswith("self.") else self.values[name]
 
     def value(self, accepts: Callable[[Tensor], bool] = lambda value: value.is_floating_point()) -> str | None:
-        """A name whose value is accepted, more recent ones first; None where there is none."""
+        """Draw a name whose value is accepted, preferring recent ones; None where there is none."""
         names = [name for name, value in self.values.items() if accepts(value)]
         return self.choice(names[::-1]) if names else None
 
     def assign(self, expression: str) -> bool:
-        """Takes a line that computes one value or several, unless PyTorch refuses it; says whether it did."""
-        found = self._evaluated(expression)
+        """Add a line that computes one value or several, unless PyTorch refuses it; return whether it was added."""
+        found = self._evaluate(expression)
         results = list(found) if isinstance(found, tuple | list) else [found]
         if not results or not all(isinstance(result, Tensor) and self._fits(result) for result in results):
             return False
@@ -168,17 +168,17 @@ class Draft:
         return True
 
     def write(self, statement: str, *, assigns: bool = False) -> None:
-        """Takes a line that changes values in place; what PyTorch refuses, or leaves values too large, is left out.
+        """Add a line that changes values in place, unless PyTorch refuses it or values become too large.
 
         Args:
             statement: the line.
-            assigns: whether what it returns is a value too.
+            assigns: whether its result is a value too.
         """
         if any(value.requires_grad for value in self.values.values()):
             return  # a view of a weight may be among them, which writing would change for good
-        # All are put back as they are related: one may be a view of another one.
+        # All are copied together to keep their relations: one may be a view of another one.
         before = copy.deepcopy(self.values)
-        is_written = self.assign(statement) if assigns else self._evaluated(f"[{statement}]") is not None
+        is_written = self.assign(statement) if assigns else self._evaluate(f"[{statement}]") is not None
         if not is_written or not all(map(self._fits, self.values.values())):
             self.values.clear()
             self.values.update(before)
@@ -188,7 +188,7 @@ class Draft:
             self.lines.append(statement)
 
     def case(self, result: str) -> Case:
-        """The model, finished, with what it returns."""
+        """Return the finished model with this result."""
         text = _TEMPLATE.format(
             state="".join(f"        {line}\n" for line in self.state),
             arguments="".join(f", x{place}" for place in range(len(self.inputs))),
@@ -199,7 +199,7 @@ class Draft:
         )
         return Case(text, self.is_smooth and not self.is_special, frozenset(self.kinds))
 
-    def _evaluated(self, expression: str) -> Any:
+    def _evaluate(self, expression: str) -> Any:
         try:
             with torch.no_grad():
                 return eval(expression, GLOBALS, {**self.values, "self": self._self})
@@ -207,7 +207,7 @@ class Draft:
             return None
 
     def _fits(self, value: Tensor) -> bool:
-        """Whether a value may be computed with further."""
+        """Return whether a value may be used further."""
         if value.numel() > MOST_ELEMENTS:
             return False
         if value.is_complex() and value.numel():

@@ -1,9 +1,9 @@
-"""Pieces of models that a rule applies to: the rule's own source, written in PyTorch at sizes that it allows.
+"""Lines of models that a rule applies to: the rule's own source, written in PyTorch at sizes that it allows.
 
-Random templates hardly ever meet the source of a rule of several operators. Here a rule is drawn, then sizes and
+Random templates hardly ever produce the source of a rule of several operators. Here a rule is drawn, then sizes and
 numbers for its symbols; its variables become values that the model has, weights, or one more argument.
 
-Invariant: what is written computes the source of the rule, unless PyTorch refuses a line; then the rest is left out.
+Invariant: the lines compute the source of the rule, unless PyTorch refuses a line; then the rest is left out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from taso_py.rules.verdict import Numerics
 from verify.sampling import Sampler
 
 ATTEMPTS = 40
-"""How often sizes are drawn for a rule."""
+"""Draws of sizes for a rule."""
 _CPU = torch.device("cpu")
 
 
 class _Name(str):
-    """A name in the text of a model; prints as it is inside lists too."""
+    """A name in the text of a model; its representation is the name itself, inside lists too."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class _LeftOutError(Exception):
 
 @cache
 def known_rules() -> tuple[Substitution, ...]:
-    """The rules whose sources are written: those of the database that are safe for all values."""
+    """Return the rules whose sources are written: those of the database that are safe for all values."""
     return tuple(rule for rule in read_database() if rule.numerics <= Numerics.RANGE)
 
 
@@ -61,7 +61,7 @@ def _sampler(rule: Substitution) -> Sampler:
 
 
 def add_excerpt(draft: Draft) -> None:
-    """Adds the lines of the source of a rule to a draft; to one of special values none, which few sources fit."""
+    """Add the lines of a rule's source to a draft, unless it is about special values, which few sources fit."""
     if draft.is_special:
         return
     rule = draft.choice(known_rules())
@@ -70,22 +70,22 @@ def add_excerpt(draft: Draft) -> None:
         return
     types = {key(node): TensorType(DType.F32, sample.shape(node.types[0])) for node in rule.variables}
     values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
-    match = Match(rule, (), values, {**sample.sizes, **sample.numbers}, DType.F32, ())
+    match = Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=DType.F32, outputs=())
     try:
         outputs = concrete_side(match, rule.source)
     except (TasoError, ValueError, ZeroDivisionError):
         return
-    _write(draft, outputs, _named(draft, types, _variances(outputs)))
+    _write(draft, outputs, _bind_variables(draft, types, _variances(outputs)))
 
 
 def _variances(outputs: Sequence[Value]) -> set[str]:
-    """The variables that must be positive."""
+    """Return the variables that must be positive."""
     norms = [node for node in topological(value.node for value in outputs) if isinstance(node.op, BatchNorm)]
     return {node.inputs[4].node.op.key for node in norms if isinstance(node.inputs[4].node.op, Input)}
 
 
-def _named(draft: Draft, types: Mapping[str, TensorType], positive: set[str]) -> dict[str, str]:
-    """What stands for each variable; the first that may be is computed by the model, or given to it."""
+def _bind_variables(draft: Draft, types: Mapping[str, TensorType], positive: set[str]) -> dict[str, str]:
+    """Return a name for each variable; the first that may be is computed by the model, or an argument of it."""
     names: dict[str, str] = {}
     for variable, type_ in types.items():
         shape = type_.sizes
@@ -101,7 +101,7 @@ def _named(draft: Draft, types: Mapping[str, TensorType], positive: set[str]) ->
 
 
 def _write(draft: Draft, outputs: Sequence[Value], names: Mapping[str, str]) -> None:
-    """Writes the calls that compute values."""
+    """Write the calls that compute values."""
 
     def call(overload: OpOverload, *arguments: Any, **keywords: Any) -> _Name:
         given = [*map(repr, arguments), *(f"{name}={_text(value)}" for name, value in keywords.items())]

@@ -1,6 +1,6 @@
 """Kinds of models beyond ordinary ones: complex numbers, custom operators that write, and hooks of users.
 
-Each has a round of its own, in which lines of the kind are among those of all other models.
+Each has a round of its own, in which lines of the kind are mixed with those of all other models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fuzz.writing import NAMESPACE
 
 COMPLEX, WRITING, HOOKS, THREADS = "complex", "writing", "hooks", "threads"
 ROUNDS = ("plain", COMPLEX, "plain", WRITING, "plain", HOOKS)
-"""The rounds of a campaign, a batch each, over and over."""
+"""Kinds of the batches of a campaign, repeated in turns."""
 
 FROM_REAL = (
     *("torch.complex({0}, {0} + 1)", "torch.polar(torch.ones_like({0}), {0})", "torch.fft.fft({0})"),
@@ -24,7 +24,7 @@ FROM_REAL = (
     *("torch.view_as_complex({0}.unflatten(-1, (-1, 2)).contiguous())", "{0}.to(torch.complex64)"),
     "torch.stft({0}.flatten(), 4, 2, window=torch.hann_window(4, dtype={0}.dtype), return_complex=True)",
 )
-"""Of real values, with an axis."""
+"""Templates of complex results from a real value, with an axis."""
 FROM_COMPLEX = (
     *("{0}.conj()", "{0}.conj()", "{0}.conj().mT", "{0}.conj().resolve_conj()", "{0}.conj().clone()", "{0}.mH"),
     *("{0}.mT.contiguous()", "{0}.conj().transpose({1}, -1).contiguous()", "torch.cat([{0}, {0}.conj()], {1})"),
@@ -32,25 +32,25 @@ FROM_COMPLEX = (
     *("{0}.sum({1})", "{0}.mean({1}, keepdim=True)", "{0}.flatten()", "{0}[..., ::2]", "{0}.unsqueeze({1})"),
     *("{0} @ {0}.mH", "torch.fft.ifft({0})", "torch.fft.fftshift({0})", "{0}.to(torch.complex128)", "{0}.roll(1, {1})"),
 )
-"""Of complex values, with an axis."""
+"""Templates of complex results from a complex value, with an axis."""
 TO_REAL = (
     *("{0}.real", "{0}.imag", "{0}.abs()", "torch.view_as_real({0}.resolve_conj())", "{0}.conj().imag"),
     *("torch.view_as_real({0}.conj().resolve_conj()).flatten(-2)", "{0}.conj().imag.resolve_neg()", "{0}.conj().real"),
     *("torch.fft.irfft({0}, dim={1})", "torch.view_as_real({0}.conj().clone())", "{0}.conj().imag.contiguous()"),
     *("torch.view_as_real({0}.conj().transpose({1}, -1).contiguous())", "(-{0}.conj().imag).relu()"),
 )
-"""Of complex values, with an axis; the results are real."""
+"""Templates of real results from a complex value, with an axis."""
 MODELS = (
     "torch.fft.fft(torch.fft.fft({0}, dim=-1), dim=-2).real",
     "torch.fft.irfft(torch.fft.rfft({0}, dim=-1) * {weight}, n={last}, dim=-1)",
     "torch.view_as_real(torch.view_as_complex({0}.unflatten(-1, (-1, 2)).contiguous()) * {turn}).flatten(-2)",
 )
-"""Of real values: a Fourier mixing layer, a Fourier operator, rotary embeddings by polar numbers."""
+"""Templates over real values: a Fourier mixing layer, a Fourier operator, rotary embeddings by polar numbers."""
 LAYOUTS = ("{0}", "{0}.conj()", "{0}.mT", "{0}.conj()[..., ::2]", "{0}.conj().imag", "{0}.mH")
 
 
 def complex_input(draft: Draft) -> str:
-    """A complex argument, or a real one that is a negative view."""
+    """Return a complex argument, or a real one that is a negative view."""
     text = f"torch.randn({draft.shape(2, 3)}, generator=g, dtype=torch.complex64)"
     return draft.choice(LAYOUTS).format(text)
 
@@ -62,7 +62,7 @@ def _complex(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.is_complex() != wants_real and (v.is_complex() or v.is_floating_point()))
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     axis = draft.integer(-value.dim(), value.dim() - 1) if value.dim() else -1
     if value.is_complex() and draft.chance(4):
         weight = draft.state_tensor(f"torch.randn({tuple(value.shape)}, generator=g, dtype=torch.complex64).conj()")
@@ -75,7 +75,7 @@ def _model(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.dtype in (torch.float32, torch.float64) and v.dim() >= 2 and v.numel() > 0)
     if name is None:
         return None
-    last = draft.of(name).shape[-1]
+    last = draft.tensor(name).shape[-1]
     text = draft.choice(MODELS)
     given: dict[str, object] = {"last": last}
     if "{weight}" in text:
@@ -87,8 +87,8 @@ def _model(draft: Draft) -> str | None:
 
 
 def _part(draft: Draft, name: str) -> str:
-    """A value, or a view of a part of it."""
-    if not draft.of(name).dim():
+    """Return a value, or a view of a part of it."""
+    if not draft.tensor(name).dim():
         return name
     return draft.choice(
         ("{0}", "{0}", "{0}[..., :1]", "{0}[0]", "{0}.mT", "{0}.flatten()[1:]", "{0}[..., ::2]")
@@ -96,7 +96,7 @@ def _part(draft: Draft, name: str) -> str:
 
 
 def write_by_operator(draft: Draft) -> None:
-    """Adds a line that calls a custom operator that writes."""
+    """Add a line that calls a custom operator that writes."""
 
     def is_computed(value: Tensor) -> bool:
         return value.is_floating_point() and not value.requires_grad
@@ -119,7 +119,7 @@ def write_by_operator(draft: Draft) -> None:
 
 
 def _hooked(draft: Draft) -> str | None:
-    """A call of a part of the model that has a hook."""
+    """Return a call of a submodule that has a hook."""
     name = draft.value()
     if name is None:
         return None
@@ -135,7 +135,7 @@ def _hooked(draft: Draft) -> str | None:
 
 
 def hook_model(draft: Draft) -> None:
-    """Adds a hook to the model itself, which sees its calls and changes nothing."""
+    """Add a hook to the model itself, which observes its calls and changes nothing."""
     hooks = ("register_forward_hook(lambda m, a, r: None)", "register_forward_pre_hook(lambda m, a: None)")
     draft.state.append(f"self.{draft.choice(hooks)}")
 

@@ -1,6 +1,6 @@
-"""Random models as a strategy of hypothesis, which also makes a failing one as small as it can.
+"""Random models as a strategy of hypothesis, which also minimizes failing ones.
 
-(MacIver and Donaldson, Test-Case Reduction via Test-Case Generation: Insights from the Hypothesis Reducer, ECOOP 2020.)
+MacIver and Donaldson, Test-Case Reduction via Test-Case Generation: Insights from the Hypothesis Reducer, ECOOP 2020.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from fuzz.operators import EXPRESSIONS, WRITES
 MOST_INPUTS, MOST_LINES = 3, 12
 EXCERPT = "the source of a rule"
 _TEMPLATES = tuple(name for name, (weight, _) in EXPRESSIONS.items() for _ in range(weight))
-# Where a failing model is made smaller, what comes first is tried first.
+# Where a failing model is minimized, earlier names are tried first.
 _NAMES = (*_TEMPLATES, *(EXCERPT,) * (len(_TEMPLATES) // 3))
 _LAYOUTS = ("{0}", "{0}", "{0}", "{0}.mT", "{0}[..., ::2]", "{0}.expand(2, *{0}.shape)", "{0}.movedim(0, -1)")
 
 
 @st.composite
 def models(draw: st.DrawFn, kind: str = "plain") -> Case:
-    """Random models that PyTorch can run, with lines of a kind among others."""
+    """Draw random models that PyTorch can run, with lines of a kind among others."""
     draft = Draft(draw)
     draft.is_special = kind == "plain" and draft.chance(6)
     draft.add_input(_input(draft))
-    # Zero ends a sequence, so that what follows can be cut off when a failing model is made smaller.
+    # Zero ends a sequence, so that the rest can be cut off when a failing model is minimized.
     while len(draft.inputs) < MOST_INPUTS and draft.integer(0, 2):
         draft.add_input(complex_input(draft) if kind == COMPLEX and draft.chance(2) else _input(draft))
     if kind == WRITING:
@@ -79,7 +79,7 @@ def _add_line(draft: Draft) -> None:
 
 
 def _add_line_of(draft: Draft, kind: str) -> None:
-    """Adds a line of a kind, if one fits."""
+    """Add a line of a kind, if one fits."""
     before = len(draft.lines)
     if kind == WRITING:
         write_by_operator(draft)
@@ -92,7 +92,7 @@ def _add_line_of(draft: Draft, kind: str) -> None:
 
 
 def _result(draft: Draft) -> str:
-    """What the model returns: several values, in some structure, the last among them."""
+    """Return the model's result as text: several values, in some structure, the last among them."""
     names = list(draft.values)
     chosen = [*draft.subset(names, 0), names[-1]]
     if draft.chance(4):

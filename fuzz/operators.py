@@ -1,7 +1,7 @@
-"""What random models are made of: templates of lines, each drawing its operands and attributes from a draft.
+"""Templates of the lines of random models, each drawing its operands and attributes from a draft.
 
-A template gives an expression, or None where the values at hand do not suit it. What PyTorch refuses is left out, so
-templates need not be exact about what fits.
+A template returns an expression, or None where no value at hand suits it. Lines that PyTorch refuses are left out, so
+that templates need not be exact about operands that fit.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ UNARY = (
     *("0.5 * {0} * (1 + torch.erf({0} / math.sqrt(2)))", "torch.zeros_like({0}) + {0}", "F.hardtanh({0})"),
     *("{0}.to(torch.float64)", "{0}.to(torch.bfloat16).to({0}.dtype)", "{0}.half().float()", "{0} - {0}"),
 )
-"""Of a floating-point value of any shape."""
+"""Templates over a floating-point value of any shape."""
 BINARY = (
     *("{0} + {1}", "{0} * {1}", "{0} - {1}", "{0} / ({1}.abs() + 0.5)", "torch.add({0}, {1}, alpha=2)"),
     *("torch.maximum({0}, {1})", "{0} * {1} + {1}", "({0} + {1}).relu()", "torch.lerp({0}, {1}, 0.3)"),
 )
-"""Of two floating-point values that broadcast."""
+"""Templates over two floating-point values that broadcast."""
 JUMPS = (
     *("({0} > 0).to({0}.dtype) * {0}", "torch.where({0} > 0.5, {0}, {0} * 2)", "{0}.round()", "{0}.floor()"),
     *("{0}.sort(-1)[0]", "{0}.topk(1, -1)", "{0}.argmax(-1)", "{0} > {0}.mean()", "{0}.max(-1)", "{0}.int()"),
     *("{0}.masked_fill({0} < 0, 0.25)", "{0}.sign()", "{0}.isfinite()", "{0} == 0"),
 )
-"""Of a floating-point value; a small change of it may change the result much."""
+"""Templates over a floating-point value where a small change may change the result much."""
 INTEGER = (
     *("{0} + 1", "{0} * 2", "{0} // 2", "{0}.float()", "{0} % 3", "{0}.sum()", "{0} / 2", "{0}.abs()", "{0} == 1"),
     *("{0}.to(torch.bool)", "{0}.flip(0)", "{0}.cumsum(-1)", "torch.bitwise_and({0}, 1)", "-{0}"),
@@ -51,7 +51,7 @@ def _rank(least: int, most: int = 4) -> Callable[[Tensor], bool]:
     return lambda value: value.is_floating_point() and least <= value.dim() <= most
 
 
-def _filled(texts: Sequence[str], accepts: Callable[[Tensor], bool]) -> Template:
+def _from_texts(texts: Sequence[str], accepts: Callable[[Tensor], bool]) -> Template:
     def template(draft: Draft) -> str | None:
         name = draft.value(accepts)
         return None if name is None else draft.choice(texts).format(name)
@@ -61,14 +61,14 @@ def _filled(texts: Sequence[str], accepts: Callable[[Tensor], bool]) -> Template
 
 def _jump(draft: Draft) -> str | None:
     draft.is_smooth = False
-    return _filled(JUMPS, _rank(0))(draft)
+    return _from_texts(JUMPS, _rank(0))(draft)
 
 
 def _binary(draft: Draft) -> str | None:
     name = draft.value()
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     kind = draft.integer(0, 3)
     if kind == 0:
         pair = [name, draft.choice(SCALARS)]
@@ -92,7 +92,7 @@ def _product(draft: Draft) -> str | None:
     name = draft.value(_rank(1))
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     last, out = value.shape[-1], draft.integer(1, 6)
     right = draft.value(lambda v: v.dtype == value.dtype and v.dim() >= 2 and v.shape[-2] == last)
     kind = draft.integer(0, 6)
@@ -112,11 +112,11 @@ def _product(draft: Draft) -> str | None:
 
 
 def _parallel_products(draft: Draft) -> str | None:
-    """Products that share an operand, and a sum of products: what many rules are about."""
+    """Return products that share an operand, or a sum of them: the subject of many rules."""
     name = draft.value(_rank(2))
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     weights = [draft.weight((value.shape[-1], 3), value.dtype) for _ in range(draft.integer(2, 3))]
     terms = [f"{name} @ {weight}" for weight in weights]
     return draft.choice((" + ".join(terms), f"torch.cat([{', '.join(terms)}], -1)", f"({', '.join(terms)})"))
@@ -131,7 +131,7 @@ def _convolution(draft: Draft) -> str | None:
     name = _image(draft, axes)
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     channels = value.shape[1]
     groups = draft.choice([g for g in range(1, channels + 1) if channels % g == 0])
     kernel = [draft.choice((1, 3, 2)) for _ in range(axes)]
@@ -168,7 +168,7 @@ def _normalization(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.is_floating_point() and v.dim() >= 2 and v.numel() > 0)
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     last, channels = value.shape[-1], value.shape[1]
     kind = draft.integer(0, 7)
     if kind == 0:
@@ -195,7 +195,7 @@ def _attention(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.is_floating_point() and v.dim() >= 3 and v.numel() > 0)
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     rows = value.shape[-2]
     mask = draft.weight((rows, rows), value.dtype)
     texts = (
@@ -212,7 +212,7 @@ def _reduction(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.is_floating_point() and v.dim() >= 1 and v.numel() > 0)
     if name is None:
         return None
-    axis, keep = draft.integer(-draft.of(name).dim(), draft.of(name).dim() - 1), draft.choice((True, False))
+    axis, keep = draft.integer(-draft.tensor(name).dim(), draft.tensor(name).dim() - 1), draft.choice((True, False))
     texts = (
         *("{0}.sum({1}, keepdim={2})", "{0}.mean({1}, keepdim={2})", "{0}.amax({1}, keepdim={2})", "{0}.mean()"),
         *("{0}.cumsum({1})", "{0}.norm(dim={1}, keepdim={2})", "torch.var_mean({0}, {1}, correction=0)", "{0}.sum()"),
@@ -225,7 +225,7 @@ def _view(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.dim() >= 1)
     if name is None:
         return None
-    shape = list(draft.of(name).shape)
+    shape = list(draft.tensor(name).shape)
     axis, other = (draft.integer(-len(shape), len(shape) - 1) for _ in range(2))
     order = draft.draw(st.permutations(range(len(shape))))
     start = draft.integer(0, max(0, shape[axis] - 1))
@@ -248,7 +248,7 @@ def _view(draft: Draft) -> str | None:
 
 
 def _reshaped(draft: Draft, shape: Sequence[int]) -> str:
-    """Neighbouring axes merged, or one taken apart."""
+    """Return the shape with neighbouring axes merged, or one split."""
     sizes = list(shape)
     if len(sizes) >= 2 and draft.chance(2):
         place = draft.integer(0, len(sizes) - 2)
@@ -265,7 +265,7 @@ def _join(draft: Draft) -> str | None:
     name = draft.value(lambda v: v.dim() >= 1)
     if name is None:
         return None
-    value = draft.of(name)
+    value = draft.tensor(name)
     axis = draft.integer(0, value.dim() - 1)
 
     def suits(other: Tensor) -> bool:
@@ -288,7 +288,7 @@ def _lookup(draft: Draft) -> str | None:
 
 
 def _repeated(draft: Draft) -> str | None:
-    """A line that is there already: a common subexpression."""
+    """Return an expression that is in the model already: a common subexpression."""
     lines = [line for line in draft.lines if " = " in line and "_(" not in line]
     return draft.choice(lines).partition(" = ")[2] if lines else None
 
@@ -300,11 +300,11 @@ def _random(draft: Draft) -> str | None:
         "{0} * torch.bernoulli(torch.full_like({0}, 0.5))",
     )
     draft.is_smooth = False
-    return _filled(texts, _rank(0))(draft)
+    return _from_texts(texts, _rank(0))(draft)
 
 
 EXPRESSIONS: Mapping[str, tuple[int, Template]] = {
-    "unary": (6, _filled(UNARY, _rank(0))),
+    "unary": (6, _from_texts(UNARY, _rank(0))),
     "binary": (6, _binary),
     "product": (4, _product),
     "parallel products": (3, _parallel_products),
@@ -317,12 +317,12 @@ EXPRESSIONS: Mapping[str, tuple[int, Template]] = {
     "join": (3, _join),
     "lookup": (2, _lookup),
     "repeated": (1, _repeated),
-    "integer": (1, _filled(INTEGER, lambda v: v.dtype in (torch.int64, torch.int32))),
-    "boolean": (1, _filled(BOOLEAN, lambda v: v.dtype == torch.bool)),
+    "integer": (1, _from_texts(INTEGER, lambda v: v.dtype in (torch.int64, torch.int32))),
+    "boolean": (1, _from_texts(BOOLEAN, lambda v: v.dtype == torch.bool)),
     "jump": (1, _jump),
     "random": (1, _random),
 }
-"""Templates by name, each with how often it is tried."""
+"""Templates by name, each with its weight."""
 
 WRITES = (
     *(

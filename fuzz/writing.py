@@ -1,6 +1,6 @@
 """Custom operators that write to their arguments, registered for random models to call.
 
-Invariant: none reads by one argument what it writes to by another one.
+Invariant: none reads memory through one argument that it writes to through another one.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ NAMESPACE = "taso_fuzz"
 
 @torch.library.custom_op(f"{NAMESPACE}::scale", mutates_args=("x",))
 def scale(x: Tensor, factor: float) -> None:
-    """Multiplies in place."""
+    """Multiply in place."""
     x.mul_(factor)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::put", mutates_args=("out",))
 def put(x: Tensor, out: Tensor) -> None:
-    """Writes the mean of a tensor to all of another one."""
+    """Write the mean of a tensor to all of another one."""
     out.copy_(x.double().mean().to(out.dtype).expand_as(out))
 
 
 @torch.library.custom_op(f"{NAMESPACE}::spread", mutates_args=("xs",))
 def spread(xs: Sequence[Tensor], by: float) -> None:
-    """Adds to several tensors."""
+    """Add to several tensors."""
     for place, x in enumerate(xs):
         x.add_(by + place)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::exchange", mutates_args=("x", "y"))
 def exchange(x: Tensor, y: Tensor) -> None:
-    """Halves one tensor and negates another one."""
+    """Halve one tensor and negate another one."""
     x.mul_(0.5)
     y.neg_()
 
 
 @torch.library.custom_op(f"{NAMESPACE}::tally", mutates_args=("total",))
 def tally(total: Tensor, x: Tensor) -> Tensor:
-    """Adds to one tensor; returns the double of another one."""
+    """Add to one tensor; return the double of another one."""
     total.add_(1)
     return x * 2
 

@@ -171,6 +171,19 @@ def test_a_command_that_does_not_exist_is_found(line: str, folder: Path) -> None
         run_command(shlex.split(line), folder)
 
 
+def absent(text: str) -> list[str]:
+    """The files and folders of the code that a text names and that are not there."""
+    named = re.findall(r"`((?:taso_py|verify)(?:/[\w.]+)*)`", text)
+    return [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_glossary_names_code_that_exists() -> None:
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    assert "`taso_py/ir/node.py`" in text
+    assert absent(text) == []
+    assert absent("a node: `taso_py/ir/nodes.py`, `verify`") == ["taso_py/ir/nodes.py"]
+
+
 def test_a_rule_that_is_not_shipped_is_found() -> None:
     ((_, text),) = (block for block in blocks("README.md") if block[0] == "rules")
     with pytest.raises(AssertionError):

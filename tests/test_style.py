@@ -1,16 +1,17 @@
-"""Holds what linters do not: the size of files and functions, docstrings everywhere, and what a text never mentions."""
+"""Holds what linters do not: sizes of files and functions, docstrings and their beginnings, class names, and words."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTED = ("taso_py", "verify", "experiments", "examples", "docs")
+NAMED = ("taso_py", "verify", "fuzz", "experiments")
 FILE_LINES, FUNCTION_LINES = 500, 60
 
 # The project speaks of itself: neither of the machine it was written on nor of who or what typed it.
@@ -20,6 +21,8 @@ FOREIGN = re.compile(
     r"|\b(?:TODO|FIXME|XXX)\b|\b(?:issue|ticket) #?\d",
     re.IGNORECASE,
 )
+# A first line that begins so says what something is only to those who have read the module.
+CROOKED = re.compile(r"(What|The same|That|Those|Of|Whose)\b")
 TEXTS = (".cfg", ".md", ".py", ".rules", ".toml", ".txt", ".yml")
 
 
@@ -44,6 +47,37 @@ def undocumented(path: str, source: str) -> Iterator[str]:
         named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if named and not node.name.startswith("_") and ast.get_docstring(node) is None:
             yield f"{path}:{node.lineno} {node.name} has no docstring"
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of the docstrings of the module, classes and functions, and of what is assigned."""
+    for node in ast.walk(ast.parse(source)):
+        body: list[ast.stmt] = getattr(node, "body", []) if isinstance(node, ast.Module | ast.stmt) else []
+        has_own = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for before, statement in zip([None, *body], body, strict=False):
+            if has_own if before is None else isinstance(before, ast.Assign | ast.AnnAssign):
+                match statement:
+                    case ast.Expr(ast.Constant(str(text))):
+                        yield statement.lineno, text
+                    case _:
+                        pass
+
+
+def crooked(path: str, source: str) -> Iterator[str]:
+    """Docstrings that begin as none should."""
+    for line, text in docstrings(source):
+        if (match := CROOKED.match(text.lstrip())) is not None:
+            yield f"{path}:{line} begins with {match[0]!r}"
+
+
+def repeated_classes(sources: Mapping[str, str]) -> Iterator[str]:
+    """Public names of classes that several files have."""
+    found: dict[str, list[str]] = {}
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path)
+    yield from (f"{name} is in {', '.join(paths)}" for name, paths in found.items() if len(paths) > 1)
 
 
 def foreign(path: str, text: str) -> Iterator[str]:
@@ -75,6 +109,16 @@ def test_public_names_have_docstrings() -> None:
     assert [finding for path in paths for finding in undocumented(path, read(path))] == []
 
 
+def test_docstrings_begin_with_what_things_are() -> None:
+    paths = [path for path in texts(*NAMED) if path.endswith(".py")]
+    assert [finding for path in paths for finding in crooked(path, read(path))] == []
+
+
+def test_public_classes_have_distinct_names() -> None:
+    sources = {path: read(path) for path in texts(*NAMED) if path.endswith(".py")}
+    assert list(repeated_classes(sources)) == []
+
+
 def test_the_project_speaks_of_itself() -> None:
     paths = [path for path in texts(*DOCUMENTED, "tests", "substitutions") if path != "tests/test_style.py"]
     assert [finding for path in paths for finding in foreign(path, read(path))] == []
@@ -93,6 +137,34 @@ def test_missing_docstring_is_reported(statement: str) -> None:
     assert len(list(undocumented("a.py", f'"""A module."""\n{statement}\n'))) == 1
     assert list(undocumented("a.py", '"""A module."""\ndef _f(): ...\ndef f():\n  """Does."""\n')) == []
     assert list(undocumented("a.py", "import os\n")) == ["a.py has no docstring"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""{} a module."""',
+        'class C:\n    """{} a class."""',
+        'def f():\n    """{} a function."""',
+        'async def f():\n    """{} a function."""',
+        'LIMIT = 1\n"""{} a constant."""',
+        'class C:\n    x: int\n    """{} a field."""',
+        'class C:\n    def __init__(self):\n        self.x = 1\n        """{} an attribute."""',
+    ],
+)
+@pytest.mark.parametrize("word", ["What", "The same", "That", "Those", "Of", "Whose"])
+def test_crooked_docstring_is_reported(source: str, word: str) -> None:
+    assert len(list(crooked("a.py", source.format(word)))) == 1
+    assert list(crooked("a.py", source.format("Return whatever is offered, the same as"))) == []
+
+
+def test_docstrings_are_told_from_other_strings() -> None:
+    assert list(crooked("a.py", 'f()\n"What is said."\ndef g():\n    x = "Of course"\n    return "That"')) == []
+
+
+def test_repeated_class_is_reported() -> None:
+    sources = {"a.py": "class Step: ...\nclass _Own: ...", "b.py": "class Step: ...\nclass _Own: ...\nclass Steps: ..."}
+    assert list(repeated_classes(sources)) == ["Step is in a.py, b.py"]
+    assert list(repeated_classes({"a.py": sources["a.py"]})) == []
 
 
 @pytest.mark.parametrize("line", ["see /home/me/notes", "an Agent wrote it", "# TODO: later", "fixes issue #12"])

@@ -1,4 +1,4 @@
-"""Guards: which are superfluous, which define a bound index, and the cases they make.
+"""Guards: removal of redundant ones, elimination of indices that they define, and the cases they make.
 
 Invariant: a simplified term has the same value as the given one wherever the known guards hold.
 """
@@ -29,10 +29,10 @@ from verify.terms import (
 )
 
 Cell: TypeAlias = tuple[tuple[Dim, ...], list[list[Term]]]
-"""Guards, and the sums as they are where these hold: no guard is left that could be decided outside a sum."""
+"""Guards, and the sums where these hold: no guard remains that could be decided outside a sum."""
 
 _INDEX_MARKS = ("@", "~", "%")
-"""How names of indices begin, as opposed to names of sizes."""
+"""First characters of names of indices, as opposed to names of sizes."""
 
 
 class Cells:
@@ -42,9 +42,9 @@ class Cells:
         self.context = context
         self._budget = budget
 
-    def needed(self, guards: Iterable[Dim], known: Sequence[Dim]) -> tuple[Dim, ...] | None:
-        """The guards that neither the known ones nor each other imply; None if they evidently never hold together."""
-        settled = [self.context.linear(self.context.settle(guard, known)) for guard in guards]
+    def necessary(self, guards: Iterable[Dim], known: Sequence[Dim]) -> tuple[Dim, ...] | None:
+        """Return the guards not implied by the known ones or each other; None if they evidently never hold together."""
+        settled = [self.context.linear(self.context.divide_out(guard, known)) for guard in guards]
         kept = tidy_guards(settled)
         if kept is None:
             return None
@@ -57,10 +57,10 @@ class Cells:
         return kept
 
     def simplify(self, term: Term, known: Sequence[Dim]) -> Term | None:
-        """The term with fewer guards and bound indices; None if it is zero."""
+        """Return the term with fewer guards and bound indices; None if it is zero."""
         self._budget.take_work(reads(term))
         while True:
-            guards = self.needed(term.guards, known)
+            guards = self.necessary(term.guards, known)
             if guards is None:
                 return None
             term = term._replace(guards=guards)
@@ -68,19 +68,19 @@ class Cells:
             if reduced is None:
                 break
             term = reduced
-        settled = self._settle(term, known)
+        settled = self._divide_out(term, known)
         if term.bound:
             moved = split(settled, self.context) or merge(settled) or quotient(settled, self.context)
             if moved is not None:
                 return self.simplify(moved, known)
         return settled if settled.guards == guards else self.simplify(settled, known)
 
-    def simplified(self, sum_: Iterable[Term], known: Sequence[Dim]) -> list[Term]:
-        """Every term simplified, zeros left out."""
+    def simplify_all(self, sum_: Iterable[Term], known: Sequence[Dim]) -> list[Term]:
+        """Return every term simplified, without zeros."""
         return [simple for term in sum_ if (simple := self.simplify(term, known)) is not None]
 
     def _use_equality(self, term: Term) -> Term | None:
-        """Replaces an index that two opposite guards define; a bound one disappears. None if there is none."""
+        """Replace an index that two opposite guards define; a bound one disappears. None if there is none."""
         present = set(term.guards)
         for guard in term.guards:
             if -1 * guard not in present:
@@ -99,29 +99,29 @@ class Cells:
                 return replaced._replace(guards=(*replaced.guards, guard, -1 * guard))
         return None
 
-    def _settle(self, term: Term, known: Sequence[Dim]) -> Term:
-        """Carries out the floor divisions that the term's guards make evident."""
+    def _divide_out(self, term: Term, known: Sequence[Dim]) -> Term:
+        """Carry out the floor divisions that the term's guards make evident."""
         here = [*known, *term.guards]
-        factors = tuple(self._settle_factor(factor, here) for factor in term.factors)
+        factors = tuple(self._divide_out_factor(factor, here) for factor in term.factors)
         guards = tuple(
-            self.context.settle(g, [*known, *(o for o in term.guards if o is not g)]) if has_division(g) else g
+            self.context.divide_out(g, [*known, *(o for o in term.guards if o is not g)]) if has_division(g) else g
             for g in term.guards
         )
         return term._replace(factors=factors, guards=guards)
 
-    def _settle_factor(self, factor: Factor, known: Sequence[Dim]) -> Factor:
+    def _divide_out_factor(self, factor: Factor, known: Sequence[Dim]) -> Factor:
         match factor:
             case Read(variable, index) if any(map(has_division, index)):
-                return Read(variable, tuple(self.context.settle(i, known) for i in index))
+                return Read(variable, tuple(self.context.divide_out(i, known) for i in index))
             case Call(function, arguments) if any(map(has_division, indices([factor]))):
                 closing = close_branches if function == "max" else close
-                settled = (closing(self._settle(inner, known) for inner in argument) for argument in arguments)
+                settled = (closing(self._divide_out(inner, known) for inner in argument) for argument in arguments)
                 return Call(function, tuple(settled))
             case _:
                 return factor
 
     def count_unused(self, term: Term, known: Sequence[Dim]) -> list[Term]:
-        """The term with each bound index that no factor mentions replaced by its number of values, if that is plain."""
+        """Return the term with each bound index that no factor mentions replaced by its number of values, if known."""
         for name in term.bound:
             if any(name in factor_symbols(factor) for factor in term.factors):
                 continue
@@ -146,7 +146,7 @@ class Cells:
         return [term]
 
     def split(self, sums: Sequence[Sequence[Term]], known: Sequence[Dim]) -> list[Cell]:
-        """The cases of several sums taken together: disjoint cells that cover all, in which no outer guard is left.
+        """Return the cases of several sums taken together: disjoint cells that cover all, without outer guards.
 
         Raises:
             Refused: there are more cells than the limit.
@@ -156,7 +156,7 @@ class Cells:
         while stack:
             guards, parts = stack.pop()
             here = [*known, *guards]
-            parts = [self.simplified(part, here) for part in parts]
+            parts = [self.simplify_all(part, here) for part in parts]
             guard = next((g for part in parts for term in part for g in outer_guards(term)), None)
             if guard is None:
                 leaves.append((guards, parts))
@@ -171,7 +171,7 @@ class Cells:
 
 
 def _defined_name(guard: Dim, bound: Sequence[str]) -> str | None:
-    """The index that ``guard == 0`` defines in terms of the others: a bound one if possible, else the last by name."""
+    """Return the index that ``guard == 0`` defines: a bound one if possible, else the last by name."""
     names = [
         n for n in sorted(symbols(guard), reverse=True) if n.startswith(_INDEX_MARKS) and unit_coefficient(guard, n)
     ]
@@ -179,24 +179,24 @@ def _defined_name(guard: Dim, bound: Sequence[str]) -> str | None:
 
 
 def outer_guards(term: Term) -> list[Dim]:
-    """The guards that mention none of the term's bound indices."""
+    """Return the guards that mention none of the term's bound indices."""
     return [guard for guard in term.guards if not mentions(guard, term.bound)]
 
 
 def with_guards(sum_: Iterable[Term], guards: Sequence[Dim]) -> list[Term]:
-    """Every term restricted by further guards."""
+    """Return every term restricted by further guards."""
     if not guards:
         return list(sum_)
     return [term._replace(guards=tuple(dict.fromkeys((*term.guards, *guards)))) for term in sum_]
 
 
 def mentions_index(value: Dim) -> bool:
-    """Whether an integer depends on more than sizes."""
+    """Return whether an integer depends on more than sizes."""
     return any(name.startswith(_INDEX_MARKS) for name in symbols(value))
 
 
 def size_terms(value: Dim) -> list[Term]:
-    """An integer over sizes as a real number: the sum of its monomials, each a product of sizes."""
+    """Return an integer over sizes as a real number: the sum of its monomials, each a product of sizes."""
     return [
         Term(Fraction(coefficient), (), (), tuple(SizeOf(Poly((((atom,), 1),))) for atom in monomial))
         for monomial, coefficient in terms(value)

@@ -1,4 +1,4 @@
-"""What is known about the integers of a rule, and the quick decisions that need no solver.
+"""Facts about the integers of a rule, and quick decisions that need no solver.
 
 Invariant: whatever is answered "yes" holds for all integers that satisfy the facts; "no" means "not evident".
 """
@@ -11,10 +11,10 @@ from functools import lru_cache
 from taso_py.ir.size import Atom, Dim, FloorDiv, Monomial, Poly, floordiv, symbol, symbols, terms
 
 DEPTH = 3
-"""How many facts are added up at most to see that a guard follows."""
+"""Most facts that are added up to show that a guard follows."""
 
 _QUOTIENTS = (0, 1, -1, 2, 3)
-"""The values that a floor division is tried to have."""
+"""Values that are tried as the result of a floor division."""
 
 
 class Context:
@@ -41,14 +41,14 @@ class Context:
         name, least = bound
         self.lower[name] = max(least, self.lower.get(name, least))
 
-    def extended(self, lower: Mapping[str, int], facts: Iterable[Dim]) -> Context:
-        """This context with more facts."""
+    def with_facts(self, lower: Mapping[str, int], facts: Iterable[Dim]) -> Context:
+        """Return this context with more facts."""
         return Context({**self.lower, **lower}, [*self.facts, *facts])
 
     # -- evident facts
 
     def nonnegative(self, value: Dim) -> bool:
-        """Whether the lower bounds of the symbols alone show ``value >= 0``."""
+        """Return whether the lower bounds of the symbols alone show ``value >= 0``."""
         if isinstance(value, int):
             return value >= 0
         known = self._nonnegative.get(value)
@@ -61,14 +61,14 @@ class Context:
         for monomial, coefficient in value.terms:
             if monomial and coefficient < 0:
                 return False
-            bound = self.least(monomial)
+            bound = self.lower_bound(monomial)
             if bound is None:
                 return False
             least += coefficient * bound
         return least >= 0
 
-    def least(self, monomial: Monomial) -> int | None:
-        """A lower bound of a product of atoms that are not negative; None if one may be."""
+    def lower_bound(self, monomial: Monomial) -> int | None:
+        """Return a lower bound of a product of nonnegative atoms; None if one may be negative."""
         product = 1
         for atom in monomial:
             bound = self._least_quotient(atom) if isinstance(atom, FloorDiv) else self.lower.get(str(atom))
@@ -82,13 +82,13 @@ class Context:
         return 0 if positive and self.nonnegative(atom.numerator) else None
 
     def is_natural(self, atom: Atom) -> bool:
-        """Whether an atom is evidently not negative."""
-        return self.least((atom,)) is not None
+        """Return whether an atom is evidently not negative."""
+        return self.lower_bound((atom,)) is not None
 
     def follows(self, value: Dim, known: Sequence[Dim] = ()) -> bool:
-        """Whether ``value >= 0`` is a sum of at most ``DEPTH`` facts, or guards ``known``, and something evident.
+        """Return whether ``value >= 0`` evidently is a sum of at most ``DEPTH`` facts or guards ``known``.
 
-        A fact may be multiplied by a symbol that is not negative.
+        The rest has to be evidently nonnegative. A fact may be multiplied by a symbol that is not negative.
         """
         if self.nonnegative(value):
             return True
@@ -102,7 +102,7 @@ class Context:
         return self._follows_from(value, self._with_quotients(value, [*known, *self.facts]), DEPTH)
 
     def _with_quotients(self, value: Poly, facts: Sequence[Dim]) -> Sequence[Dim]:
-        """The facts, and what they say of the floor divisions ``f = n//d`` that occur, where ``d`` is surely positive.
+        """Return the facts and what they imply for floor divisions ``f = n//d`` that occur, with a positive ``d``.
 
         ``0 <= n - d*f < d``; ``n >= m*d`` gives ``f >= m``, and ``n < m*d`` gives ``f < m``.
         """
@@ -146,7 +146,7 @@ class Context:
         return False
 
     def _multiple(self, fact: Dim, monomial: Monomial, sign: int) -> Dim | None:
-        """The fact times an atom that is not negative, such that the product has the monomial with the given sign."""
+        """Return the fact times a nonnegative atom such that the product has the monomial with the given sign."""
         for place, atom in enumerate(monomial):
             rest = monomial[:place] + monomial[place + 1 :]
             if coefficients(fact).get(rest, 0) * sign > 0 and self.is_natural(atom):
@@ -154,20 +154,20 @@ class Context:
         return None
 
     def _obstacle(self, value: Poly) -> tuple[Monomial, int]:
-        """The monomial that keeps ``value`` from being evidently nonnegative."""
+        """Return the monomial that keeps ``value`` from being evidently nonnegative."""
         for monomial, coefficient in value.terms:
-            if monomial and (coefficient < 0 or self.least(monomial) is None):
+            if monomial and (coefficient < 0 or self.lower_bound(monomial) is None):
                 return monomial, coefficient
         return next(term for term in value.terms if term[0])
 
     def excludes(self, value: Dim, known: Sequence[Dim] = ()) -> bool:
-        """Whether ``value >= 0`` evidently never holds."""
+        """Return whether ``value >= 0`` evidently never holds."""
         return self.follows(-1 * value - 1, known)
 
     # -- floor divisions
 
     def linear(self, guard: Dim) -> Dim:
-        """An equivalent guard with fewer floor divisions: ``n//d <= m`` exactly where ``n <= m*d + d - 1``."""
+        """Return an equivalent guard with fewer floor divisions: ``n//d <= m`` exactly where ``n <= m*d + d - 1``."""
         while has_division(guard) and isinstance(guard, Poly):
             found = (
                 self._without_division(guard, monomial[0], coefficient)
@@ -181,7 +181,7 @@ class Context:
         return guard
 
     def _without_division(self, guard: Poly, atom: FloorDiv, sign: int) -> Dim | None:
-        """An equivalent of a guard ``rest + sign * atom``; None if there is another division or no positive divisor."""
+        """Return an equivalent of ``rest + sign * atom``; None with another division or without a positive divisor."""
         rest = guard - sign * Poly((((atom,), 1),))
         if has_division(rest) or not self.nonnegative(atom.denominator - 1):
             return None
@@ -189,8 +189,8 @@ class Context:
             return atom.numerator + rest * atom.denominator
         return (rest + 1) * atom.denominator - 1 - atom.numerator
 
-    def settle(self, value: Dim, known: Sequence[Dim] = ()) -> Dim:
-        """``value`` with those floor divisions carried out whose quotient is evident."""
+    def divide_out(self, value: Dim, known: Sequence[Dim] = ()) -> Dim:
+        """Return ``value`` with those floor divisions carried out whose quotient is evident."""
         if isinstance(value, int) or not has_division(value):
             return value
         total: Dim = 0
@@ -202,7 +202,10 @@ class Context:
         return total
 
     def _divide(self, atom: FloorDiv, known: Sequence[Dim]) -> Dim:
-        numerator, denominator = self.settle(atom.numerator, known), self.settle(atom.denominator, known)
+        numerator, denominator = (
+            self.divide_out(atom.numerator, known),
+            self.divide_out(atom.denominator, known),
+        )
         quotient = floordiv(numerator, denominator)
         if not isinstance(quotient, Poly) or not self.follows(denominator - 1, known):
             return quotient
@@ -228,7 +231,7 @@ class Context:
         )
 
     def _inner_division(self, numerator: Dim) -> FloorDiv | None:
-        """The ``n//d`` of a numerator ``n//d + r`` without other divisions: ``(n//d + r)//e == (n + r*d)//(d*e)``."""
+        """Return ``n//d`` of a numerator ``n//d + r``, its only division: ``(n//d + r)//e == (n + r*d)//(d*e)``."""
         found = [(monomial, factor) for monomial, factor in terms(numerator) if any(_is_division(a) for a in monomial)]
         if len(found) != 1 or len(found[0][0]) != 1 or found[0][1] != 1:
             return None
@@ -241,14 +244,14 @@ def _is_division(atom: Atom) -> bool:
 
 
 def _long_quotients(atom: FloorDiv) -> Iterator[Dim]:
-    """What a division may give, from a term of each side: ``q`` for ``(q*M + r) // (M + N)`` and ``(q*M + r) // M``.
+    """Yield candidate quotients from a term of each side: ``q`` for ``(q*M + r) // (M + N)`` and ``(q*M + r) // M``.
 
     For ``(i*M + r) // (D*M)`` it is ``i // D``.
     """
     divisor = [term for term in terms(atom.denominator) if term[0]]
     if len(divisor) == 1:
         for term in terms(atom.numerator):
-            yield from _reduced(term[0], divisor[0][0])
+            yield from _cancel_common_factors(term[0], divisor[0][0])
         return
     for monomial, factor in divisor:
         lead = Poly(((monomial, factor),))
@@ -258,8 +261,8 @@ def _long_quotients(atom: FloorDiv) -> Iterator[Dim]:
                 yield quotient
 
 
-def _reduced(numerator: Monomial, denominator: Monomial) -> Iterator[Dim]:
-    """The division of products without their common factors, if they have any."""
+def _cancel_common_factors(numerator: Monomial, denominator: Monomial) -> Iterator[Dim]:
+    """Yield the division of products without their common factors, if they have any."""
     left, divisor = list(numerator), list(denominator)
     for atom in denominator:
         if atom in left:
@@ -270,7 +273,7 @@ def _reduced(numerator: Monomial, denominator: Monomial) -> Iterator[Dim]:
 
 
 def _as_bound(fact: Poly) -> tuple[str, int] | None:
-    """``name >= least`` if that is what the fact says."""
+    """Return the name and bound of a fact of the form ``name >= least``; None for any other fact."""
     found = coefficients(fact)
     named = [(monomial, coefficient) for monomial, coefficient in found.items() if monomial]
     if len(named) != 1 or len(named[0][0]) != 1 or named[0][1] < 1:
@@ -281,16 +284,16 @@ def _as_bound(fact: Poly) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=1 << 16)
 def coefficients(value: Dim) -> Mapping[Monomial, int]:
-    """The coefficient of each monomial."""
+    """Return the coefficient of each monomial."""
     return dict(terms(value))
 
 
 @lru_cache(maxsize=1 << 16)
 def has_division(value: Dim) -> bool:
-    """Whether a floor division occurs."""
+    """Return whether a floor division occurs."""
     return isinstance(value, Poly) and any(isinstance(atom, FloorDiv) for atom in value.atoms())
 
 
 def mentions(value: Dim, names: Iterable[str]) -> bool:
-    """Whether one of the names occurs."""
+    """Return whether one of the names occurs."""
     return not symbols(value).isdisjoint(names)

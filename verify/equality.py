@@ -1,10 +1,10 @@
-"""Whether a sum is zero for all values of the variables and all integers that satisfy the facts.
+"""Equality of sums: whether a sum is zero for all values of the variables and all integers that satisfy the facts.
 
-Terms are grouped by what they multiply. Since elements of variables and calls are independent unknowns, a sum is
-zero if in each group the coefficients whose guards hold add up to zero, at every index. Groups that fail are looked
-at once more with calls identified whose arguments are equal under the guards of their terms.
+Terms are grouped by their factors. Since elements of variables and calls are independent unknowns, a sum is zero if in
+each group the coefficients whose guards hold add up to zero, at every index. Groups that fail are examined once more
+with calls identified whose arguments are equal under the guards of their terms.
 
-Invariant: "zero" is certain; otherwise nothing is said.
+Invariant: "zero" is certain; any other answer means "not shown".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verify.solver import Solver
 from verify.terms import Call, Sum, Term, close, product_key
 
 _DEPTH = 3
-"""How many calls inside calls are compared by meaning."""
+"""Depth of nested calls that are compared by meaning."""
 
 
 class Equality:
@@ -28,7 +28,7 @@ class Equality:
         self._solver = solver
 
     def remainder(self, sum_: Sum, known: Sequence[Dim] = (), depth: int = _DEPTH) -> Term | None:
-        """None if a closed sum is shown to be zero wherever the known guards hold, else a term that is left over."""
+        """Return None if a closed sum is shown to be zero wherever the known guards hold, else a remaining term."""
         left = self._remaining(sum_, known)
         if not left or depth == 0 or not _has_call(left[-1]):
             return left[-1] if left else None
@@ -38,11 +38,11 @@ class Equality:
         return left[-1] if left else None
 
     def are_equal(self, left: Sum, right: Sum, known: Sequence[Dim], depth: int) -> bool:
-        """Whether two closed sums are shown to be equal wherever the known guards hold."""
+        """Return whether two closed sums are shown to be equal wherever the known guards hold."""
         return self.remainder(close([*left, *negative(right)]), known, depth) is None
 
     def _remaining(self, sum_: Sum, known: Sequence[Dim]) -> list[Term]:
-        """The terms of the groups that are not shown to cancel, up to the first that nothing can make cancel."""
+        """Return the terms of groups not shown to cancel, up to the first that nothing can make cancel."""
         groups: defaultdict[str, list[Term]] = defaultdict(list)
         for term in sum_:
             groups[product_key(term)].append(term)
@@ -55,7 +55,7 @@ class Equality:
         return left
 
     def _with_representatives(self, sum_: Sequence[Term], known: Sequence[Dim], depth: int) -> list[Term]:
-        """The terms with each call replaced by the first that equals it where the term counts."""
+        """Return the terms with each call replaced by the first one that equals it under the term's guards."""
         seen: list[Call] = []
         result: list[Term] = []
         for term in sum_:
@@ -84,7 +84,7 @@ class Equality:
         return all(self.are_equal(a, b, known, depth - 1) for a, b in pairs)
 
     def _same_branches(self, left: Sum, right: Sum, known: Sequence[Dim], depth: int) -> bool:
-        """Whether two maxima range over the same values: each value of one side under guards that the other covers."""
+        """Return whether two maxima range over equal values, each under guards that the other side covers."""
         branches = self._with_representatives([*left, *right], known, depth)
         sides: dict[str, tuple[list[Sequence[Dim]], list[Sequence[Dim]]]] = {}
         for place, branch in enumerate(branches):
@@ -93,7 +93,7 @@ class Equality:
         return all(self._covered(a, b, known) and self._covered(b, a, known) for a, b in sides.values())
 
     def uncovered(self, parts: Sequence[Term], whole: Sequence[Term]) -> Term | None:
-        """One of the parts whose factors do not occur in the whole, or not under all its guards; None if all do."""
+        """Return a part whose factors the whole lacks, or has under fewer guards only; None if there is none."""
         named = self._with_representatives([*whole, *parts], (), _DEPTH)
         guards: defaultdict[str, list[Sequence[Dim]]] = defaultdict(list)
         for term in named[: len(whole)]:
@@ -112,7 +112,7 @@ def _has_call(term: Term) -> bool:
 
 
 def _is_usable(call: Call, instead_of: Call, term: Term) -> bool:
-    """Whether a call may stand in a term: it mentions no bound index of another, and is not nested more deeply.
+    """Return whether a call may replace another in a term: it mentions no foreign bound index and is not nested deeper.
 
     Otherwise the names that the term's bound indices get by its height might not be free.
     """
@@ -121,5 +121,5 @@ def _is_usable(call: Call, instead_of: Call, term: Term) -> bool:
 
 
 def negative(sum_: Sequence[Term]) -> list[Term]:
-    """Every term with the opposite coefficient."""
+    """Return every term with the opposite coefficient."""
     return [term._replace(coefficient=Fraction(-1) * term.coefficient) for term in sum_]

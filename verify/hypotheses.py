@@ -1,13 +1,13 @@
-"""What may be assumed about the sizes and attributes of a rule, and what its target has to guarantee.
+"""Assumptions about the sizes and attributes of a rule, and obligations of its target.
 
 Assumed, because the source was matched in a model that runs and the matcher refuses empty tensors: every dimension of
 every value of the source is at least one; strides, dilations, kernels and groups are at least one, paddings at least
 zero; slices stay inside, windows fit, pools are padded by at most half a window (PyTorch refuses all else). Assumed,
-because it is looked at where the rule is applied, and the rule is not applied where it fails
-(:mod:`taso_py.rules.apply`): the target's slices stay inside, its windows fit, its kernels are enlarged and not
-shrunk. The rule's own preconditions.
+because it is checked where the rule is applied, and the rule is not applied where it fails
+(:mod:`taso_py.rules.apply`): the target's slices stay inside, its windows fit, its kernels are enlarged and not shrunk.
+The rule's own preconditions.
 
-To be guaranteed: the strides and so on of the target are legal too.
+To be guaranteed: the strides and other attributes of the target are legal too.
 
 Invariant: a hypothesis is true whenever the matcher applies the rule.
 """
@@ -28,11 +28,11 @@ from verify.context import Context, coefficients
 from verify.limits import Refused
 
 
-def solved(rule: Substitution) -> Substitution:
-    """The rule with the equalities among its preconditions used up: a size that one defines is replaced everywhere.
+def without_equalities(rule: Substitution) -> Substitution:
+    """Return the rule with the equalities among its preconditions substituted: a size that one defines is replaced.
 
     Raises:
-        Refused: they contradict the shapes, or speak of numbers that are not integers.
+        Refused: they contradict the shapes, or are about numbers that are not integers.
     """
     nodes = (*rule.source.nodes, *rule.target.nodes)
     numbers = set[str]().union(*(number_symbols(node.op) for node in nodes))
@@ -50,13 +50,13 @@ def solved(rule: Substitution) -> Substitution:
             raise Refused(f"a precondition contradicts the shapes: {error}") from error
 
 
-def reached(side: Graph) -> tuple[Node, ...]:
-    """The nodes that a side computes with: a match says nothing of a variable that is only declared."""
+def reachable_nodes(side: Graph) -> tuple[Node, ...]:
+    """Return the nodes that a side computes with: a match does not bind a variable that is only declared."""
     return Graph((), side.outputs).nodes
 
 
 def assumptions(rule: Substitution) -> Context:
-    """The facts about the symbols of a rule.
+    """Return the facts about the symbols of a rule.
 
     Raises:
         Refused: they contradict each other.
@@ -65,41 +65,41 @@ def assumptions(rule: Substitution) -> Context:
     lower: dict[str, int] = {}
     for condition in rule.preconditions:
         facts += [condition.value, -1 * condition.value] if condition.is_equality else [condition.value]
-    for node in reached(rule.source):
+    for node in reachable_nodes(rule.source):
         for type_ in node.types:
             facts += _at_least_one(type_, lower)
         facts += legal(node)
         facts += fits(node)
-    for node in reached(rule.target):
+    for node in reachable_nodes(rule.target):
         facts += fits(node)
     context = Context(lower, facts)
-    context = context.extended(_positive_factors(context), [])
+    context = context.with_facts(_positive_factors(context), [])
     if context.is_contradictory:
         raise Refused("the preconditions and shapes contradict each other")
     return context
 
 
 def _positive_factors(context: Context) -> dict[str, int]:
-    """Symbols that are at least one because their product with others, which are, is: ``G*O >= 1`` and ``G >= 1``."""
+    """Return symbols that are at least one because their product with positive ones is: ``G*O >= 1`` and ``G >= 1``."""
     found: dict[str, int] = {}
     for fact in context.facts:
         products = [monomial for monomial, _ in fact.terms if monomial]
         least = -coefficients(fact).get((), 0)
         if len(products) != 1 or least < 1 or coefficients(fact)[products[0]] < 0:
             continue
-        unknown = [atom for atom in products[0] if not context.least((atom,))]
+        unknown = [atom for atom in products[0] if not context.lower_bound((atom,))]
         if len(unknown) == 1 and isinstance(unknown[0], str):
             found[unknown[0]] = 1
     return found
 
 
 def obligations(rule: Substitution) -> list[Dim]:
-    """The integers that must not be negative if the target's attributes are to be legal."""
-    return [statement for node in reached(rule.target) for statement in legal(node)]
+    """Return the integers that must not be negative for the target's attributes to be legal."""
+    return [statement for node in reachable_nodes(rule.target) for statement in legal(node)]
 
 
 def output_index(type_: TensorType, context: Context) -> tuple[tuple[Dim, ...], Context]:
-    """An index for each axis of an output, and the context in which it is inside; a group is one axis."""
+    """Return an index for each axis of an output, and the context in which it is inside; a group is one axis."""
     index: list[Dim] = []
     lower: dict[str, int] = {}
     facts: list[Dim] = []
@@ -112,7 +112,7 @@ def output_index(type_: TensorType, context: Context) -> tuple[tuple[Dim, ...], 
         index.append(symbol(name))
         lower[name] = 0
         facts.append(extent - 1 - symbol(name))
-    return tuple(index), context.extended(lower, facts)
+    return tuple(index), context.with_facts(lower, facts)
 
 
 def _at_least_one(type_: TensorType, lower: dict[str, int]) -> Iterator[Dim]:
@@ -124,20 +124,20 @@ def _at_least_one(type_: TensorType, lower: dict[str, int]) -> Iterator[Dim]:
 
 
 def legal(node: Node) -> Iterator[Dim]:
-    """The integers that must not be negative if the attributes of a node's operator are to be legal."""
+    """Yield the integers that must not be negative for the attributes of a node's operator to be legal."""
     return node.op.legal() if isinstance(node.op, TensorOperator) else iter(())
 
 
 def fits(node: Node) -> Iterator[Dim]:
-    """The integers that must not be negative if a node's operator is to fit its operands."""
+    """Yield the integers that must not be negative for a node's operator to fit its operands."""
     types = [value.type for value in node.inputs]
     return node.op.fits(types) if isinstance(node.op, TensorOperator) else iter(())
 
 
 def check_kinds(nodes: Sequence[Node]) -> None:
-    """Refuses arithmetic on elements that are not real numbers, and numbers computed from what are not integers.
+    """Refuse arithmetic on elements that are not real numbers, and numbers computed from symbols other than integers.
 
-    A proof speaks of reals only, and the matcher can compute with integers only.
+    A proof is about reals only, and the matcher can compute with integers only.
 
     Raises:
         Refused: there is such a node.
@@ -158,7 +158,7 @@ def check_kinds(nodes: Sequence[Node]) -> None:
 
 
 def number_symbols(op: Operator) -> set[str]:
-    """The symbols in attributes that are real numbers."""
+    """Return the symbols in attributes that are real numbers."""
     return set().union(*map(attribute_symbols, _numbers(op)))
 
 

@@ -19,15 +19,15 @@ from verify.context import Context
 from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of
 
 
-class Level(enum.IntEnum):
-    """How much a proof may use; what is provable at a low level is closer in floating point."""
+class ProofLevel(enum.IntEnum):
+    """Laws that a proof may use; sides that are equal at a low level are closer in floating point."""
 
     MOVEMENT = 0
-    """Where elements go. Elementwise functions are uninterpreted, whatever adds up several elements stays closed."""
+    """Data movement. Elementwise functions are uninterpreted; operators that add up several elements stay closed."""
     TERMS = 1
     """Sums are opened: they are equal when their terms are. A product with a sum stays closed."""
     ALGEBRA = 2
-    """Everything: distributivity, factoring, the laws of exp."""
+    """All laws: distributivity, factoring, the laws of exp."""
 
 
 _AT_ZERO = {
@@ -38,7 +38,7 @@ _AT_ZERO = {
 POLES = frozenset({"reciprocal", "rsqrt", "sqrt", "log"})
 """Functions that are not defined everywhere."""
 INVERSES = frozenset({"reciprocal", "rsqrt"})
-"""Those that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
+"""Functions that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
 _POSITIVE = frozenset({"exp", "sigmoid"})
 _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
 
@@ -46,14 +46,14 @@ _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
 class Laws:
     """Applies the laws of one level in one context."""
 
-    def __init__(self, context: Context, level: Level) -> None:
+    def __init__(self, context: Context, level: ProofLevel) -> None:
         self.context = context
         self.level = level
 
     # -- signs
 
     def is_positive(self, factor: Factor) -> bool:
-        """Whether a factor is greater than zero for all values of the variables."""
+        """Return whether a factor is greater than zero for all values of the variables."""
         match factor:
             case SizeOf(value):
                 return self.context.nonnegative(value - 1)
@@ -67,7 +67,7 @@ class Laws:
                 return False
 
     def is_nonnegative(self, factor: Factor) -> bool:
-        """Whether a factor is at least zero wherever it is defined."""
+        """Return whether a factor is at least zero wherever it is defined."""
         match factor:
             case SizeOf(value):
                 return self.context.nonnegative(value)
@@ -79,12 +79,12 @@ class Laws:
                 return self.is_positive(factor)
 
     def leaves_relu(self, factor: Factor) -> bool:
-        """Whether ``relu(f * x) = f * relu(x)``, even in numbers that may be infinite, where ``inf * 0`` is not one."""
+        """Return whether ``relu(f * x) = f * relu(x)``, even where ``f`` may be infinite and ``inf * 0`` is NaN."""
         is_defined = not isinstance(factor, Call) or factor.function not in POLES or self.is_positive(factor)
         return is_defined and self.is_nonnegative(factor)
 
     def is_nonnegative_sum(self, sum_: Sequence[Term]) -> bool:
-        """Whether every term is at least zero: a positive multiple of nonnegative factors and squares."""
+        """Return whether every term is at least zero: a positive multiple of nonnegative factors and squares."""
         return all(
             term.coefficient > 0
             and all(count % 2 == 0 or self.is_nonnegative(factor) for factor, count in Counter(term.factors).items())
@@ -92,14 +92,14 @@ class Laws:
         )
 
     def _may_be_minus_infinity(self, term: Term) -> bool:
-        """Whether a term that is at least zero in real numbers may divide by minus zero, as computers do."""
+        """Return whether a term that is nonnegative in the reals may divide by minus zero in floating point."""
         return any(
             count % 2 and isinstance(factor, Call) and factor.function in INVERSES and self._may_be_minus_zero(factor)
             for factor, count in Counter(term.factors).items()
         )
 
     def _may_be_minus_zero(self, inverse: Call) -> bool:
-        """Whether what is inverted is not evidently made of positive factors and squares, which are not minus zero."""
+        """Return whether the argument may be minus zero: it is not evidently made of positive factors and squares."""
         (argument,) = inverse.arguments
         return not all(
             term.coefficient > 0
@@ -110,12 +110,12 @@ class Laws:
     # -- products
 
     def multiply(self, left: Term, right: Term) -> Term:
-        """The product of two terms over different bound indices, with reciprocals cancelled."""
+        """Return the product of two terms over different bound indices, with reciprocals cancelled."""
         factors = list(left.factors)
         for factor in right.factors:
             inverse = self._inverse(factor)
             if (
-                self.level is Level.ALGEBRA
+                self.level is ProofLevel.ALGEBRA
                 and inverse in factors
                 and (self.is_positive(factor) or self.is_positive(inverse))
             ):
@@ -124,10 +124,10 @@ class Laws:
                 factors.append(factor)
         guards = tuple(dict.fromkeys((*left.guards, *right.guards)))
         product = Term(left.coefficient * right.coefficient, left.bound + right.bound, guards, tuple(factors))
-        return self._square_relu(product) if self.level is Level.ALGEBRA else product
+        return self._square_relu(product) if self.level is ProofLevel.ALGEBRA else product
 
     def _square_relu(self, term: Term) -> Term:
-        """``x * relu(x) = relu(x) * relu(x)``, and ``x * relu(-x) = -relu(-x) * relu(-x)``."""
+        """Apply ``x * relu(x) = relu(x) * relu(x)``, and ``x * relu(-x) = -relu(-x) * relu(-x)``."""
         for factor in term.factors:
             match factor:
                 case Call("relu", ((Term(sign, (), (), inner),),)) if inner and abs(sign) == 1:
@@ -145,7 +145,7 @@ class Laws:
         match factor:
             case Call("reciprocal", ((Term(Fraction(numerator=1, denominator=1), (), (), (inner,)),),)):
                 return inner
-            case Call("sqrt", arguments) if self.level is Level.ALGEBRA:
+            case Call("sqrt", arguments) if self.level is ProofLevel.ALGEBRA:
                 return Call("rsqrt", arguments)
             case _:
                 return Call("reciprocal", (product_of(factor),))
@@ -153,14 +153,14 @@ class Laws:
     # -- functions of one argument
 
     def apply(self, function: str, argument: Sum) -> list[Term]:
-        """A function of a closed sum without outer guards."""
+        """Return a function of a closed sum without outer guards."""
         if not argument and function in _AT_ZERO:
             return list(constant(_AT_ZERO[function]))
         if function == "relu":
             return self._relu(argument)
         if function == "reciprocal":
             return self._reciprocal(argument)
-        if function == "exp" and self.level is Level.ALGEBRA:
+        if function == "exp" and self.level is ProofLevel.ALGEBRA:
             return self._exp(argument)
         if function in ("sqrt", "rsqrt") and (root := _root(argument)) is not None:
             return list(constant(root if function == "sqrt" else 1 / root))
@@ -169,7 +169,7 @@ class Laws:
     def _relu(self, argument: Sum) -> list[Term]:
         if self.is_nonnegative_sum(argument) and not any(map(self._may_be_minus_infinity, argument)):
             return list(argument)
-        if self.level < Level.ALGEBRA:
+        if self.level < ProofLevel.ALGEBRA:
             return [_call("relu", argument)]
         scale, outside, rest = content(argument, self.leaves_relu)
         if rest == constant(1) and scale < 0:
@@ -181,7 +181,7 @@ class Laws:
         if not argument:
             return [_call("reciprocal", argument)]
         is_factor = len(argument) == 1 and all(not term.bound and len(term.factors) <= 1 for term in argument)
-        if self.level < Level.ALGEBRA and not is_factor:
+        if self.level < ProofLevel.ALGEBRA and not is_factor:
             return [_call("reciprocal", argument)]
         scale, outside, rest = content(argument, lambda _: True)
         factors = [self._inverse(factor) for factor in outside]
@@ -192,7 +192,7 @@ class Laws:
         return [Term(1 / scale, (), (), tuple(factors))]
 
     def _exp(self, argument: Sum) -> list[Term]:
-        """``exp(a + b) = exp(a) * exp(b)`` and ``exp(-a) = 1 / exp(a)``."""
+        """Apply ``exp(a + b) = exp(a) * exp(b)`` and ``exp(-a) = 1 / exp(a)``."""
         product = Term(Fraction(1))
         for term in argument:
             magnitude = Call("exp", (close([term._replace(coefficient=abs(term.coefficient))]),))
@@ -202,7 +202,7 @@ class Laws:
 
 
 def _logistic(sum_: Sum) -> Sum | None:
-    """The sum ``a`` where the given one is ``1 + exp(-a)``, whose reciprocal is ``sigmoid(a)``."""
+    """Return the sum ``a`` where the given one is ``1 + exp(-a)``, whose reciprocal is ``sigmoid(a)``."""
     powers = [term for term in sum_ if term.factors]
     others = tuple(term for term in sum_ if not term.factors)
     if others != constant(1) or len(powers) != 1 or powers[0] != product_of(*powers[0].factors)[0]:
@@ -222,7 +222,7 @@ def _logistic(sum_: Sum) -> Sum | None:
 
 
 def _root(sum_: Sum) -> Fraction | None:
-    """The square root of a sum that is the square of a positive rational number."""
+    """Return the square root of a sum that is the square of a positive rational number."""
     match sum_:
         case (Term(value, (), (), ()),) if value > 0:
             root = Fraction(isqrt(value.numerator), isqrt(value.denominator))
@@ -236,7 +236,7 @@ def _call(function: str, *arguments: Sum) -> Term:
 
 
 def content(sum_: Sum, may_leave: Callable[[Factor], bool]) -> tuple[Fraction, tuple[Factor, ...], Sum]:
-    """A sum of at least one term as ``scale * factors * rest``: factors that all terms share, free of bound indices.
+    """Return a nonempty sum as ``scale * factors * rest``: factors that all terms share, free of bound indices.
 
     The first term of ``rest`` has the coefficient 1.
     """

@@ -1,4 +1,4 @@
-"""How much work a proof may take, in counts, so that a verdict depends on the rule alone and never on the machine.
+"""Limits on the work of a proof, as counts, so that a verdict depends on the rule alone and never on the machine.
 
 Invariant: nothing here is measured in time.
 """
@@ -11,36 +11,36 @@ from taso_py.ir.errors import TasoError
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProofLimits:
     """Bounds on one proof."""
 
     nodes: int = 100
     """Operators and variables of both sides."""
     steps: int = 10_000
-    """Elements expanded and products multiplied out, for one level."""
+    """Elements expanded and products multiplied out, per level."""
     work: int = 20_000
-    """Elements read in the terms that are simplified, those inside calls included, for one level."""
+    """Elements read in the terms that are simplified, those inside calls included, per level."""
     cells: int = 256
-    """Cases into which a function's argument may fall apart."""
+    """Cases into which a function's argument may be split."""
     queries: int = 400
-    """Questions to the solver, for one level."""
+    """Questions to the solver, per level."""
     rlimit: int = 400_000
-    """Z3's own count of steps for one question; about a tenth of a second."""
+    """Z3's own step limit for one question; about a tenth of a second."""
 
 
 class Refused(TasoError):
-    """A rule that the prover cannot treat, or that exceeds a limit; it becomes the verdict UNKNOWN."""
+    """A rule that the prover cannot treat, or that exceeds a limit; the verdict is then UNKNOWN."""
 
 
 class Budget:
-    """Counts what a proof has used."""
+    """Counts the work of a proof."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ProofLimits) -> None:
         self.limits = limits
         self._queries = self._steps = self._work = 0
 
     def take_steps(self, count: int) -> None:
-        """Records work done.
+        """Record steps.
 
         Raises:
             Refused: more than the limit.
@@ -50,7 +50,7 @@ class Budget:
             raise Refused(f"more than {self.limits.steps} steps")
 
     def take_work(self, count: int) -> None:
-        """Records the size of what is simplified, which may grow where the number of steps does not.
+        """Record the size of simplified terms, which may grow where the number of steps does not.
 
         Raises:
             Refused: more than the limit.
@@ -60,7 +60,7 @@ class Budget:
             raise Refused(f"terms of more than {self.limits.work} elements")
 
     def take_query(self) -> None:
-        """Records a question to the solver.
+        """Record a question to the solver.
 
         Raises:
             Refused: more than the limit.

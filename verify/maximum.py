@@ -3,8 +3,8 @@
 A maximum is ``Call("max", (branches,))``; a branch is a term ``sum bound: [guards] value(sum)`` read as "the greatest
 value over all bound indices where the guards hold". An empty maximum is minus infinity.
 
-Invariant: guards that do not depend on a bound index stand outside of the maximum, so that a maximum of a
-concatenation is a choice between maxima.
+Invariant: guards that do not depend on a bound index are outside of the maximum, so that a maximum of a concatenation
+is a choice between maxima.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 from taso_py.ir.size import Dim, symbol
 from verify.cells import Cells
 from verify.context import mentions
-from verify.laws import Laws, Level, content
+from verify.laws import Laws, ProofLevel, content
 from verify.solver import Solver
 from verify.terms import (
     Call,
@@ -34,7 +34,7 @@ from verify.terms import (
 
 _INCREASING = frozenset({"exp", "sigmoid", "tanh"})
 _MOST_CANDIDATES = 36
-"""How many places of a window are tried as one that is always inside."""
+"""Most positions of a window that are tried as one that is always inside."""
 
 
 class Maxima:
@@ -57,7 +57,7 @@ class Maxima:
     def over(
         self, bound: Sequence[str], guards: Sequence[Dim], body: Sequence[Term], known: Sequence[Dim]
     ) -> list[Term]:
-        """The maximum of a sum over bound indices, as a choice between maxima."""
+        """Return the maximum of a sum over bound indices, as a choice between maxima."""
         branches: list[Term] = []
         for inside, (value,) in self._cells.split([body], [*known, *guards]):
             frame = Term(Fraction(1), tuple(bound), (*guards, *inside))
@@ -65,7 +65,7 @@ class Maxima:
         return self._choice(branches, known)
 
     def _branches(self, frame: Term, value: Sum) -> Iterator[Term]:
-        """A value as a branch; a maximum of maxima is one maximum."""
+        """Yield a value as branches; a maximum of maxima is one maximum."""
         inner = as_maximum(value)
         if inner is None:
             yield frame._replace(factors=(Call("value", (value,)),))
@@ -84,11 +84,11 @@ class Maxima:
         return result
 
     def _maximum(self, branches: Sequence[Term], known: Sequence[Dim]) -> Sequence[Term]:
-        """``max(c + s*x) = c + s*max(x)`` for a positive ``s``, where neither ``c`` nor ``s`` depends on the place."""
+        """Return a maximum, by ``max(c + s*x) = c + s*max(x)`` for a positive ``s`` if ``c`` and ``s`` are fixed."""
         plain = product_of(Call("max", (close_branches(branches),)))
-        if self._laws.level is not Level.ALGEBRA:
+        if self._laws.level is not ProofLevel.ALGEBRA:
             return plain
-        increasing = self._of_increasing(branches, known)
+        increasing = self._moved_out_of_increasing(branches, known)
         if increasing is not None or len(branches) != 1:
             return plain if increasing is None else increasing
         (branch,) = branches
@@ -106,8 +106,8 @@ class Maxima:
         greatest = Call("max", (close_branches([scaled]),))
         return [*fixed, Term(scale, (), (), (*outside, greatest))]
 
-    def _of_increasing(self, branches: Sequence[Term], known: Sequence[Dim]) -> list[Term] | None:
-        """``max(f(x)) = f(max(x))`` for an increasing function, unless the maximum may be empty; None otherwise."""
+    def _moved_out_of_increasing(self, branches: Sequence[Term], known: Sequence[Dim]) -> list[Term] | None:
+        """Apply ``max(f(x)) = f(max(x))`` for an increasing ``f`` unless the maximum may be empty; else return None."""
         calls = [_only_call(branch) for branch in branches]
         functions = {call.function if call else "" for call in calls}
         if len(functions) != 1 or not functions <= _INCREASING:
@@ -122,9 +122,9 @@ class Maxima:
         return self._laws.apply(functions.pop(), close(self._maximum(inner, known)))
 
     def without_unused(self, branch: Term, known: Sequence[Dim]) -> Term:
-        """Drops bound indices on which the value does not depend: it is enough that they have a value.
+        """Drop bound indices on which the value does not depend: it is enough that they have a value.
 
-        That is so where no lower bound is above an upper one, since the bounds are integers (Fourier-Motzkin).
+        They have one if no lower bound is above an upper one, since the bounds are integers (Fourier-Motzkin).
         """
         for name in branch.bound:
             about = [guard for guard in branch.guards if mentions(guard, (name,))]
@@ -134,16 +134,16 @@ class Maxima:
             lowest = [guard for guard, sign in zip(about, signs, strict=True) if sign > 0]
             highest = [guard for guard, sign in zip(about, signs, strict=True) if sign < 0]
             rest = [guard for guard in branch.guards if guard not in about]
-            guards = self._cells.needed([*rest, *(low + high for low in lowest for high in highest)], known)
+            guards = self._cells.necessary([*rest, *(low + high for low in lowest for high in highest)], known)
             if guards is not None:
                 bound = tuple(other for other in branch.bound if other != name)
                 return self.without_unused(branch._replace(bound=bound, guards=guards), known)
         return branch
 
     def relu(self, argument: Sum, known: Sequence[Dim]) -> list[Term] | None:
-        """``relu(s * max(..)) = s * max(relu(..))``, where ``s`` is not negative; in algebra only, if it is no number.
+        """Apply ``relu(s * max(..)) = s * max(relu(..))`` for a nonnegative ``s``, a number unless in algebra.
 
-        None unless the argument is of this form and the maximum evidently not empty.
+        Return None unless the argument is of this form and the maximum evidently not empty.
         """
         match argument:
             case (Term(scale, (), (), factors),) if scale > 0:
@@ -154,7 +154,7 @@ class Maxima:
             return None
         others = list(factors)
         others.remove(maxima[0])
-        if others and not (self._laws.level is Level.ALGEBRA and all(map(self._laws.leaves_relu, others))):
+        if others and not (self._laws.level is ProofLevel.ALGEBRA and all(map(self._laws.leaves_relu, others))):
             return None
         moved: list[Term] = []
         for branch in maxima[0].arguments[0]:
@@ -165,7 +165,7 @@ class Maxima:
         return [self._laws.multiply(outside, term) for term in self._choice(moved, known)]
 
     def is_inhabited(self, branches: Sequence[Term], known: Sequence[Dim]) -> bool:
-        """Whether some branch always has a place: evidently, or one where some of its guards hold with equality."""
+        """Return whether some branch provably has an index inside, perhaps one where guards hold with equality."""
         ranges = (self.without_unused(branch._replace(factors=()), known) for branch in branches)
         if any(not (range_.bound or range_.guards) for range_ in ranges):
             return True
@@ -175,7 +175,7 @@ class Maxima:
 
 
 def as_maximum(value: Sum) -> Sum | None:
-    """The branches, if a sum is nothing but a maximum."""
+    """Return the branches if a sum is nothing but a maximum, else None."""
     match value:
         case (Term(Fraction(numerator=1, denominator=1), (), (), (Call("max", (branches,)),)),):
             return branches
@@ -184,7 +184,7 @@ def as_maximum(value: Sum) -> Sum | None:
 
 
 def _single_value(branches: Sequence[Term]) -> Sum | None:
-    """The value of a maximum of one element."""
+    """Return the value of a maximum of one element, else None."""
     match branches:
         case [Term(_, (), (), (Call("value", (value,)),))]:
             return value
@@ -193,7 +193,7 @@ def _single_value(branches: Sequence[Term]) -> Sum | None:
 
 
 def _only_call(branch: Term) -> Call | None:
-    """The call that the value of a branch is, if it is nothing else."""
+    """Return the call if the value of a branch is nothing else, else None."""
     match branch.factors:
         case (Call("value", ((Term(Fraction(numerator=1, denominator=1), (), (), (Call() as call,)),),)),):
             return call
@@ -202,7 +202,7 @@ def _only_call(branch: Term) -> Call | None:
 
 
 def _places(branch: Term) -> Iterator[Term]:
-    """The branch with each bound index put where one of its guards holds with equality."""
+    """Yield the branch with each bound index set so that one of its guards holds with equality."""
     if not branch.bound:
         yield branch
         return

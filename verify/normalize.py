@@ -1,7 +1,7 @@
-"""From an output element of a graph to a sum of guarded products.
+"""Normalization: from an output element of a graph to a sum of guarded products.
 
 The element is composed from the operators' own definitions (:mod:`taso_py.ops`), read at symbolic indices, and
-normalised from the outside in, so that every part is simplified under the guards that stand around it.
+normalized from the outside in, so that every part is simplified under the guards around it.
 
 Invariant: the result has the value of the element wherever the facts of the context and the known guards hold.
 """
@@ -36,7 +36,7 @@ from taso_py.ops.scalar import (
 from taso_py.rules.substitution import Substitution
 from verify.cells import Cells, mentions_index, size_terms, with_guards
 from verify.context import Context
-from verify.laws import POLES, Laws, Level
+from verify.laws import POLES, Laws, ProofLevel
 from verify.limits import Budget, Refused
 from verify.maximum import Maxima
 from verify.poles import Poles
@@ -56,29 +56,29 @@ class Element(Scalar):
 
 
 class Normalizer:
-    """Normalises scalars in one context at one level."""
+    """Normalizes scalars in one context at one level."""
 
-    def __init__(self, context: Context, budget: Budget, solver: Solver, level: Level) -> None:
+    def __init__(self, context: Context, budget: Budget, solver: Solver, level: ProofLevel) -> None:
         self.cells = Cells(context, budget)
         self._context = context
         self._budget = budget
         self._level = level
-        self._is_algebra = level is Level.ALGEBRA
+        self._is_algebra = level is ProofLevel.ALGEBRA
         self._fresh = (f"~{number:04d}" for number in itertools.count())
         self._laws = Laws(context, level)
         self.adds_coefficients = False
-        """Whether like terms were added up: that is more than a sum in another order."""
+        """True if like terms were added up, which is more than a sum in another order."""
         self._solver = solver
-        self._maxima = Maxima(self.cells, self._laws, solver, self._fresh, self.close)
+        self._maxima = Maxima(self.cells, self._laws, solver, fresh=self._fresh, closing=self.close)
         self._poles = Poles(self._laws, self._maxima)
 
     def take_poles(self) -> Poles:
-        """The poles of what was normalised since they were last taken."""
+        """Return the poles of the values normalized since the last call."""
         taken, self._poles = self._poles, Poles(self._laws, self._maxima)
         return taken
 
     def element(self, value: Value, index: Sequence[Dim], known: Sequence[Dim] = ()) -> list[Term]:
-        """The element of ``value`` at ``index``.
+        """Return the element of ``value`` at ``index``.
 
         Raises:
             Refused: an operator has no definition, or a limit is reached.
@@ -92,11 +92,13 @@ class Normalizer:
             case Constant():
                 return self.sum(define_constant(node.op), {}, known)
             case TensorOperator():
-                return self._defined(node, node.op, tuple(index), known)
+                return self._from_definition(node, node.op, tuple(index), known)
             case _:
                 raise Refused(f"{node.op.name} has no definition")
 
-    def _defined(self, node: Node, op: TensorOperator, index: tuple[Dim, ...], known: Sequence[Dim]) -> list[Term]:
+    def _from_definition(
+        self, node: Node, op: TensorOperator, index: tuple[Dim, ...], known: Sequence[Dim]
+    ) -> list[Term]:
         reads: dict[Element, None] = {}
 
         def operand(value: Value) -> Operand:
@@ -108,8 +110,8 @@ class Normalizer:
             return Operand(value.type, read)
 
         definition = op.define([operand(value) for value in node.inputs], index)
-        # Of data movement and maxima the definition only chooses among elements, which are those of both sides.
-        if self._level is not Level.MOVEMENT or op.rounding is Rounding.NEVER:
+        # The definitions of data movement and maxima only choose among elements, which occur on both sides.
+        if self._level is not ProofLevel.MOVEMENT or op.rounding is Rounding.NEVER:
             return self.sum(definition, {}, known)
         if op.is_elementwise:
             return self._uninterpreted(op, list(reads), known)
@@ -126,7 +128,7 @@ class Normalizer:
         return result
 
     def sum(self, scalar: Scalar, env: _Env, known: Sequence[Dim]) -> list[Term]:
-        """A scalar as a sum; ``env`` renames the bound indices around it."""
+        """Return a scalar as a sum; ``env`` renames the bound indices around it."""
         match scalar:
             case Element(value, index):
                 return self.element(value, tuple(self._dim(i, env, known) for i in index), known)
@@ -135,11 +137,11 @@ class Normalizer:
             case Times(left, right):
                 return self._product(self.sum(left, env, known), self.sum(right, env, known), known)
             case Guard(conditions, body):
-                return self._guarded(conditions, body, env, known)
+                return self._normalize_guard(conditions, body, env, known)
             case Reduce():
-                return self._reduced(scalar, env, known)
+                return self._normalize_reduction(scalar, env, known)
             case Apply(function, argument):
-                return self._applied(function, self.sum(argument, env, known), known)
+                return self._normalize_call(function, self.sum(argument, env, known), known)
             case Number(value):
                 return list(constant(value))
             case SizeOf(value):
@@ -150,17 +152,17 @@ class Normalizer:
                 raise Refused(f"the definition language has no {type(scalar).__name__}")
 
     def close(self, terms_: Sequence[Term], known: Sequence[Dim] = ()) -> Sum:
-        """The closed sum; takes note of coefficients that are added up, or may be where the known guards hold."""
+        """Return the closed sum; record whether coefficients are, or may be, added up under the known guards."""
         closed = close(terms_)
-        if self._level is Level.TERMS and len(terms_) > 1:
+        if self._level is ProofLevel.TERMS and len(terms_) > 1:
             self.adds_coefficients |= has_like_terms(terms_) or self._overlap(closed, known)
         return closed
 
     def _overlap(self, closed: Sum, known: Sequence[Dim]) -> bool:
-        """Whether two terms that multiply the same may be there at one index."""
+        """Return whether two terms with equal factors may be present at one index."""
         for _, group in itertools.groupby(sorted(closed, key=product_key), key=product_key):
             for one, other in itertools.combinations(group, 2):
-                guards = self.cells.needed([*one.guards, *other.guards], known)
+                guards = self.cells.necessary([*one.guards, *other.guards], known)
                 if guards is not None and not self._solver.impossible([*known, *guards]):
                     return True
         return False
@@ -171,7 +173,7 @@ class Normalizer:
         return size_terms(value)
 
     def _dim(self, value: Dim, env: _Env, known: Sequence[Dim]) -> Dim:
-        return self._context.settle(substitute(value, env), known)
+        return self._context.divide_out(substitute(value, env), known)
 
     def _guards(self, conditions: Iterable[Condition], env: _Env, known: Sequence[Dim]) -> tuple[Dim, ...]:
         guards: list[Dim] = []
@@ -180,19 +182,21 @@ class Normalizer:
             guards += [value, -1 * value] if condition.is_equality else [value]
         return tuple(guards)
 
-    def _guarded(self, conditions: Sequence[Condition], body: Scalar, env: _Env, known: Sequence[Dim]) -> list[Term]:
-        guards = self.cells.needed(self._guards(conditions, env, known), known)
+    def _normalize_guard(
+        self, conditions: Sequence[Condition], body: Scalar, env: _Env, known: Sequence[Dim]
+    ) -> list[Term]:
+        guards = self.cells.necessary(self._guards(conditions, env, known), known)
         if guards is None:
             return []
         return with_guards(self.sum(body, env, [*known, *guards]), guards)
 
-    def _reduced(self, scalar: Reduce, env: _Env, known: Sequence[Dim]) -> list[Term]:
+    def _normalize_reduction(self, scalar: Reduce, env: _Env, known: Sequence[Dim]) -> list[Term]:
         names = [next(self._fresh) for _ in scalar.binders]
         inside = {**env, **{binder.name: symbol(name) for binder, name in zip(scalar.binders, names, strict=True)}}
         ranges: list[Dim] = []
         for binder, name in zip(scalar.binders, names, strict=True):
             ranges += [symbol(name), self._dim(binder.extent, env, known) - 1 - symbol(name)]
-        guards = self.cells.needed([*ranges, *self._guards(scalar.conditions, inside, [*known, *ranges])], known)
+        guards = self.cells.necessary([*ranges, *self._guards(scalar.conditions, inside, [*known, *ranges])], known)
         if guards is None:
             return self._empty(scalar, known)
         body = self.sum(scalar.body, inside, [*known, *guards])
@@ -202,27 +206,27 @@ class Normalizer:
                 self._poles.note([term], [*known, *term.guards])
             return greatest
         total = [term._replace(bound=(*names, *term.bound), guards=(*guards, *term.guards)) for term in body]
-        simple = self.cells.simplified(total, known)
+        simple = self.cells.simplify_all(total, known)
         if not self._is_algebra:
             return simple
         counted = [part for term in simple for part in self.cells.count_unused(term, known)]
         return [without_shares(term, self._laws, known) for term in counted]
 
     def _empty(self, scalar: Reduce, known: Sequence[Dim]) -> list[Term]:
-        """A reduction of no values: no terms, or the maximum of none, which is minus infinity and a pole."""
+        """Return a reduction of no values: no terms, or the maximum of none, which is minus infinity and a pole."""
         empty = list(product_of(Call("max", ((),)))) if scalar.is_max else []
         self._poles.note(empty, known)
         return empty
 
     def _product(self, left: Sequence[Term], right: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         if not self._is_algebra and not (_is_sign(left) or _is_sign(right)):
-            left, right = self._whole(left, known), self._whole(right, known)
+            left, right = self._as_single_products(left, known), self._as_single_products(right, known)
         self._budget.take_steps(len(left) * len(right))
-        products = self.cells.simplified((self._laws.multiply(a, b) for a in left for b in right), known)
+        products = self.cells.simplify_all((self._laws.multiply(a, b) for a in left for b in right), known)
         return [without_shares(term, self._laws, known) for term in products] if self._is_algebra else products
 
-    def _whole(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
-        """The sum as a choice between single products, so that multiplying needs no distributivity."""
+    def _as_single_products(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+        """Return the sum as a choice between single products, so that multiplying needs no distributivity."""
         result: list[Term] = []
         for guards, (part,) in self.cells.split([sum_], known):
             closed = self.close(part, [*known, *guards])
@@ -230,7 +234,7 @@ class Normalizer:
             result += with_guards(closed if single else product_of(Call("sum", (closed,))), guards)
         return result
 
-    def _applied(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
+    def _normalize_call(self, function: str, argument: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         result: list[Term] = []
         for guards, (part,) in self.cells.split([argument], known):
             closed = self.close(part, [*known, *guards])
@@ -243,18 +247,18 @@ class Normalizer:
 
 
 def _is_sign(sum_: Sequence[Term]) -> bool:
-    """Whether a sum is 1 or -1."""
+    """Return whether a sum is 1 or -1."""
     return len(sum_) == 1 and abs(sum_[0].coefficient) == 1 and not (sum_[0].bound or sum_[0].guards or sum_[0].factors)
 
 
 def may_be_movement(rule: Substitution) -> bool:
-    """Whether a proof at the level of movement is worth trying: one side computes nothing that the other does not."""
+    """Return whether a proof at the movement level is worth trying: one side's computations include the other's."""
     source, target = ({_opaque(node) for node in side.nodes} - {""} for side in (rule.source, rule.target))
     return source <= target or target <= source
 
 
 def _opaque(node: Node) -> str:
-    """What stays closed at the level of movement: the operator of an elementwise node, the whole of another."""
+    """Return the closed part at the movement level: the operator of an elementwise node, else the whole node."""
     if not isinstance(node.op, TensorOperator) or node.op.rounding is Rounding.NEVER:
         return ""
     return node.op.text if node.op.is_elementwise else node.digest

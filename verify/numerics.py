@@ -1,23 +1,22 @@
-"""How close the two sides of a proved rule are in floating point.
+"""The numerics class of a proved rule: how close its two sides are in floating point.
 
-Three things decide. First the level at which the proof goes through (:class:`verify.laws.Level`):
+Three things decide. First, the level at which the proof succeeds (:class:`verify.laws.ProofLevel`):
 
 - MOVEMENT: elementwise functions are uninterpreted, and whatever adds up several elements (products of matrices,
-  convolutions, means, normalisations) is opaque and equal only to itself on the same operands. Both sides then compute
+  convolutions, means, normalizations) is opaque and equal only to itself on the same operands. Both sides then compute
   the same operations on the same numbers: EXACT. Maxima and relu are opened, as they only choose.
-- TERMS: both sides add up the same products, without a product ever being distributed over a sum: REORDER.
+- TERMS: both sides add up equal products, without a product ever being distributed over a sum: REORDER.
 - ALGEBRA: distributivity, factoring, cancelling, laws of functions: REASSOCIATE.
 
-Second, what rounding does not show in real numbers, read off the operators of both sides; each raises the class of a
-proof above MOVEMENT: products with zeros that only one side computes (ZERO_TERMS), scales that stand on another side
-of a contraction, products of several factors that are grouped anew and formulas with exponentials or normalisations
-that are taken apart (RANGE), masks (MASK). These tests compare sets of operators, and of factors, and are meant to err
-upwards. Third, the caller's cap.
+Second, differences that do not show in real numbers, found from the operators of both sides; each raises the class of a
+proof above MOVEMENT: products with zeros that only one side computes (ZERO_TERMS), scales on another side of a
+contraction, regrouped products of several factors and split formulas with exponentials or normalizations (RANGE), masks
+(MASK). These tests compare sets of operators, and of factors, and are meant to err upwards. Third, the caller's cap.
 
-A product is grouped anew if the target multiplies further what the source does not form: ``(x*y)*z`` as ``x*(y*z)``, as
-``y*z`` may overflow, or vanish, where the source is in range. Sums are looked through: ``(x+y)*z`` as ``x*z + y*z``
-multiplies the same factors, and that other sums stand in between is what REASSOCIATE says. It says so of contractions
-too: ``(AB)C`` as ``A(BC)``.
+A product is regrouped if the target multiplies a product that the source does not form: ``(x*y)*z`` as ``x*(y*z)``, as
+``y*z`` may overflow, or vanish, where the source is in range. Sums are ignored here: ``(x+y)*z`` as ``x*z + y*z``
+multiplies equal factors, and REASSOCIATE covers the different sums in between, also those in contractions: ``(AB)C`` as
+``A(BC)``.
 
 Invariant: when in doubt, the higher class.
 """
@@ -37,32 +36,32 @@ from taso_py.ops.contraction import Conv2d
 from taso_py.ops.pooling import AvgPool2d
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from verify.laws import INVERSES, POLES, Level
+from verify.laws import INVERSES, POLES, ProofLevel
 
 _MOST = 64
-"""Of how many products a value is told; one of more is a factor by itself."""
+"""Most products that a value is tracked as; a value of more is a factor by itself."""
 
 
 class _Number(NamedTuple):
-    """A scale that is no variable."""
+    """A scale that is not a variable."""
 
     operator: str
 
 
 _Product: TypeAlias = frozenset[tuple[Hashable, int]]
-"""Factors, most of them nodes, and how often each occurs."""
+"""Factors, most of them nodes, with their multiplicities."""
 _Products: TypeAlias = frozenset[_Product]
 
 _OF_LEVEL = {
-    Level.MOVEMENT: Numerics.EXACT,
-    Level.TERMS: Numerics.REORDER,
-    Level.ALGEBRA: Numerics.REASSOCIATE,
+    ProofLevel.MOVEMENT: Numerics.EXACT,
+    ProofLevel.TERMS: Numerics.REORDER,
+    ProofLevel.ALGEBRA: Numerics.REASSOCIATE,
 }
 
 
-def classify(rule: Substitution, level: Level) -> Numerics:
-    """The numerics class of a rule that is proved at ``level``, the lowest at which it is."""
-    if level is Level.MOVEMENT:
+def classify(rule: Substitution, level: ProofLevel) -> Numerics:
+    """Return the numerics class of a rule that is proved at ``level``, the lowest at which it is."""
+    if level is ProofLevel.MOVEMENT:
         return Numerics.EXACT
     source, target = Graph((), rule.source.outputs), Graph((), rule.target.outputs)
     found = [_OF_LEVEL[level]]
@@ -70,9 +69,9 @@ def classify(rule: Substitution, level: Level) -> Numerics:
         found.append(Numerics.REASSOCIATE)
     if _multiplies_zeros(source, target):
         found.append(Numerics.ZERO_TERMS)
-    if _moves_scale(source, target) or (level is Level.ALGEBRA and _has_exponentials(source, target)):
+    if _moves_scale(source, target) or (level is ProofLevel.ALGEBRA and _has_exponentials(source, target)):
         found.append(Numerics.RANGE)
-    if level is Level.ALGEBRA and _squares(source) != _squares(target):
+    if level is ProofLevel.ALGEBRA and _squares(source) != _squares(target):
         found.append(Numerics.RANGE)
     if _changes_masked(source, target):
         found.append(Numerics.MASK)
@@ -80,9 +79,10 @@ def classify(rule: Substitution, level: Level) -> Numerics:
 
 
 def _is_function(op: Operator) -> bool:
-    """Whether an operator is computed by a kernel of its own, rounding otherwise than its definition written out.
+    """Return whether an operator's kernel rounds differently from its written-out definition.
 
-    A relu is its definition; what is written with relus may not round at all, where sums that it is written with do.
+    A relu is its definition; an operator that is written with relus may not round at all, where sums in its definition
+    do.
     """
     if not isinstance(op, TensorOperator) or op.accumulates or op.multiplies:
         return False
@@ -94,7 +94,7 @@ def _is_exponential(op: Operator) -> bool:
 
 
 def _is_formula(op: Operator) -> bool:
-    """Whether an operator leaves the range of its operands by more than sums and products do."""
+    """Return whether an operator leaves the range of its operands by more than sums and products do."""
     return _is_exponential(op) or not POLES.isdisjoint(op.applies)
 
 
@@ -103,17 +103,17 @@ def _is_product(op: Operator) -> bool:
 
 
 def _is_scale(op: Operator) -> bool:
-    """Whether an operator scales what it reads, or computes what something is scaled by."""
+    """Return whether an operator scales its operand, or computes a scale."""
     return (op.multiplies and not op.accumulates) or (op.is_elementwise and not INVERSES.isdisjoint(op.applies))
 
 
 def _is_average(op: Operator) -> bool:
-    """Whether an operator divides by a number of elements: a scale too, though of no variable."""
+    """Return whether an operator divides by a number of elements, which is a scale but not a variable."""
     return op.accumulates and not op.multiplies and op.rounding is Rounding.ANY
 
 
 def _has_factors(op: Operator) -> bool:
-    """Whether elements have the factors of operands at the same index, one term or the other; a relu only chooses."""
+    """Return whether elements have the factors of operands at the same index, summed up or chosen."""
     return op.is_elementwise and not (op.multiplies or _is_function(op))
 
 
@@ -126,7 +126,7 @@ def _differ(source: Graph, target: Graph, holds: Callable[[Operator], bool]) -> 
 
 
 def _multiplies_zeros(source: Graph, target: Graph) -> bool:
-    """Padding, enlarged kernels, the constant zero; other padded windows, or a variable that one side forgets."""
+    """Return whether padding, enlarged kernels, a constant zero, or a forgotten variable make products with zero."""
     return (
         any(_makes_zeros(node) for graph in (source, target) for node in graph.nodes)
         or set(_windows(source)) != set(_windows(target))
@@ -151,23 +151,24 @@ def _variables(graph: Graph) -> set[Node]:
 
 
 def _moves_scale(source: Graph, target: Graph) -> bool:
-    """A factor at another place of a contraction or of a chain of products; a formula changed.
+    """Return whether a factor changes its position around a contraction or product chain, or a formula changes.
 
-    The former is one that stood before a contraction and comes after it on the other side, or at another operand.
+    A factor changes its position if it comes before a contraction on one side and after it, or at another operand, on
+    the other.
     """
     return _differ(source, target, _is_formula) or _places(source) != _places(target) or _regroups(source, target)
 
 
 def _has_exponentials(source: Graph, target: Graph) -> bool:
-    """Exponentials that were taken apart, perhaps."""
+    """Return whether there are exponentials, which the proof may have split."""
     return bool(_names(source, _is_exponential) | _names(target, _is_exponential))
 
 
 def _places(graph: Graph) -> set[Hashable]:
-    """For each contraction, the scales in what each operand is computed from, and those that follow it.
+    """Return, for each contraction, the scales before each operand and those after the result.
 
-    A scale is told by its operator and the variables that are multiplied; after a contraction, by those that its result
-    is multiplied with. Numbers are scales too where they come before a product; what moves one is seen there.
+    A scale is identified by its operator and the variables that are multiplied; after a contraction, by those that its
+    result is multiplied with. Numbers are scales too where they come before a product; a move of one is detected there.
     """
     variables = _scaling(graph)
     above: dict[Node, frozenset[Hashable]] = {}
@@ -181,23 +182,25 @@ def _places(graph: Graph) -> set[Hashable]:
             scale = frozenset(((node.op.name, others),) if _is_scale(node.op) else ())
             below[value.node] |= below[node] | scale
     contractions = [node for node in graph.nodes if node.op.accumulates]
-    found = {(n.op.name, tuple(_felt(n, above[value.node]) for value in n.inputs), below[n]) for n in contractions}
+    found = {
+        (n.op.name, tuple(_relevant_scales(n, above[value.node]) for value in n.inputs), below[n]) for n in contractions
+    }
     return {(name, before, after) for name, before, after in found if after or any(before)}
 
 
-def _felt(node: Node, scales: frozenset[Hashable]) -> frozenset[Hashable]:
-    """The scales before a contraction that count: a sum of averages is no nearer to overflowing than either."""
+def _relevant_scales(node: Node, scales: frozenset[Hashable]) -> frozenset[Hashable]:
+    """Return the scales before a contraction that count: a sum of averages overflows no sooner than either."""
     return scales if node.op.multiplies else frozenset(scale for scale in scales if not isinstance(scale, _Number))
 
 
 def _numbers(node: Node) -> tuple[_Number, ...]:
-    """The number that a node multiplies by, if any: one over a count, or two, where something is added to itself."""
+    """Return the number that a node multiplies by, if any: one over a count, or two if a value is added to itself."""
     is_doubled = node.op.name == "add" and len(set(node.inputs)) == 1
     return (_Number(node.op.name),) if is_doubled or _is_average(node.op) else ()
 
 
 def _scaling(graph: Graph) -> dict[Node, frozenset[Node] | None]:
-    """The variables that each node is computed from; None for those with contractions, which may be merged."""
+    """Return the variables that each node is computed from; None for those with contractions, which may be merged."""
     found: dict[Node, frozenset[Node] | None] = {}
     for node in graph.nodes:
         inner = [found[value.node] for value in node.inputs]
@@ -208,7 +211,7 @@ def _scaling(graph: Graph) -> dict[Node, frozenset[Node] | None]:
 
 
 def _regroups(source: Graph, target: Graph) -> bool:
-    """Whether the target multiplies further a product of factors that the source multiplies nowhere.
+    """Return whether the target multiplies a product of factors that the source multiplies nowhere.
 
     Products that only the source multiplies further do no harm: where they overflow, the target may not.
     """
@@ -218,7 +221,7 @@ def _regroups(source: Graph, target: Graph) -> bool:
 
 
 def _multiplied(graph: Graph) -> set[Node]:
-    """The nodes whose elements are multiplied by something, perhaps moved or added up before."""
+    """Return the nodes whose elements are multiplied, perhaps after being moved or added up."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op.multiplies or (node in found and not _is_function(node.op)):
@@ -227,19 +230,20 @@ def _multiplied(graph: Graph) -> set[Node]:
 
 
 def _factors(graph: Graph) -> dict[Node, _Products]:
-    """For each node, the products that its elements are sums of, or chosen from.
+    """Return, for each node, the products that its elements are sums of, or chosen from.
 
-    What is neither sum nor product is a factor by itself, so moved or reduced factors are others: elements must agree.
+    A value that is neither sum nor product is a factor by itself, so that moved or reduced factors are different ones:
+    elements must agree.
     """
     found: dict[Node, _Products] = {}
     for node in graph.nodes:
         products = _products(node, [found[value.node] for value in node.inputs])
-        found[node] = products if len(products) <= _MOST else _alone(node)
+        found[node] = products if len(products) <= _MOST else _single_factor(node)
     return found
 
 
 def _products(node: Node, operands: Sequence[_Products]) -> _Products:
-    """The products of a node, given its operands'. One times something is that, and zero has none."""
+    """Return the products of a node, given its operands'; one has no factors, and zero has no products."""
     if _has_factors(node.op):
         return _Products().union(*operands)
     if node.op.name == "mul":
@@ -248,10 +252,10 @@ def _products(node: Node, operands: Sequence[_Products]) -> _Products:
         return _times(operands[0], _inverse(operands[1]))
     if isinstance(node.op, Constant) and node.op.value in (-1, 0, 1):
         return _Products([_Product()] if node.op.value else [])
-    return _alone(node)
+    return _single_factor(node)
 
 
-def _alone(factor: Hashable) -> _Products:
+def _single_factor(factor: Hashable) -> _Products:
     return _Products([_Product([(factor, 1)])])
 
 
@@ -261,20 +265,20 @@ def _times(left: _Products, right: _Products) -> _Products:
 
 
 def _inverse(divisor: _Products) -> _Products:
-    """One over each factor; one over a sum is a factor by itself."""
+    """Return one over each factor; one over a sum is a factor by itself."""
     if len(divisor) != 1:
-        return _alone(("one over", divisor))
+        return _single_factor(("one over", divisor))
     return _Products(_Product((("one over", factor), count) for factor, count in some) for some in divisor)
 
 
 def _squares(graph: Graph) -> set[str]:
-    """What is squared: ``(x - m)**2`` and ``x**2 - m**2`` differ in range, and in what cancels. A relu is either."""
+    """Return the operators whose results are squared; ``(x - m)**2`` and ``x**2 - m**2`` differ in range."""
     squares = (node for node in graph.nodes if node.op.name == "mul" and len(set(node.inputs)) == 1)
     return {node.inputs[0].node.op.name for node in squares} - {"relu"}
 
 
 def _changes_masked(source: Graph, target: Graph) -> bool:
-    """Whether a row that a mask removes entirely may be computed by another formula."""
+    """Return whether a row that a mask removes entirely may be computed by another formula."""
     exponentials = [_names(graph, _is_exponential) for graph in (source, target)]
     masks = [_has_mask(graph) for graph in (source, target)]
     return masks[0] != masks[1] or (any(masks) and exponentials[0] != exponentials[1])

@@ -1,6 +1,6 @@
-"""The prover: whether the two sides of a substitution are equal for every size.
+"""The prover: decides whether the two sides of a substitution are equal for every size.
 
-Invariant: PROVED is certain under the assumptions that verify/README.md lists; whatever else happens is UNKNOWN with a
+Invariant: PROVED is certain under the assumptions that verify/README.md lists; any other outcome is UNKNOWN with a
 reason, and depends on the rule and the limits only.
 """
 
@@ -14,36 +14,36 @@ from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from taso_py.rules.verdict import Outcome, Verdict
 from verify.context import Context
 from verify.equality import Equality, negative
-from verify.hypotheses import assumptions, check_kinds, obligations, output_index, solved
-from verify.laws import Level
-from verify.limits import Budget, Limits, Refused
+from verify.hypotheses import assumptions, check_kinds, obligations, output_index, without_equalities
+from verify.laws import ProofLevel
+from verify.limits import Budget, ProofLimits, Refused
 from verify.normalize import Normalizer, may_be_movement
 from verify.numerics import classify
 from verify.solver import Solver
 from verify.terms import close, term_key
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ProofLimits()
 _SHOWN = 160
-"""Characters of a term that are shown in a reason."""
+"""Most characters of a term in a reason."""
 _SIZE = re.compile(r"(?!k\d+$)[A-Za-z_]\w*")
 """Names of sizes in rules. Bound indices of definitions are k0, k1, ..; the prover's own names begin with a mark."""
 
 
-def prove(rule: Substitution, limits: Limits = DEFAULT_LIMITS) -> Verdict:
-    """Tries to prove a substitution for all sizes of at least one; PROVED with its numerics class, or UNKNOWN.
+def prove(rule: Substitution, limits: ProofLimits = DEFAULT_LIMITS) -> Verdict:
+    """Prove a substitution for all sizes of at least one: PROVED with its numerics class, or UNKNOWN.
 
-    The levels are tried from the lowest; each proves on its own, and the first that does gives the class.
+    The levels are tried from the lowest; each is a proof on its own, and the first that succeeds gives the class.
     """
     reason = ""
     try:
-        rule = solved(rule)
+        rule = without_equalities(rule)
         refuse_unsuitable(rule, limits)
         facts = assumptions(rule)
         unmet = _unmet(rule, facts, Budget(limits))
         if unmet:
             return Verdict(Outcome.UNKNOWN, unmet)
-        for level in Level:
-            if level is Level.MOVEMENT and not may_be_movement(rule):
+        for level in ProofLevel:
+            if level is ProofLevel.MOVEMENT and not may_be_movement(rule):
                 continue
             reason = _difference(rule, facts, level, Budget(limits))
             if not reason:
@@ -56,7 +56,7 @@ def prove(rule: Substitution, limits: Limits = DEFAULT_LIMITS) -> Verdict:
 
 
 def _unmet(rule: Substitution, facts: Context, budget: Budget) -> str:
-    """Why the rule could not be applied anywhere, or not safely; empty if it can."""
+    """Return why the rule could not be applied anywhere, or not safely; empty if it can."""
     solver = Solver(facts, budget)
     if rule.preconditions and solver.impossible([condition.value for condition in rule.preconditions]):
         return "no sizes satisfy the preconditions"
@@ -66,16 +66,16 @@ def _unmet(rule: Substitution, facts: Context, budget: Budget) -> str:
     return ""
 
 
-def _difference(rule: Substitution, facts: Context, level: Level, budget: Budget) -> str:
-    """Why the sides are not shown to be equal at a level; empty if they are."""
+def _difference(rule: Substitution, facts: Context, level: ProofLevel, budget: Budget) -> str:
+    """Return why the sides are not shown to be equal at a level; empty if they are."""
     for number, (left, right) in enumerate(zip(rule.source.outputs, rule.target.outputs, strict=True)):
         index, context = output_index(left.type, facts)
         solver = Solver(context, budget)
         normalizer = Normalizer(context, budget, solver, level)
         source = normalizer.close(normalizer.element(left, index))
-        allowed = normalizer.take_poles().exactly()
+        allowed = normalizer.take_poles().under_approximation()
         target = normalizer.close(normalizer.element(right, index))
-        poles = normalizer.take_poles().at_most()
+        poles = normalizer.take_poles().over_approximation()
         if normalizer.adds_coefficients:
             return f"output {number}: like terms are added up"
         equality = Equality(solver)
@@ -88,8 +88,8 @@ def _difference(rule: Substitution, facts: Context, level: Level, budget: Budget
     return ""
 
 
-def refuse_unsuitable(rule: Substitution, limits: Limits) -> None:
-    """Refuses a rule that is large, speaks of more than real numbers, or uses names that the prover uses itself.
+def refuse_unsuitable(rule: Substitution, limits: ProofLimits) -> None:
+    """Refuse a rule that is too large, is not about real numbers only, or uses names reserved by the prover.
 
     Raises:
         Refused: it is such a rule.
@@ -104,4 +104,4 @@ def refuse_unsuitable(rule: Substitution, limits: Limits) -> None:
     foreign = [name for name in sorted(names) if not _SIZE.fullmatch(name)]
     foreign += [key(variable) for variable in rule.variables if not key(variable).isidentifier()]
     if foreign:
-        raise Refused(f"rename {foreign[0]}: indices have such names")
+        raise Refused(f"rename {foreign[0]}: the prover reserves such names for indices")

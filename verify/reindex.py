@@ -1,4 +1,4 @@
-"""Bound indices that run over a product of sizes: taken apart where they are divided, put together where they are not.
+"""Bound indices over a product of sizes: split where they are divided, merged where they are not.
 
 An index ``p`` of ``E*D`` values corresponds to a pair ``(a, b)`` of ``E`` and ``D`` values, ``p = a*D + b``. A reshape
 that splits an axis divides such an index; in terms of the pair nothing is divided.
@@ -16,7 +16,7 @@ from verify.terms import Term, factor_symbols, indices, substitute_term, unit_co
 
 
 def split(term: Term, context: Context) -> Term | None:
-    """The term with one bound index that is divided by a factor of its range taken apart; None if there is none."""
+    """Return the term with one bound index split that is divided by a factor of its range; None if there is none."""
     divided = [index for index in indices(term.factors) if has_division(index)]
     if not divided or not term.bound:
         return None
@@ -28,11 +28,11 @@ def split(term: Term, context: Context) -> Term | None:
             count = floordiv(extent, divisor)
             if count == 1 or count * divisor != extent or not context.follows(divisor - 1):
                 continue
-            return _replaced(term, name, count, divisor)
+            return _split_index(term, name, count, divisor)
     return None
 
 
-def _replaced(term: Term, name: str, count: Dim, divisor: Dim) -> Term:
+def _split_index(term: Term, name: str, count: Dim, divisor: Dim) -> Term:
     major, minor = f"{name}/", f"{name}%"
     moved = substitute_term(term, {name: symbol(major) * divisor + symbol(minor)})
     old = {symbol(major) * divisor + symbol(minor), count * divisor - 1 - symbol(major) * divisor - symbol(minor)}
@@ -43,7 +43,7 @@ def _replaced(term: Term, name: str, count: Dim, divisor: Dim) -> Term:
 
 
 def merge(term: Term) -> Term | None:
-    """The term with a pair of bound indices that is only read as ``a*D + b`` put together; None if there is none."""
+    """Return the term with a pair of bound indices merged that is only read as ``a*D + b``; None if there is none."""
     if len(term.bound) < 2 or any(map(has_division, indices(term.factors))):
         return None
     for minor in term.bound:
@@ -64,7 +64,7 @@ def merge(term: Term) -> Term | None:
 
 
 def quotient(term: Term, context: Context) -> Term | None:
-    """The term without a bound index that is only a quotient: ``0 <= r - D*a < D`` says that ``a`` is ``r // D``."""
+    """Return the term without a bound index that is a quotient: ``0 <= r - D*a < D`` says that ``a`` is ``r // D``."""
     for name in term.bound:
         if any(name in factor_symbols(factor) for factor in term.factors):
             continue
@@ -89,7 +89,7 @@ def quotient(term: Term, context: Context) -> Term | None:
 
 
 def _extent(term: Term, name: str) -> Dim | None:
-    """``E`` if the guards say ``0 <= name < E``."""
+    """Return ``E`` if the guards say ``0 <= name < E``, else None."""
     if symbol(name) not in term.guards:
         return None
     uppers = (guard + symbol(name) + 1 for guard in term.guards if unit_coefficient(guard, name) == -1)
@@ -97,7 +97,7 @@ def _extent(term: Term, name: str) -> Dim | None:
 
 
 def _is_pair(index: Dim, major: str, minor: str, divisor: Dim) -> bool:
-    """Whether an index is ``major*divisor + minor`` and something else."""
+    """Return whether an index is ``major*divisor + minor`` plus a rest without either."""
     rest = index - symbol(major) * divisor - symbol(minor)
     return symbols(rest).isdisjoint((major, minor))
 

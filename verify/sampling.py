@@ -1,7 +1,7 @@
-"""Concrete sizes and values at which a rule can be tried.
+"""Samples: concrete sizes and values at which a rule can be tried.
 
-Symbols are drawn by what they stand for (a dimension, a stride, a padding, a number) and kept if the preconditions and
-the shapes allow them. Sizes are small, mostly prime and unequal, so that a rule that mixes up two axes is seen.
+Symbols are drawn by their role (a dimension, a stride, a padding, a number) and kept if the preconditions and the
+shapes allow them. Sizes are small, mostly prime and unequal, so that a rule that mixes up two axes is detected.
 
 Invariant: a sample depends on the rule and the random generator's state only.
 """
@@ -32,9 +32,9 @@ _CHOICES: Mapping[str, tuple[int, ...]] = {
 }
 _POSITIVE_NUMBERS = (1e-5, 0.1, 0.5, 1.25, 2.0)
 _NUMBERS = (*_POSITIVE_NUMBERS, -0.5, -2.0)
-"""Values of a constant or a scale; what is added to a variance is positive."""
+"""Values of a constant or a scale; a number that is added to a variance is positive."""
 _SHARE_OF_EMPTY = 0.3
-"""The part of the dimensions that are empty where dimensions may be."""
+"""Share of empty dimensions where dimensions may be empty."""
 _GROUPS: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3,), (2, 3), (3, 1))
 
 
@@ -45,12 +45,12 @@ class Sample:
     sizes: Mapping[str, int]
     """Dimensions and integer attributes."""
     groups: Mapping[str, tuple[int, ...]]
-    """The axes that each axis group stands for."""
+    """The axes of each axis group."""
     numbers: Mapping[str, float]
     """Attributes that are real numbers."""
 
     def shape(self, type_: TensorType) -> tuple[int, ...]:
-        """The shape at these sizes."""
+        """Return the shape at these sizes."""
         axes: list[int] = []
         for axis in type_.shape:
             axes += self.groups[axis.name] if isinstance(axis, Group) else (evaluate(axis, self.sizes),)
@@ -74,7 +74,7 @@ class Sampler:
         self._bounds = [bound for node in nodes for bound in (*legal(node), *fits(node))]
 
     def draw(self, random: Random, attempts: int) -> Sample | None:
-        """A sample that the rule's preconditions and types allow; None if none is found."""
+        """Return a sample that the rule's preconditions and types allow; None if none is found."""
         for _ in range(attempts):
             sizes = {name: random.choice(choices) for name, choices in self._sizes.items()}
             if self._least == 0:
@@ -98,7 +98,7 @@ class Sampler:
 
 
 def _number_choices(rule: Substitution) -> dict[str, tuple[float, ...]]:
-    """What each symbol is drawn from that is a real number."""
+    """Return the choices for each symbol that is a real number."""
     found: dict[str, tuple[float, ...]] = {}
     for node in (*rule.source.nodes, *rule.target.nodes):
         for attribute, value in node.op.attributes:
@@ -110,7 +110,7 @@ def _number_choices(rule: Substitution) -> dict[str, tuple[float, ...]]:
 
 
 def _size_choices(rule: Substitution) -> dict[str, tuple[int, ...]]:
-    """What each symbol is drawn from that is an integer. Where it has two roles the dimension counts."""
+    """Return the choices for each symbol that is an integer; where it has two roles the dimension counts."""
     roles: dict[str, tuple[int, ...]] = {}
     for node in (*rule.source.nodes, *rule.target.nodes):
         if isinstance(node.op, Input):
@@ -132,7 +132,7 @@ def _size_choices(rule: Substitution) -> dict[str, tuple[int, ...]]:
 
 
 def _kernel_sizes(rule: Substitution) -> list[str]:
-    """The symbols in the sizes of windows of convolutions."""
+    """Return the symbols in the sizes of windows of convolutions."""
     convolutions = [node for node in rule.source.nodes if isinstance(node.op, Conv2d)]
     axes = [axis for node in convolutions for axis in node.inputs[1].type.shape[2:] if isinstance(axis, Poly)]
     return sorted(set().union(*(axis.symbols for axis in axes)))

@@ -15,7 +15,7 @@ from verify.terms import Call, Sum, Term, close, factor_symbols, unit_coefficien
 
 
 def without_shares(term: Term, laws: Laws, known: Sequence[Dim]) -> Term:
-    """The term without the products of a sum and its own reciprocal."""
+    """Return the term without the products of a sum and its own reciprocal."""
     if not term.bound:
         return term
     for factor in term.factors:
@@ -27,14 +27,14 @@ def without_shares(term: Term, laws: Laws, known: Sequence[Dim]) -> Term:
         rest = list(term.factors)
         rest.remove(factor)
         for name in term.bound:
-            part, left = _connected(term._replace(factors=tuple(rest)), name)
+            part, left = _split_product(term._replace(factors=tuple(rest)), name)
             if close([part]) == whole:
                 return without_shares(left, laws, known)
     return term
 
 
 def _is_positive(whole: Sum, laws: Laws, known: Sequence[Dim]) -> bool:
-    """Whether a sum is evidently greater than zero: one positive product over an index that has a value."""
+    """Return whether a sum is evidently greater than zero: one positive product over an index that has a value."""
     if len(whole) != 1 or len(whole[0].bound) != 1 or whole[0].coefficient <= 0:
         return False
     (term,), (name,) = whole, whole[0].bound
@@ -46,13 +46,13 @@ def _is_positive(whole: Sum, laws: Laws, known: Sequence[Dim]) -> bool:
     return 0 not in signs and bool(lowest and highest) and exists and all(map(laws.is_positive, term.factors))
 
 
-def _connected(term: Term, name: str) -> tuple[Term, Term]:
-    """The term as a product: of what depends on a bound index, directly or through others, and of the rest."""
+def _split_product(term: Term, name: str) -> tuple[Term, Term]:
+    """Return the term as a product: factors that depend on a bound index, directly or through others, and the rest."""
     names = {name}
     while True:
         factors = [factor for factor in term.factors if factor_symbols(factor) & names]
         guards = [guard for guard in term.guards if mentions(guard, names)]
-        reached = {b for b in term.bound if any(b in factor_symbols(f) for f in factors) or _any(guards, b)}
+        reached = {b for b in term.bound if any(b in factor_symbols(f) for f in factors) or _any_mentions(guards, b)}
         if reached <= names:
             break
         names |= reached
@@ -62,5 +62,5 @@ def _connected(term: Term, name: str) -> tuple[Term, Term]:
     return part, left._replace(guards=tuple(guard for guard in term.guards if guard not in guards))
 
 
-def _any(guards: Sequence[Dim], name: str) -> bool:
+def _any_mentions(guards: Sequence[Dim], name: str) -> bool:
     return any(mentions(guard, (name,)) for guard in guards)

@@ -1,15 +1,15 @@
-"""Questions about integers that are put to Z3: quantifier-free and linear, under a limit of steps.
+"""Questions about integers for Z3: quantifier-free and linear, under a limit of steps.
 
 A product of symbols, and a floor division, is an integer variable of its own. That only forgets facts, so that "no
-integers satisfy this" stays true. What is useful of the forgotten facts is given back as lemmas, each true for all
-integers: the inequalities that define a floor division by a positive number, and products of inequalities
-(``f >= 0`` and ``s >= 0`` give ``f*s >= 0``) for the products that occur.
+integers satisfy this" stays true. Useful forgotten facts are restored as lemmas, each true for all integers: the
+inequalities that define a floor division by a positive number, and products of inequalities (``f >= 0`` and ``s >= 0``
+give ``f*s >= 0``) for the products that occur.
 
-Questions are written as SMT-LIB text (Barrett et al., SMT-LIB 2.6): what is asked can be read, and Z3 parses it faster
-than its Python interface builds it.
+Questions are written as SMT-LIB text (Barrett et al., SMT-LIB 2.6), which is readable, and which Z3 parses faster than
+its Python interface builds terms.
 
-Invariant: an answer "impossible" or "equal" holds for all integers; any other answer, a limit reached included, is
-"not shown".
+Invariant: an answer "impossible" or "equal" holds for all integers; any other answer, a limit reached included, is "not
+shown".
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class Solver:
 
     @cached_property
     def _z3(self) -> Any:
-        """A Z3 context of its own, made when the first question is put: many proofs put none."""
+        """A Z3 context of its own, made at the first question: many proofs ask none."""
         return z3.Context()
 
     def impossible(self, guards: Sequence[Dim]) -> bool:
-        """Whether no integers satisfy all guards."""
+        """Return whether no integers satisfy all guards."""
         return self._unsatisfiable(guards, [], "true")
 
     def implied(self, known: Sequence[Dim], alternatives: Sequence[Sequence[Dim]]) -> bool:
-        """Whether at least one list of guards holds wherever the known guards hold."""
+        """Return whether at least one list of guards holds wherever the known guards hold."""
         occurring = [guard for guards in alternatives for guard in guards]
         claim = f"(not (or false {' '.join(map(_conjunction, alternatives))}))"
         return self._unsatisfiable(known, occurring, claim)
 
     def vanishes(self, summands: Sequence[Summand], known: Sequence[Dim] = ()) -> bool:
-        """Whether the sum of the coefficients whose guards hold is zero for all integers."""
+        """Return whether the sum of the coefficients whose guards hold is zero for all integers."""
         scale = lcm(*(coefficient.denominator for coefficient, _ in summands))
         common = set(summands[0][1]).intersection(*(guards for _, guards in summands))
         parts = [(int(c * scale), [g for g in guards if g not in common]) for c, guards in summands]
@@ -86,7 +86,7 @@ class Solver:
         return bool(solver.check() == z3.unsat)
 
     def _relevant(self, guards: Iterable[Dim]) -> list[Dim]:
-        """The facts connected to the guards through common symbols."""
+        """Return the facts connected to the guards through common symbols."""
         reached = {name for guard in guards for name in _names(guard)}
         left, used = list(self._facts), list[Dim]()
         while True:
@@ -120,7 +120,7 @@ def _names(value: Dim) -> frozenset[str]:
 
 
 def _definitions(values: Sequence[Dim], context: Context) -> list[Dim]:
-    """``0 <= n - d*(n//d) < d`` for the floor divisions that occur and whose denominator is evidently positive."""
+    """Return ``0 <= n - d*(n//d) < d`` for the floor divisions that occur with an evidently positive denominator."""
     found: dict[FloorDiv, None] = {}
     pending = list(values)
     statements: list[Dim] = []
@@ -141,7 +141,7 @@ def _definitions(values: Sequence[Dim], context: Context) -> list[Dim]:
 def _products(
     statements: Sequence[Dim], occurring: Sequence[Dim], context: Context
 ) -> list[tuple[tuple[Dim, ...], Dim]]:
-    """Lemmas ``f >= 0, s >= 0 -> f*s >= 0`` as (antecedents, consequent) that speak of products which occur."""
+    """Return lemmas ``f >= 0, s >= 0 -> f*s >= 0`` as (antecedents, consequent) about products that occur."""
     multiples = {(m, abs(c)) for value in [*statements, *occurring] for m, c in terms(value) if len(m) > 1}
     products = {monomial for monomial, _ in multiples}
     if not products:
@@ -161,7 +161,7 @@ def _products(
 
 
 def _comparisons(atom: Atom, multiples: Collection[tuple[Monomial, int]]) -> list[Dim]:
-    """``a - b`` and ``a - b - 1`` for what is multiplied by an atom: if ``a*s > b*s`` then ``a > b``.
+    """Return ``a - b`` and ``a - b - 1`` for cofactors of an atom: if ``a*s > b*s`` then ``a > b``.
 
     The multiples of a cofactor are those that occur with any atom.
     """

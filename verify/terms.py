@@ -23,7 +23,7 @@ from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols, terms
 from taso_py.ops.scalar import Irrational, Read, SizeOf
 
 MOST_ORDERS = 120
-"""How many orders of factors of one shape are tried for a canonical one; beyond, equal terms may go unrecognised."""
+"""Most orders of factors of one shape tried for a canonical one; beyond, equal terms may not be recognized."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,12 @@ class Call:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """The names that occur free."""
+        """Names that occur free."""
         return frozenset().union(*(term_symbols(term) for argument in self.arguments for term in argument))
 
     @cached_property
     def height(self) -> int:
-        """How deeply calls are nested."""
+        """Depth of nested calls."""
         return 1 + max((height(term.factors) for argument in self.arguments for term in argument), default=0)
 
     def __eq__(self, other: object) -> bool:
@@ -76,12 +76,12 @@ Sum: TypeAlias = tuple[Term, ...]
 
 
 def constant(value: Fraction | int) -> Sum:
-    """A number as a sum."""
+    """Return a number as a sum."""
     return (Term(Fraction(value)),) if value else ()
 
 
 def product_of(*factors: Factor) -> Sum:
-    """A product of factors as a sum."""
+    """Return a product of factors as a sum."""
     return (Term(Fraction(1), (), (), factors),)
 
 
@@ -89,7 +89,7 @@ def product_of(*factors: Factor) -> Sum:
 
 
 def factor_key(factor: Factor) -> str:
-    """Text that is equal exactly for equal factors."""
+    """Return text that is equal exactly for equal factors."""
     match factor:
         case Read(variable, index):
             return f"{variable}[{','.join(map(str, index))}]"
@@ -102,19 +102,19 @@ def factor_key(factor: Factor) -> str:
 
 
 def product_key(term: Term) -> str:
-    """What the term multiplies, apart from coefficient and guards; ``1`` for nothing."""
+    """Return the factors of a term as text, without coefficient and guards; ``1`` for none."""
     return f"{'*'.join(map(factor_key, term.factors)) or '1'}^{len(term.bound)}"
 
 
 def term_key(term: Term) -> str:
-    """The whole term as text."""
+    """Return the whole term as text."""
     guards = " ".join(f"[{guard}]" for guard in term.guards)
     bound = f"sum {' '.join(term.bound)}: " if term.bound else ""
     return f"{term.coefficient} {bound}{guards}{'*'.join(map(factor_key, term.factors)) or '1'}"
 
 
 def factor_symbols(factor: Factor) -> frozenset[str]:
-    """The index and size names that occur free in a factor."""
+    """Return the index and size names that occur free in a factor."""
     match factor:
         case Read(_, index):
             return frozenset().union(*map(symbols, index))
@@ -127,13 +127,13 @@ def factor_symbols(factor: Factor) -> frozenset[str]:
 
 
 def term_symbols(term: Term) -> frozenset[str]:
-    """The names that occur free in a term."""
+    """Return the names that occur free in a term."""
     found = frozenset[str]().union(*map(factor_symbols, term.factors), *map(symbols, term.guards))
     return found.difference(term.bound)
 
 
 def height(factors: Iterable[Factor]) -> int:
-    """The greatest height of a call among the factors."""
+    """Return the greatest height of a call among the factors."""
     return max((factor.height for factor in factors if isinstance(factor, Call)), default=0)
 
 
@@ -141,7 +141,7 @@ def height(factors: Iterable[Factor]) -> int:
 
 
 def substitute_factor(factor: Factor, bindings: Mapping[str, Dim]) -> Factor:
-    """A factor with index names replaced; arguments of calls are closed again."""
+    """Return a factor with index names replaced; arguments of calls are closed again."""
     match factor:
         case Read(variable, index):
             return Read(variable, tuple(substitute(i, bindings) for i in index))
@@ -153,18 +153,18 @@ def substitute_factor(factor: Factor, bindings: Mapping[str, Dim]) -> Factor:
 
 
 def substitute_term(term: Term, bindings: Mapping[str, Dim]) -> Term:
-    """A term with free index names replaced."""
+    """Return a term with free index names replaced."""
     guards = tuple(substitute(guard, bindings) for guard in term.guards)
     return term._replace(guards=guards, factors=tuple(substitute_factor(f, bindings) for f in term.factors))
 
 
 def substitute_sum(terms_: Iterable[Term], bindings: Mapping[str, Dim]) -> list[Term]:
-    """Every term with free index names replaced."""
+    """Return every term with free index names replaced."""
     return [substitute_term(term, bindings) for term in terms_]
 
 
 def rename_bound(term: Term, fresh: Iterator[str]) -> Term:
-    """The same term over bound indices with new names."""
+    """Return the term with new names for its bound indices."""
     if not term.bound:
         return term
     names = {name: next(fresh) for name in term.bound}
@@ -176,7 +176,7 @@ def rename_bound(term: Term, fresh: Iterator[str]) -> Term:
 
 
 def close(terms_: Iterable[Term]) -> Sum:
-    """The canonical form of a sum: canonical terms, like terms added up, in a fixed order."""
+    """Return the canonical form of a sum: canonical terms, like terms added up, in a fixed order."""
     total: dict[tuple[str, tuple[Dim, ...]], Term] = {}
     for term in terms_:
         tidied = canonical(term)
@@ -190,19 +190,19 @@ def close(terms_: Iterable[Term]) -> Sum:
 
 
 def has_like_terms(terms_: Iterable[Term]) -> bool:
-    """Whether closing the sum adds up coefficients."""
+    """Return whether closing the sum adds up coefficients."""
     places = [(product_key(term), term.guards) for term in map(canonical, terms_) if term is not None]
     return len(set(places)) < len(places)
 
 
 def close_branches(branches: Iterable[Term]) -> Sum:
-    """The canonical form of the branches of a maximum: as a sum's, but what occurs twice counts once."""
+    """Return the canonical form of the branches of a maximum: as a sum's, but duplicates count once."""
     tidied = (canonical(branch) for branch in branches)
     return tuple(sorted({branch for branch in tidied if branch is not None}, key=term_key))
 
 
 def tighten(guard: Dim) -> Dim:
-    """An equivalent guard whose coefficients have no common factor: ``2*i - 1 >= 0`` is ``i - 1 >= 0``."""
+    """Return an equivalent guard whose coefficients have no common factor: ``2*i - 1 >= 0`` is ``i - 1 >= 0``."""
     if isinstance(guard, int):
         return guard
     common = 0
@@ -222,7 +222,7 @@ def tighten(guard: Dim) -> Dim:
 
 
 def tidy_guards(guards: Iterable[Dim]) -> tuple[Dim, ...] | None:
-    """Tightened guards without repetitions and without trivial ones, sorted; None when one can never hold."""
+    """Return tightened guards, sorted, without duplicates and trivial ones; None if one can never hold."""
     kept: set[Dim] = set()
     for guard in map(tighten, guards):
         if isinstance(guard, Poly):
@@ -233,7 +233,7 @@ def tidy_guards(guards: Iterable[Dim]) -> tuple[Dim, ...] | None:
 
 
 def canonical(term: Term) -> Term | None:
-    """The term with factors, guards and bound indices in canonical form; None if a guard can never hold.
+    """Return the term with factors, guards and bound indices in canonical form; None if a guard can never hold.
 
     Bound indices are named in the order in which the factors mention them, and shifted so that the first index that
     mentions one with coefficient 1 or -1 becomes that name alone. Where several orders of factors are possible, the
@@ -259,7 +259,7 @@ def canonical(term: Term) -> Term | None:
 
 
 def _renamed_apart(term: Term) -> Term:
-    """The same term, its bound indices named otherwise than canonical ones: those are given to others meanwhile.
+    """Return the term with bound indices renamed apart from canonical names, which are being assigned.
 
     The names sort as canonical ones do, so that a canonical term keeps the order of what is inside its calls.
     """
@@ -268,7 +268,7 @@ def _renamed_apart(term: Term) -> Term:
 
 
 def _orders(term: Term) -> Iterator[tuple[Factor, ...]]:
-    """The orders of factors to try: sorted by shape, all orders among factors of one shape (if not too many)."""
+    """Yield the orders of factors to try: sorted by shape, all orders among factors of one shape (if not too many)."""
     if not term.bound:
         yield term.factors
         return
@@ -288,7 +288,7 @@ def _orders(term: Term) -> Iterator[tuple[Factor, ...]]:
 
 
 def _shape(factor: Factor, bound: frozenset[str]) -> str:
-    """The factor's text with every index that mentions a bound name left out."""
+    """Return the factor's text without the indices that mention a bound name."""
     match factor:
         case Read(variable, index):
             shown = ("?" if symbols(i) & bound else str(i) for i in index)
@@ -305,7 +305,7 @@ def _shape(factor: Factor, bound: frozenset[str]) -> str:
 
 
 def _names(factors: Sequence[Factor], bound: tuple[str, ...]) -> tuple[dict[str, Dim], tuple[str, ...]]:
-    """New names for the bound indices, and what the old ones are in terms of the new."""
+    """Return the bound indices in terms of new names, and the new names."""
     level = height(factors)
     bindings: dict[str, Dim] = {}
     left = dict.fromkeys(bound)
@@ -330,7 +330,7 @@ def _names(factors: Sequence[Factor], bound: tuple[str, ...]) -> tuple[dict[str,
 
 
 def indices(factors: Iterable[Factor]) -> Iterator[Dim]:
-    """Every index of every element read, those inside calls included as far as their own bound names do not occur."""
+    """Yield every index of every element read, those inside calls included unless their own bound names occur."""
     for factor in factors:
         if isinstance(factor, Read):
             yield from factor.index
@@ -341,14 +341,14 @@ def indices(factors: Iterable[Factor]) -> Iterator[Dim]:
 
 
 def reads(term: Term) -> int:
-    """How many elements a term reads, those inside calls included; one at least."""
+    """Return the number of elements that a term reads, those inside calls included; at least one."""
     calls = (factor for factor in term.factors if isinstance(factor, Call))
     inside = sum(reads(part) for call in calls for argument in call.arguments for part in argument)
     return max(1, len(term.factors)) + inside
 
 
 def unit_coefficient(value: Dim, name: str) -> int:
-    """1 or -1 if ``value`` is ``name`` or ``-name`` plus something free of ``name``, else 0."""
+    """Return 1 or -1 if ``value`` is ``name`` or ``-name`` plus something free of ``name``, else 0."""
     found = 0
     for monomial, coefficient in terms(value):
         if monomial == (name,) and abs(coefficient) == 1:

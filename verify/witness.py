@@ -1,9 +1,9 @@
 """The witness: tries a rule at random sizes and values with PyTorch's own operators in double precision.
 
-It knows neither the definitions of the operators nor the prover: what an operator means is what ``torch`` computes.
-This is the one module of the package that imports torch.
+It uses neither the definitions of the operators nor the prover: the meaning of an operator is what ``torch`` computes.
+This is the only module of the package that imports torch.
 
-Invariant: a counterexample is one that PyTorch computed: at its sizes and values the two sides differ.
+Invariant: a counterexample was computed by PyTorch: at its sizes and values the two sides differ.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, Group
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Counterexample
-from verify.hypotheses import solved
+from verify.hypotheses import without_equalities
 from verify.limits import Refused
 from verify.sampling import Sample, Sampler
 
 ATTEMPTS = 2000
-"""Draws of sizes for one trial, before the rule is given up as one that no sizes satisfy."""
+"""Draws of sizes for one trial before giving up on finding sizes that satisfy the rule."""
 TRIALS = 8
 
 _At: TypeAlias = Callable[[Any], Any]
-"""An attribute's value at the sample."""
+"""Returns an attribute's value at the sample."""
 _Kernel: TypeAlias = Callable[[Any, Sequence[Tensor], _At], Tensor]
 _DTYPES = {
     DType.FLOAT: torch.float64,
@@ -56,7 +56,7 @@ _TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 @contextmanager
 def _one_thread() -> Generator[None, None, None]:
-    """Tensors this small are computed sooner by one thread; several wait for each other, on a busy machine for long."""
+    """Run on one thread: tensors this small gain nothing by several, which wait for each other on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -66,29 +66,31 @@ def _one_thread() -> Generator[None, None, None]:
 
 
 def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1) -> Counterexample | None:
-    """Sizes and values at which the two sides differ, if any are found; the arguments are those of :func:`tried`."""
-    found, _ = tried(rule, seed, trials, least)
+    """Return sizes and values at which the two sides differ, or None; see :func:`find_counterexample`."""
+    found, _ = find_counterexample(rule, seed, trials, least)
     return found
 
 
 @_one_thread()
-def tried(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1) -> tuple[Counterexample | None, int]:
-    """Looks for sizes and values at which the two sides differ.
+def find_counterexample(
+    rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1
+) -> tuple[Counterexample | None, int]:
+    """Search for sizes and values at which the two sides differ.
 
     Args:
-        rule: what is tried.
-        seed: decides sizes and values.
-        trials: at how many.
-        least: the least size of a dimension; rules are stated for 1, with 0 there are empty sums and batches of none.
+        rule: the rule to try.
+        seed: determines sizes and values.
+        trials: the number of samples.
+        least: the least size of a dimension; rules are stated for 1, with 0 there are empty sums and empty batches.
 
     Returns:
-        A counterexample if there is one, and how many were tried: fewer where sizes that fit are hard to find.
+        A counterexample or None, and the number of trials: fewer where fitting sizes are hard to find.
 
     Raises:
         Refused: no sizes could be found that satisfy the rule, or PyTorch has no operator to compare with.
         TargetRefused: PyTorch refuses the target, but not the source.
     """
-    rule = solved(rule)
+    rule = without_equalities(rule)
     sampler, random = Sampler(rule, least), Random(seed)
     done = 0
     for attempt in range(4 * trials):
@@ -115,7 +117,7 @@ def tried(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 
 def _both(
     rule: Substitution, values: Mapping[str, Tensor], sample: Sample
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]] | None:
-    """Both sides' outputs; None if PyTorch refuses the source."""
+    """Return both sides' outputs; None if PyTorch refuses the source."""
     try:
         source = _run(rule.source, values, sample)
     except _Rejected:
@@ -135,8 +137,8 @@ class _Rejected(Exception):
 
 
 def confirm(rule: Substitution, found: Counterexample) -> bool:
-    """Whether PyTorch, asked again, computes both results of a counterexample from its sizes and values."""
-    rule = solved(rule)
+    """Return whether PyTorch computes both results of a counterexample again from its sizes and values."""
+    rule = without_equalities(rule)
     variables = [(variable.types[0], found.values[key(variable)]) for variable in rule.variables]
     groups = {
         type_.shape[0].name: array.shape[: array.ndim - type_.rank + 1]
@@ -163,38 +165,38 @@ def _sizes(sample: Sample) -> dict[str, int | float]:
 
 
 class _Kind(enum.Enum):
-    """What is drawn for the elements."""
+    """Distribution of the elements."""
 
     SIGNED = enum.auto()
     POSITIVE = enum.auto()
     NEGATIVE = enum.auto()
-    """Mostly."""
+    """Mostly negative."""
     APART = enum.auto()
     """Away from zero, of mixed magnitudes."""
     WHOLE = enum.auto()
-    """Small integers, zeros among them: what only adds and multiplies is computed without rounding."""
+    """Small integers, zeros among them: sums and products of them are computed without rounding."""
 
 
 _KINDS = tuple(_Kind)
 
 
 def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[str, Tensor]:
-    """Random tensors of a kind, by the names of variables."""
+    """Return random tensors of a kind, by the names of variables."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Tensor] = {}
     for variable in rule.variables:
         type_ = variable.types[0]
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:
-            raise Refused(f"there is no witness for elements of type {type_.dtype}")
-        drawn = _shaped(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
+            raise Refused(f"the witness does not support elements of type {type_.dtype}")
+        drawn = _transform(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
         if not type_.dtype.is_floating and dtype is not torch.bool:
             drawn = (drawn * 4).abs().round()  # negative numbers have no unsigned form
         values[key(variable)] = drawn > 0 if dtype is torch.bool else drawn.to(dtype)
     return values
 
 
-def _shaped(drawn: Tensor, kind: _Kind) -> Tensor:
+def _transform(drawn: Tensor, kind: _Kind) -> Tensor:
     match kind:
         case _Kind.SIGNED:
             return drawn
@@ -224,7 +226,7 @@ def _run(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Ten
 def _apply(node: Node, operands: Sequence[Tensor], sample: Sample) -> Tensor:
     kernel = _KERNELS.get(node.op.name)
     if kernel is None:
-        raise Refused(f"there is no witness for {node.op.name}")
+        raise Refused(f"the witness has no implementation of {node.op.name}")
     try:
         return kernel(node.op, operands, lambda value: _attribute(value, sample))
     except (RuntimeError, ValueError, IndexError) as error:
@@ -244,7 +246,7 @@ def _attribute(value: Any, sample: Sample) -> Any:
 
 
 def _tolerance(rule: Substitution, kind: _Kind) -> float:
-    """The greatest difference allowed, relative to the greatest element; none where nothing is rounded."""
+    """Return the greatest difference allowed, relative to the greatest element; zero where nothing is rounded."""
     nodes = [*rule.source.nodes, *rule.target.nodes]
     dtypes = {_DTYPES.get(type_.dtype) for node in nodes for type_ in node.types}
     if kind is _Kind.WHOLE and dtypes == {torch.float64} and all(map(_is_exact, nodes)):
@@ -253,7 +255,7 @@ def _tolerance(rule: Substitution, kind: _Kind) -> float:
 
 
 def _is_exact(node: Node) -> bool:
-    """Whether a node gives integers of integers, in double precision exactly."""
+    """Return whether a node maps integers to integers, exactly in double precision."""
     is_whole = not any(isinstance(value, float) and value % 1 for _, value in node.op.attributes)
     return isinstance(node.op, Input) or (node.op.rounding is not Rounding.ANY and is_whole)
 
@@ -261,7 +263,7 @@ def _is_exact(node: Node) -> bool:
 def _difference(
     source: Sequence[Tensor], target: Sequence[Tensor], tolerance: float
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """The first outputs that differ. Where the source is not finite nothing is asked of the target."""
+    """Return the first outputs that differ; elements at which the source is not finite are not compared."""
     for left, right in zip(map(_array, source), map(_array, target), strict=True):
         if left.shape != right.shape:
             return left, right
@@ -306,7 +308,9 @@ def _enlarge(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 def _conv2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     bias = x[2] if len(x) == 3 else None
-    return functional.conv2d(x[0], x[1], bias, at(op.stride), at(op.padding), at(op.dilation), at(op.groups))
+    return functional.conv2d(
+        x[0], x[1], bias, stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation), groups=at(op.groups)
+    )
 
 
 def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
@@ -316,7 +320,9 @@ def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 
 def _max_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    return functional.max_pool2d(x[0], at(op.kernel), at(op.stride), at(op.padding), at(op.dilation))
+    return functional.max_pool2d(
+        x[0], at(op.kernel), stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation)
+    )
 
 
 def _batch_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
@@ -386,12 +392,12 @@ _KERNELS: Mapping[str, _Kernel] = {
 
 
 def compute(op: Operator, operands: Sequence[Tensor]) -> Tensor:
-    """What PyTorch computes for an operator without symbols.
+    """Return PyTorch's result for an operator without symbols.
 
     Raises:
-        Refused: there is no row for it.
+        Refused: the witness has no implementation of it.
     """
     kernel = _KERNELS.get(op.name)
     if kernel is None:
-        raise Refused(f"there is no witness for {op.name}")
+        raise Refused(f"the witness has no implementation of {op.name}")
     return kernel(op, operands, lambda value: value)

@@ -23,7 +23,7 @@ def preserve_buffers(modules: Iterable[nn.Module]) -> Generator[None]:
         yield
     finally:
         for snapshot in before:
-            snapshot.restore(snapshot.developed())
+            snapshot.restore(snapshot.mutated())
 
 
 def preserve_state(program: Program, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:

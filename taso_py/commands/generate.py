@@ -75,13 +75,13 @@ def _section(parsed: argparse.Namespace, config: Config, pool: Pool) -> dict[str
     """Generate and write one file, and return the report of the run."""
     from taso_py.generate.journal import Journal
     from taso_py.generate.pipeline import generate
-    from taso_py.generate.widen import widened
+    from taso_py.generate.widen import widen_rules
 
     name = "-".join(config.vocabularies)
     about = {**_choices(config), **_versions()}
     with Journal(parsed.out / f"{name}.journal", about, resume=parsed.resume) as journal, _Phases() as phases:
         generation = generate(config, check_rule, phases, pool=pool, journal=journal)
-        wide = widened(generation.rules, check_rule)
+        wide = widen_rules(generation.rules, check_rule)
         facts = {**_facts(config, generation), "widened": len(wide)}
         update_database(parsed.out, Section(name, [*generation.rules, *wide], facts))
         journal.remove()

@@ -1,4 +1,4 @@
-"""From PyTorch modules and exported programs to graphs.
+"""Importer: from PyTorch modules and exported programs to graphs.
 
 Invariant: what cannot be imported faithfully is refused in one line, never approximated; operators outside the table
 are carried through as opaque nodes.

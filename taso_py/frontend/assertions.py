@@ -29,21 +29,21 @@ from taso_py.ops.opaque import Opaque
 aten = torch.ops.aten
 
 Effect: TypeAlias = Callable[[Opaque, Sequence[Value]], Node]
-"""Appends an effect."""
+"""Appends an effect to the graph."""
 
 _RANGES = (aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default)
 _ADVICE = "keep the computation in tensors"
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number that the program read from a tensor, as a tensor of rank 0: of type f64, i64 or bool."""
+class TensorNumber:
+    """A number that the program read from a tensor, as a tensor of rank 0 and type f64, i64 or bool."""
 
     value: Value
 
 
 def is_redundant_assertion(node: fx.Node) -> bool:
-    """Whether a node asserts only what the types already say, open sizes and their ranges included."""
+    """Return whether a node asserts only what the types imply, open sizes and their ranges included."""
     if node.target in (aten._assert_scalar.default, *_RANGES):
         condition = node.args[0]
         # The importer refuses conditions on open sizes that are not true of all.
@@ -65,7 +65,7 @@ def is_redundant_assertion(node: fx.Node) -> bool:
 
 
 def import_number(node: fx.Node, env: MutableMapping[fx.Node, Any], effect: Effect) -> bool:
-    """Imports a node that handles numbers read from tensors; False if it is none.
+    """Import a node that computes with numbers read from tensors; return False for any other node.
 
     Raises:
         ImportRefusal: a number goes into something other than comparisons and assertions.
@@ -73,15 +73,15 @@ def import_number(node: fx.Node, env: MutableMapping[fx.Node, Any], effect: Effe
     if node.target in (aten.item.default, aten._local_scalar_dense.default):
         (source,) = node.args
         assert isinstance(source, fx.Node)
-        env[node] = Number(_exact(env[source]))
+        env[node] = TensorNumber(_exact(env[source]))
         return True
     arguments: Sequence[Any] = node.args
     operands = [env.get(argument) if isinstance(argument, fx.Node) else argument for argument in arguments]
-    if not any(isinstance(operand, Number) for operand in operands):
+    if not any(isinstance(operand, TensorNumber) for operand in operands):
         return False
     if node.target is aten._assert_scalar.default:
         condition, message = operands
-        assert isinstance(condition, Number)
+        assert isinstance(condition, TensorNumber)
         _assert(condition.value, str(message), effect)
     elif node.target in _RANGES:
         for bound, comparison in (("min", operator.ge), ("max", operator.le)):
@@ -89,12 +89,12 @@ def import_number(node: fx.Node, env: MutableMapping[fx.Node, Any], effect: Effe
                 condition = _apply(node, comparison, [operands[0], limit])
                 _assert(condition, f"{bound}imum {limit} of a number read from a tensor", effect)
     else:
-        env[node] = Number(_apply(node, node.target, operands))
+        env[node] = TensorNumber(_apply(node, node.target, operands))
     return True
 
 
 def _exact(value: Value) -> Value:
-    """A tensor of one element, in rank 0 and as wide as Python's numbers."""
+    """Return a one-element tensor as rank 0, widened to Python's precision (f64, i64 or bool)."""
     value = apply(Reshape(()), value) if value.type.rank else value
     dtype = value.type.dtype
     wide = DType.F64 if dtype.is_floating else dtype if dtype is DType.BOOL else DType.I64
@@ -108,21 +108,21 @@ _COMPARISONS: Mapping[Any, str] = {
 
 
 def _apply(node: fx.Node, function: Any, operands: Sequence[Any]) -> Value:
-    """A function of two numbers."""
+    """Apply a function of two numbers to tensors of rank 0."""
     known = function in _ARITHMETIC or function in _COMPARISONS
-    if not known or not all(isinstance(operand, Number | int | float) for operand in operands):
+    if not known or not all(isinstance(operand, TensorNumber | int | float) for operand in operands):
         refuse(node, "depends on a number read from a tensor", _ADVICE)
-    dtypes = {operand.value.type.dtype for operand in operands if isinstance(operand, Number)}
+    dtypes = {operand.value.type.dtype for operand in operands if isinstance(operand, TensorNumber)}
     is_float = DType.F64 in dtypes or any(isinstance(operand, float) for operand in operands)
     dtype = DType.F64 if is_float else DType.I64
-    left, right = (_widened(operand, dtype) for operand in operands)
+    left, right = (_as_value(operand, dtype) for operand in operands)
     if function in _ARITHMETIC:
         return apply(_ARITHMETIC[function], left, right)
     return apply(Opaque(_COMPARISONS[function], (Ref(0), Ref(1)), (TensorType(DType.BOOL, ()),)), left, right)
 
 
-def _widened(operand: Number | float, dtype: DType) -> Value:
-    if not isinstance(operand, Number):
+def _as_value(operand: TensorNumber | float, dtype: DType) -> Value:
+    if not isinstance(operand, TensorNumber):
         return apply(Constant(float(operand) if dtype is DType.F64 else operand, dtype))
     return operand.value if operand.value.type.dtype is dtype else apply(Cast(dtype), operand.value)
 

@@ -1,6 +1,9 @@
-"""Why a model cannot be exported, found by running it once more and looking: what torch says of it is often no reason.
+"""Diagnosis of a model that torch.export refuses: it is run once more under observation.
 
-Invariant: nothing is said of a model that was not seen in it; what it holds may change, which the caller undoes.
+The message of torch.export often does not name the reason.
+
+Invariant: a diagnosis names only what was observed in the model; the run may change the model's state, which the caller
+restores.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _GRADIENTS = (
 
 
 def check_tensors(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Makes sure that what a model is given and what it holds are tensors that a graph has a form for.
+    """Refuse a model whose inputs or state are tensors that a graph cannot represent.
 
     Raises:
         ImportRefusal: one is sparse, nested, packed or quantized; or a part of the model has packed its weights.
@@ -42,13 +45,13 @@ def check_tensors(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     for leaf in pytree.tree_leaves((args, kwargs)):
         if (problem := unsupported(leaf)) is not None:
             raise ImportRefusal(f"an example input is {problem}")
-    for name, value in _held(module):
+    for name, value in _named_state(module):
         if (problem := unsupported(value)) is not None:
             raise ImportRefusal(f"the model's {name} is {problem}")
 
 
-def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Parameters, buffers and plain attributes, by name."""
+def _named_state(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield parameters, buffers and plain attributes with their names."""
     for path, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             continue
@@ -58,13 +61,13 @@ def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def diagnosis(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """What in a model has no form in an export, in one line with the place; empty where nothing was seen."""
+    """Return one line that names what in a model cannot be exported, and where; empty if nothing was observed."""
     watch = _Watch()
     with random_state_kept(), torch.no_grad():
         try:
-            with torch.autograd.graph.saved_tensors_hooks(_as_it_is, watch.note_gradients), watch:
+            with torch.autograd.graph.saved_tensors_hooks(_unchanged, watch.note_gradients), watch:
                 module(*args, **kwargs)
-        except Exception as error:  # under the watch a model may raise anything, and what was seen was seen
+        except Exception as error:  # a watched model may raise anything; earlier observations count all the same
             if "saved tensor hooks" in str(error):
                 # Functional transforms have none, and refuse to begin.
                 watch.note(_GRADIENTS, traceback.extract_tb(error.__traceback__))
@@ -72,7 +75,7 @@ def diagnosis(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 class _Watch(TorchDispatchMode):
-    """Notes the first thing that has no form in an export."""
+    """Records the first operation that cannot be exported."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Calls an operator, and looks at what it returns."""
+        """Call an operator and check its results."""
         result = func(*args, **(kwargs or {}))
         problem = next((p for p in map(unsupported, pytree.tree_leaves(result)) if p is not None), None)
         if problem is not None:
@@ -89,14 +92,14 @@ class _Watch(TorchDispatchMode):
         return result
 
     def note_gradients(self, saved: Tensor) -> Tensor:
-        """Notes that a derivative is computed, for which what was saved is asked for."""
+        """Record that a derivative is computed: a tensor saved for one was read."""
         self.note(_GRADIENTS, traceback.extract_stack())
         return saved
 
     def note(self, problem: str, frames: Sequence[traceback.FrameSummary]) -> None:
-        """Notes a problem, at the innermost place in the model."""
+        """Record a problem with the innermost frame in the model, unless there is one already."""
         self.seen = self.seen or f"cannot export the model: {problem}{place_in_model(frames)}"
 
 
-def _as_it_is(saved: Tensor) -> Tensor:
+def _unchanged(saved: Tensor) -> Tensor:
     return saved

@@ -1,4 +1,4 @@
-"""The one error of importing.
+"""The error of the importer.
 
 Invariant: its text is one line that names the cause, the place in the model where it is known, and what to do.
 """

@@ -1,4 +1,4 @@
-"""From modules to exported programs in the form that the importer reads.
+"""Export of modules by torch.export, and conversion to the functional form that the importer reads.
 
 Invariant: whatever torch.export raises becomes one :class:`ImportRefusal` of one line, with the essential cause.
 """
@@ -33,16 +33,16 @@ _T = TypeVar("_T")
 
 
 def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    """Exports a module with static sizes.
+    """Export a module with static sizes.
 
     Raises:
         ImportRefusal: torch.export cannot.
     """
-    given, named = told_apart(args, kwargs)
+    given, named = distinct_arguments(args, kwargs)
     try:
-        return _guarded(lambda: torch.export.export(module, given, named))
+        return _with_refusal(lambda: torch.export.export(module, given, named))
     except ImportRefusal as error:
-        # It takes traced parts, but not what was scripted, of which its message says nothing.
+        # It accepts traced parts, but not scripted ones, which its message does not mention.
         scripted = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
         if not scripted:
             raise
@@ -50,22 +50,23 @@ def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         raise ImportRefusal(f"{error}; {what} is TorchScript: use the module that it was made from") from error
 
 
-def told_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of which none is the same tensor as another one, nor as a parameter or buffer.
+def distinct_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments such that no two are one tensor and none is a parameter or buffer.
 
-    torch.export takes one that is another for a single argument, the last, and one that is a parameter for that: the
-    program is wrong where they differ in a call, as with the query, key and value of an attention layer that was
-    exported for one tensor in all three places. Conjugate views are resolved, as a result does with its arguments.
+    torch.export merges arguments that are one tensor into a single argument, the last, and an argument that is a
+    parameter into that parameter: the program is wrong where they differ in a call, as with the query, key and value of
+    an attention layer that was exported for one tensor in all three places. Conjugate views are resolved, as an
+    optimized module does with its arguments.
     """
     return all_resolved(pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs))))
 
 
 _EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)
-"""Composite operators that are taken apart, because what they are made of is in the table; all others stay whole."""
+"""Composite operators that are decomposed because their parts are in the table; all others stay whole."""
 
 
 def functionalize(exported: ExportedProgram) -> ExportedProgram:
-    """The program without writes, its high-level operators kept.
+    """Return the program in functional form, its higher-order operators kept.
 
     Raises:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
@@ -73,8 +74,8 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     """
     check_written_views(exported.graph)
     _forget_derived_ranges(exported.graph)
-    with _idle_dropout_shares(exported.graph), _falling_back(exported.graph):
-        functional = _guarded(lambda: decompose(exported, _decompositions()))
+    with _dropout_as_alias(exported.graph), _fallback_kernels_allowed(exported.graph):
+        functional = _with_refusal(lambda: decompose(exported, _decompositions()))
         before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
@@ -83,11 +84,11 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
 
 
 @contextlib.contextmanager
-def _idle_dropout_shares(graph: fx.Graph) -> Generator[None]:
-    """Says of dropout that drops nothing that it gives back its operand, for as long as the body runs.
+def _dropout_as_alias(graph: fx.Graph) -> Generator[None]:
+    """Replace dropout that drops nothing by an alias of its operand while the body runs.
 
-    Its schema says that the result is new, and PyTorch 2.13 takes it apart into a copy. But it is the operand itself:
-    what is written to one is written to the other.
+    Its schema says that the result is new, and PyTorch 2.13 decomposes it into a copy. But it is the operand itself: a
+    write to one is a write to the other.
     """
     calls = [(node, node.args, node.kwargs) for node in graph.nodes if node.target is torch.ops.aten.dropout.default]
     changed: list[tuple[fx.Node, Any, Any]] = []
@@ -104,9 +105,9 @@ def _idle_dropout_shares(graph: fx.Graph) -> Generator[None]:
 
 
 def _forget_derived_ranges(graph: fx.Graph) -> None:
-    """Drops ranges of expressions, as of a size that is four times another one: those of their symbols say the same.
+    """Drop ranges of compound expressions, such as four times a size: those of their symbols imply them.
 
-    A program that was loaded from a file has them, and torch's decomposition then fails on what is no symbol.
+    A program loaded from a file has them, and torch's decomposition then fails on an expression that is not a symbol.
     """
     mode = fake_mode_of(graph)
     if mode is not None and mode.shape_env is not None:
@@ -116,10 +117,10 @@ def _forget_derived_ranges(graph: fx.Graph) -> None:
 
 
 @contextlib.contextmanager
-def _falling_back(graph: fx.Graph) -> Generator[None]:
-    """Lets operators tell of what they return by a call on zeros where PyTorch knows no other way, as in an export.
+def _fallback_kernels_allowed(graph: fx.Graph) -> Generator[None]:
+    """Let operators without a fake implementation run on zeros to find the types of their results, as in an export.
 
-    A program that was loaded from a file forbids it, and could not be taken apart where the one that was saved can.
+    A program loaded from a file forbids it, and could not be decomposed where the one that was saved can.
     """
     mode = fake_mode_of(graph)
     if mode is None:
@@ -133,20 +134,20 @@ def _falling_back(graph: fx.Graph) -> Generator[None]:
 
 
 def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
-    """The mode of a program's fake tensors, all of which have the same; None if there are no tensors."""
+    """Return the mode that all fake tensors of a program share; None if there are no tensors."""
     values = (node.meta.get("val") for node in graph.nodes)
     return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
 
 
 @cache
 def _decompositions() -> Mapping[Any, Any]:
-    """PyTorch's own ways to take the exposed operators apart; its table of all takes a while to fill."""
+    """Return PyTorch's decompositions of the exposed operators; its table of all takes a while to fill."""
     known = torch.export.default_decompositions()
     return {overload: known[overload] for overload in _EXPOSED}
 
 
 def random_draws(graph: fx.Graph) -> list[fx.Node]:
-    """The calls that draw random numbers."""
+    """Return the calls that draw random numbers."""
     found: list[fx.Node] = []
     for node in graph.nodes:
         overload = node.target
@@ -157,7 +158,7 @@ def random_draws(graph: fx.Graph) -> list[fx.Node]:
     return found
 
 
-def _guarded(action: Callable[[], _T]) -> _T:
+def _with_refusal(action: Callable[[], _T]) -> _T:
     try:
         with quiet():
             return action()
@@ -203,7 +204,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
 
 
 def explain(error: Exception) -> str:
-    """One line: the known cause behind an error of torch.export and what to do, or the error's own first line."""
+    """Return one line: the known cause behind an error of torch.export with advice, or the error's own first line."""
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     first = textwrap.shorten(first, 200, placeholder=" ...")

@@ -1,11 +1,11 @@
 """Higher-order operators: calls that write to their arguments, and calls that take graphs.
 
-An export takes plain wrappers apart (checkpoints, modes of autograd and autocast, nested compilation). What is left are
-calls of custom operators that write, in a form without writes that PyTorch makes of them, and operators with graphs
-inside: control flow and flexible attention.
+An export inlines plain wrappers (checkpoints, modes of autograd and autocast, nested compilation). What remains are
+calls of custom operators that write to their arguments, in PyTorch's functional form, and operators with nested graphs:
+control flow and flexible attention.
 
-Invariant: the imported node makes the original's call, on operands that lie in memory as the original's do; what a call
-writes to is a copy of its own, and what it has become is a result.
+Invariant: the imported node makes the original's call on operands with the original's strides; a tensor that the call
+writes to is a private copy, whose new content is a result.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from taso_py.ir.text import print_graph
 from taso_py.ops.opaque import Opaque, View
 
 WRITING: Any = torch.ops.higher_order.auto_functionalized_v2
-"""What an export makes of a call of a custom operator that writes to its arguments."""
+"""The higher-order operator that an export makes of a custom operator's call that writes to its arguments."""
 _COPY = "write to a copy, and copy that back with PyTorch's own operators"
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A higher-order call as a node: what it computes, of what, and fake tensors that show its results."""
+class HigherOrderCall:
+    """A higher-order call as a node: its operator, its inputs, and fake tensors of its results."""
 
     op: Opaque
     inputs: Sequence[Value]
@@ -54,11 +54,11 @@ class Imported:
 
 def writing_call(
     fx_node: fx.Node, env: Callable[[fx.Node], Any], *, layouts: Mapping[Value, Tensor], sizes: Sizes
-) -> Imported:
-    """A call of an operator that writes to its arguments, which are copied before.
+) -> HigherOrderCall:
+    """Import a call of an operator that writes to its arguments, which are copied first.
 
     Raises:
-        ImportRefusal: what it writes to has no form in the graph.
+        ImportRefusal: a tensor that it writes to cannot be represented in the graph.
     """
     overload, keywords = fx_node.args[0], dict(fx_node.kwargs)
     if not isinstance(overload, OpOverload):
@@ -67,7 +67,7 @@ def writing_call(
     names = written_arguments(overload)
     template = Template(fx_node, env)
     if is_out(overload):
-        return _out_call(fx_node, overload, names, keywords, template, sizes)
+        return _out_call(fx_node, overload, names, keywords=keywords, template=template, sizes=sizes)
     written = [template(base) for base in bases]
     for value in template.inputs:
         if memory_order(layouts[value]) is None:
@@ -86,7 +86,7 @@ def writing_call(
         written=tuple(range(len(written))),
         views=tuple(views.found),
     )
-    return Imported(op, template.inputs, results)
+    return HigherOrderCall(op, template.inputs, results)
 
 
 def _types(fx_node: fx.Node, results: Sequence[Tensor | None], sizes: Sizes) -> tuple[Any, ...]:
@@ -100,8 +100,8 @@ def _out_call(
     keywords: dict[str, Any],
     template: Template,
     sizes: Sizes,
-) -> Imported:
-    """A call that writes its results to given tensors without reading them: new ones here."""
+) -> HigherOrderCall:
+    """Import a call that writes its results to given tensors without reading them: here new ones."""
     val: Any = fx_node.meta["val"]
     results: list[Tensor] = list(val) if isinstance(val, list | tuple) else [val]
     types = _types(fx_node, results, sizes)
@@ -117,25 +117,25 @@ def _out_call(
     op = Opaque(
         str(overload), (), (*types, *types), tuple(given.items()), is_pure=False, written=tuple(range(len(names)))
     )
-    return Imported(op, template.inputs, [*results, *results])
+    return HigherOrderCall(op, template.inputs, [*results, *results])
 
 
 class _Views:
-    """The tensors that a call writes to, as views of what is copied for it."""
+    """The tensors that a call writes to, as views of the copies made for it."""
 
     def __init__(self, fx_node: fx.Node, keywords: dict[str, Any], bases: Sequence[Tensor]) -> None:
         self.found: list[View] = []
         self._node, self._keywords, self._bases = fx_node, keywords, bases
 
     def argument(self, name: str) -> Any:
-        """What an argument is: None, a base by its number, a view, or a list of such."""
+        """Return an argument as None, the index of a base, a view, or a list of these."""
         if f"_{name}_length" not in self._keywords:
             return self._view(f"_{name}")
         length: Any = self._keywords.pop(f"_{name}_length")
         return None if length is None else [self._view(f"_{name}_{place}") for place in range(length)]
 
     def reference(self, target: Any, inputs: int) -> AttributeValue:
-        """What stands for it in a call with so many inputs, which views follow."""
+        """Return the reference to such an argument in a call with this many inputs, which the views follow."""
         if isinstance(target, list):
             return tuple(self.reference(item, inputs) for item in target)
         if not isinstance(target, tuple):
@@ -171,9 +171,9 @@ _VIEW_INFO = (
 
 
 def check_written_views(graph: fx.Graph) -> None:
-    """Refuses custom operators that PyTorch gives a form without writes that is another one.
+    """Refuse custom operators whose functional form by PyTorch computes something else.
 
-    So it does where they write to a view of another type or to a conjugate, or read memory that they write to by way of
+    This happens where they write to a view of another type or to a conjugate, or read memory that they write to through
     another argument.
 
     Raises:
@@ -187,7 +187,7 @@ def check_written_views(graph: fx.Graph) -> None:
         written = [tensor for name in written_arguments(overload) for tensor in _tensors(given.pop(name))]
         if any(map(_is_reinterpreted, written)):
             refuse(node, "writes to a view of another type, or to a conjugate", _COPY)
-        if {_viewed(tensor) for tensor in _tensors(given)} & {_viewed(tensor) for tensor in written}:
+        if {_view_base(tensor) for tensor in _tensors(given)} & {_view_base(tensor) for tensor in written}:
             refuse(node, "reads what it writes to by way of another argument", "clone what it reads")
 
 
@@ -195,24 +195,24 @@ def _tensors(argument: Any) -> list[fx.Node]:
     return [leaf for leaf in pytree.tree_leaves(argument) if isinstance(leaf, fx.Node)]
 
 
-def _source(node: fx.Node) -> fx.Node | None:
-    """What a value may be a view of."""
+def _view_source(node: fx.Node) -> fx.Node | None:
+    """Return the value that a node may be a view of, or None."""
     call = node.all_input_nodes[0] if node.target is operator.getitem else node
     overload: Any = call.target
     is_view = isinstance(overload, OpOverload) and is_trusted(overload) and may_alias(overload)
     return call.all_input_nodes[0] if is_view and call.all_input_nodes else None
 
 
-def _viewed(node: fx.Node) -> fx.Node:
-    """The value that others are views of."""
-    while (source := _source(node)) is not None:
+def _view_base(node: fx.Node) -> fx.Node:
+    """Return the base of a chain of views."""
+    while (source := _view_source(node)) is not None:
         node = source
     return node
 
 
 def _is_reinterpreted(node: fx.Node) -> bool:
-    """Whether a value is read from memory of another value in another way."""
-    while (source := _source(node)) is not None:
+    """Return whether a value is a view of another value's memory with another type or conjugation."""
+    while (source := _view_source(node)) is not None:
         one, other = node.meta.get("val"), source.meta.get("val")
         if isinstance(one, Tensor) and isinstance(other, Tensor) and node.target not in _MAY_COPY:
             is_alike = one.dtype is other.dtype and bits_of(one) == bits_of(other)
@@ -231,21 +231,21 @@ _MAY_COPY = frozenset(
 
 def nested_call(
     fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule], Graph]
-) -> Imported:
-    """A call of an operator that takes graphs, which are part of what it computes.
+) -> HigherOrderCall:
+    """Import a call of an operator that takes graphs, which become part of the operator.
 
     Raises:
         ImportRefusal: it has no form in the graph.
     """
     called, val = fx_node.target, fx_node.meta.get("val")
     if not isinstance(called, HigherOrderOperator) or not isinstance(val, list | tuple):
-        refuse(fx_node, "is no operator that the graph has a form for", "write it with tensor operators")
+        refuse(fx_node, "cannot be represented in the graph", "write it with tensor operators")
     template = Template(fx_node, env)
 
     def encoded(argument: Any) -> AttributeValue:
         match argument:
             case fx.Node() if argument.op == "get_attr":
-                return f"graph:{_written(fx_node, argument, imported)}"
+                return f"graph:{_graph_text(fx_node, argument, imported)}"
             case dict():
                 return f"dict:{_json(fx_node, argument)}"
             case tuple():
@@ -259,18 +259,18 @@ def nested_call(
     keywords = tuple((name, encoded(value)) for name, value in fx_node.kwargs.items())
     arguments, types = tuple(map(encoded, fx_node.args)), _types(fx_node, results, sizes)
     op = Opaque(f"higher_order.{called.name()}", arguments, types, keywords, is_pure=False)
-    return Imported(op, template.inputs, results)
+    return HigherOrderCall(op, template.inputs, results)
 
 
 def _json(fx_node: fx.Node, argument: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(argument))
     except (TypeError, ValueError) as error:
-        refuse(fx_node, f"takes options that cannot be kept ({error})", "pass plain numbers and strings")
+        refuse(fx_node, f"takes options that cannot be saved ({error})", "pass plain numbers and strings")
 
 
-def _written(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:
-    """A graph that a call takes, as text; its first line says in what it returns its results."""
+def _graph_text(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:
+    """Return a graph that a call takes as text; its first line names the container of its results."""
     owner = fx_node.graph.owning_module
     module = None if owner is None else owner.get_submodule(str(attribute.target))
     if not isinstance(module, fx.GraphModule):
@@ -282,9 +282,9 @@ def _written(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphM
 
 
 def without_attention_operator(module: nn.Module) -> nn.Module:
-    """A module in which flexible attention is computed by plain operators, as it is without compilation.
+    """Return a module in which flexible attention is computed by plain operators, as without compilation.
 
-    There is no form for the operator in files. Other modules are returned as they are.
+    The saved format has no form for the operator. Other modules are returned unchanged.
     """
     operation: Any = torch.ops.higher_order.flex_attention
     if not isinstance(module, fx.GraphModule) or all(node.target is not operation for node in module.graph.nodes):
@@ -306,19 +306,21 @@ _WRAPPERS = frozenset(
     for name in ("tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "invoke_subgraph")
     if hasattr(torch.ops.higher_order, name)
 )
-"""Operators that only call the graph that they take, as far as results are concerned."""
+"""Operators whose results are those of the graph that they take."""
 
 
 def without_wrappers(module: fx.GraphModule) -> fx.GraphModule:
-    """A captured graph in which plain wrappers are calls of what they wrap, which an export then takes apart.
+    """Return a captured graph with plain wrappers replaced by calls of the wrapped graph, which an export inlines.
 
-    Other graphs are returned as they are.
+    Other graphs are returned unchanged.
     """
     inner = {name: without_wrappers(part) for name, part in module.named_children() if isinstance(part, fx.GraphModule)}
     is_plain = all(inner[name] is part for name, part in module.named_children() if name in inner)
     if is_plain and all(node.target not in _WRAPPERS for node in module.graph.nodes):
         return module
-    unwrapped = fx.GraphModule({**dict(module.named_modules()), **_held(module), **inner}, copy.deepcopy(module.graph))
+    unwrapped = fx.GraphModule(
+        {**dict(module.named_modules()), **_state_tensors(module), **inner}, copy.deepcopy(module.graph)
+    )
     for node in unwrapped.graph.nodes:
         if node.target in _WRAPPERS:
             wrapped, *given = node.args
@@ -330,5 +332,5 @@ def without_wrappers(module: fx.GraphModule) -> fx.GraphModule:
     return unwrapped
 
 
-def _held(module: nn.Module) -> dict[str, Tensor]:
+def _state_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}

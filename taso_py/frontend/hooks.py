@@ -1,10 +1,10 @@
-"""Hooks on a user's modules while the model is imported, compared and timed: they see nothing of it.
+"""Hooks on a user's modules while the model is imported, compared and timed: they observe none of it.
 
-A hook that changes what is computed, as that of a weight normalisation, is part of model and result. One call
-with real tensors tells such hooks from those that only look on; these are taken off until the end. What hooks keep in
-lists, dicts, attributes, closures and global names is then put back to what it was before that call.
+A hook that changes the computation, such as that of a weight normalization, is part of model and result. One call with
+real tensors tells such hooks from those that only observe; the latter are removed until the end. State that hooks keep
+in lists, dicts, attributes, closures and global names is then restored to its content before that call.
 
-Invariant: afterwards modules have the hooks that they had, and what hooks keep in such places is as it was.
+Invariant: afterwards modules have the hooks that they had, and state that hooks keep in such places is unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _Hooks: TypeAlias = dict[int, Callable[..., Any]]
 
 @contextmanager
 def hooks_set_aside(model: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[Sequence[str]]:
-    """Take hooks off that only look on, as far as a call on these arguments tells; give notes about all hooks.
+    """Remove hooks that only observe, judged by one call on these arguments; yield notes about all hooks.
 
-    What is no module, or has no hooks, is not called.
+    An object that is not a module, or has no hooks, is not called.
     """
-    homes = _homes(model) if isinstance(model, nn.Module) else []
+    homes = _hook_tables(model) if isinstance(model, nn.Module) else []
     if not homes:
         yield ()
         return
@@ -41,24 +41,24 @@ def hooks_set_aside(model: object, args: Sequence[Any], kwargs: Mapping[str, Any
     hooks = [hook for _, known in registered for hook in known.values()]
     state, held = _State(hooks), Snapshot(model)
     try:
-        acting = _acting(model, registered, args, kwargs)
+        acting = _changing_hooks(model, registered, args, kwargs)
         for home, known in registered:
-            _put(home, {key: hook for key, hook in known.items() if (id(home), key) in acting})
+            _replace_hooks(home, {key: hook for key, hook in known.items() if (id(home), key) in acting})
         yield _notes(len(hooks) - len(acting), len(acting))
     finally:
         for home, known in registered:
-            _put(home, {**known, **{key: hook for key, hook in home.items() if key not in known}})
+            _replace_hooks(home, {**known, **{key: hook for key, hook in home.items() if key not in known}})
         held.restore()
         state.restore()
 
 
-def _homes(model: nn.Module) -> list[_Hooks]:
+def _hook_tables(model: nn.Module) -> list[_Hooks]:
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     homes = [cast(_Hooks, vars(module)[kind]) for module in modules for kind in _KINDS]
     return [home for home in homes if home]
 
 
-def _put(home: _Hooks, hooks: _Hooks) -> None:
+def _replace_hooks(home: _Hooks, hooks: _Hooks) -> None:
     # Handles that remove hooks refer to this very dict.
     home.clear()
     home.update(hooks)
@@ -67,23 +67,27 @@ def _put(home: _Hooks, hooks: _Hooks) -> None:
 def _notes(looking: int, acting: int) -> list[str]:
     notes: list[str] = []
     if looking:
-        notes.append(f"{_counted(looking)} of the model that change nothing: an optimized module has none of them")
+        notes.append(f"{_hook_count(looking)} of the model that change nothing: an optimized module has none of them")
     if acting:
-        notes.append(f"{_counted(acting)} of the model that change what is computed: an optimized module does the same")
+        notes.append(
+            f"{_hook_count(acting)} of the model that change what is computed: an optimized module does the same"
+        )
     return notes
 
 
-def _counted(number: int) -> str:
+def _hook_count(number: int) -> str:
     return f"{number} hook{'s' if number > 1 else ''}"
 
 
-def _acting(
+def _changing_hooks(
     model: nn.Module, registered: Sequence[tuple[_Hooks, _Hooks]], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> set[tuple[int, int]]:
-    """Which hooks, by home and key, changed something when the model was called once on copies of its arguments."""
+    """Return the hooks, by table and key, that changed something in one call on copies of the arguments."""
     found: set[tuple[int, int]] = set()
     for home, known in registered:
-        _put(home, {key: _watched(hook, partial(found.add, (id(home), key))) for key, hook in known.items()})
+        _replace_hooks(
+            home, {key: _reporting_hook(hook, partial(found.add, (id(home), key))) for key, hook in known.items()}
+        )
     copies = pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), (tuple(args), dict(kwargs)))
     # A model that fails is refused by the import, which says why.
     with torch.no_grad(), random_state_kept(), suppress(Exception):
@@ -91,10 +95,10 @@ def _acting(
     return found
 
 
-def _watched(hook: Callable[..., Any], report: Callable[[], None]) -> Callable[..., Any]:
-    """A hook that reports calls in which it changed something: returned or wrote to a tensor, or set an attribute."""
+def _reporting_hook(hook: Callable[..., Any], report: Callable[[], None]) -> Callable[..., Any]:
+    """Wrap a hook to report calls in which it returned or wrote to a tensor, or set an attribute."""
 
-    def watched(module: nn.Module, *given: Any) -> Any:
+    def reporting(module: nn.Module, *given: Any) -> Any:
         before, attributes = _versions(module, given), _attributes(module)
         result = hook(module, *given)
         now = _attributes(module)
@@ -103,7 +107,7 @@ def _watched(hook: Callable[..., Any], report: Callable[[], None]) -> Callable[.
             report()
         return result
 
-    return watched
+    return reporting
 
 
 def _versions(module: nn.Module, given: Any) -> list[int]:
@@ -117,7 +121,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 class _State:
-    """What hooks keep: the containers, attributes, closures and global names that they can reach."""
+    """The state that hooks keep: the containers, attributes, closures and global names that they can reach."""
 
     def __init__(self, hooks: Sequence[Callable[..., Any]]) -> None:
         self._containers: dict[int, tuple[Any, Any]] = {}
@@ -132,7 +136,7 @@ class _State:
                 waiting += self._visit(value)
 
     def _visit(self, value: Any) -> Sequence[Any]:
-        """Notes what a value holds; gives what else is to be visited."""
+        """Record the content of a value; return further values to visit."""
         if isinstance(value, nn.Module | Tensor | type | ModuleType):
             return ()  # what modules hold is seen by a snapshot of the model
         if isinstance(value, MethodType):
@@ -161,7 +165,7 @@ class _State:
         return [x for x in reached if not isinstance(x, FunctionType) or x.__globals__ is names]
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Restore everything that was recorded."""
         for container, content in self._containers.values():
             refill(container, content)
         for cell, content in self._cells.values():
@@ -173,6 +177,6 @@ class _State:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names that a function, and functions in it, may look up among global ones."""
+    """Return the names that a function, and functions nested in it, may look up among globals."""
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)

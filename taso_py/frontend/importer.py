@@ -26,7 +26,7 @@ from taso_py.backend.program import Origin
 from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
-from taso_py.frontend.call import Call, NotInDialectError, apply
+from taso_py.frontend.call import AtenCall, NotInDialectError, apply
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
 from taso_py.frontend.dialect.strides import fixed_layout, without_bits
 from taso_py.frontend.higher_order import WRITING, nested_call, writing_call
@@ -43,14 +43,14 @@ from taso_py.ops.opaque import Opaque
 
 @dataclass
 class Importer:
-    """The state of one import: what each fx node became."""
+    """The state of one import: the value of each fx node so far."""
 
     sizes: Sizes
     device: torch.device
     is_nested: bool = False
-    """Whether the graph is inside an operator, which is opaque with all that is in it."""
+    """True if the graph is nested in an operator, which is opaque together with its graphs."""
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
-    """A value, a sequence of values for a call with several results, or a size."""
+    """The value of each fx node: a value, a sequence of values for a call with several results, or a size."""
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
     """A fake tensor per value."""
     effects: list[Node] = field(default_factory=list[Node])
@@ -60,12 +60,12 @@ class Importer:
     tokens: Iterator[int] = field(default_factory=itertools.count)
 
     def leaf(self, fx_node: fx.Node, op: Input | Weight, *, is_memory: bool = False) -> Node:
-        """Imports a placeholder, a conjugate or negative view as one of a leaf that is none.
+        """Import a placeholder; a conjugate or negative view becomes a view of a plain leaf.
 
         Args:
             fx_node: the placeholder.
             op: the leaf.
-            is_memory: whether the leaf is what lies in memory, or else has the same numbers as the placeholder.
+            is_memory: whether the leaf has the memory of the placeholder; otherwise it has the placeholder's numbers.
         """
         node, value, fake = make(op), make(op).value, fx_node.meta["val"]
         with self._fake():
@@ -78,12 +78,12 @@ class Importer:
         return node
 
     def call(self, fx_node: fx.Node) -> None:
-        """Imports a call.
+        """Import a call.
 
         Raises:
             ImportRefusal: the graph has no faithful form for it.
         """
-        with self.sizes.undecided():
+        with self.sizes.without_guards():
             self._call(fx_node)
 
     def _call(self, fx_node: fx.Node) -> None:
@@ -102,13 +102,13 @@ class Importer:
             self._record_source(fx_node, found)
 
     def effect(self, op: Opaque, inputs: Sequence[Value]) -> Node:
-        """Adds an effect, after those so far."""
+        """Append an effect."""
         node = make(op, inputs, next(self.tokens))
         self.effects.append(node)
         return node
 
     def _size(self, fx_node: fx.Node) -> bool:
-        """Takes note of a size, or of a condition that all open sizes meet; False if it depends on data."""
+        """Record a size, or check a condition that must hold for all open sizes; False if it depends on data."""
         val: Any = fx_node.meta["val"]
         if free_unbacked_symbols(val):
             return False
@@ -126,13 +126,13 @@ class Importer:
         source, index = fx_node.args
         assert isinstance(source, fx.Node)
         results = self.env[source]
-        # What is a list among several results has one value, which is a tuple itself.
+        # A list among several results has one value, which is a tuple itself.
         value = None if isinstance(results, Value) else results[index]
         if value is None:
-            refuse(fx_node, "reads a result that is no tensor", "compute it from tensors")
+            refuse(fx_node, "reads a result that is not a tensor", "compute it from tensors")
         self.env[fx_node] = value
 
-    def _bind(self, fx_node: fx.Node, overload: OpOverload) -> Call:
+    def _bind(self, fx_node: fx.Node, overload: OpOverload) -> AtenCall:
         val: Any = fx_node.meta.get("val")
         items: Sequence[Any] = val if isinstance(val, list | tuple) else [val] if result_count(overload) else []
         results = [item if isinstance(item, Tensor) else None for item in items]
@@ -146,9 +146,17 @@ class Importer:
         def strides(value: Value) -> tuple[Dim, ...] | None:
             return self.sizes.strides(self.layouts[value])
 
-        return Call(overload, arguments, tuple(results), types, self.layouts, _read(fx_node), strides)
+        return AtenCall(
+            overload,
+            arguments,
+            results=tuple(results),
+            types=types,
+            layouts=self.layouts,
+            read=_results_read(fx_node),
+            strides=strides,
+        )
 
-    def _by_table(self, call: Call) -> Sequence[Value | None] | None:
+    def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
         row = DIALECT.get(str(call.overload))
         if row is None:
             return None
@@ -162,7 +170,7 @@ class Importer:
         return found if agrees else None
 
     def _agrees(self, value: Value | None, original: Tensor | None) -> bool:
-        """Whether the value, lowered, has the original's type, strides and device."""
+        """Return whether the value, once lowered, has the original's type, strides and device."""
         if value is None or original is None:
             return False
         if value in self.layouts:
@@ -179,7 +187,7 @@ class Importer:
         return False
 
     def _alike(self, lowered: Tensor, original: Tensor) -> bool:
-        """Whether two fake tensors are alike in type, shape, strides, bits and device, whatever the open sizes are."""
+        """Return whether fake tensors agree in type, shape, strides, bits and device for all open sizes."""
         return (
             lowered.dtype is original.dtype
             and self.sizes.agree(lowered.shape, original.shape)
@@ -190,19 +198,19 @@ class Importer:
 
     @contextmanager
     def _fake(self) -> Generator[None]:
-        """For calls on fake tensors."""
+        """Enter the mode for calls on fake tensors."""
         with self.sizes.mode, torch.no_grad():
             yield
 
     def _new_nodes(self, root: Node) -> list[Node]:
-        """The nodes without a layout that ``root`` reaches, operands first; few, so that recursion is safe."""
+        """Return the nodes without a layout that ``root`` reaches, operands first; few, so that recursion is safe."""
         if root.outputs[0] in self.layouts:
             return []
         below = [node for value in root.inputs for node in self._new_nodes(value.node)]
         return [*dict.fromkeys(below), root]
 
     def _propagate(self, node: Node, variant: int) -> None:
-        """Finds the layout of a node whose operands have one."""
+        """Compute the layout of a node from those of its operands."""
         if isinstance(node.op, Constant):
             self.layouts[node.value] = materialize(self.sizes.call, node.op, self.device)
             return
@@ -213,12 +221,12 @@ class Importer:
         for value, tensor in zip(node.outputs, results, strict=True):
             self.layouts[value] = tensor
 
-    def _opaque(self, fx_node: fx.Node, call: Call) -> Sequence[Value]:
+    def _opaque(self, fx_node: fx.Node, call: AtenCall) -> Sequence[Value]:
         if str(call.overload) in NEEDS_ROW:
             refuse(fx_node, "reads memory by strides beyond its operand", "use slices and reshapes instead")
         op, inputs = opaque_call(fx_node, call, self.env.__getitem__)
         if not is_trusted(call.overload):
-            inputs = [self._as_it_lies(value) for value in inputs]
+            inputs = [self._in_original_layout(value) for value in inputs]
         node = make(op, inputs) if op.pure else self.effect(op, inputs)
         for value, result in zip(node.outputs, call.results, strict=True):
             if result is not None:
@@ -233,17 +241,17 @@ class Importer:
             call = nested_call(fx_node, env, sizes=sizes, imported=self._nested)
         for value in call.inputs:
             self._lay_out(value)
-        node = self.effect(call.op, [self._as_it_lies(value) for value in call.inputs])
+        node = self.effect(call.op, [self._in_original_layout(value) for value in call.inputs])
         self.layouts.update((v, r) for v, r in zip(node.outputs, call.results, strict=True) if r is not None)
         return node.outputs
 
     def _nested(self, module: fx.GraphModule) -> Graph:
-        """A graph that an operator takes, call for call."""
+        """Import a graph that an operator takes, call by call."""
         inner, inputs = Importer(Sizes(self.sizes.mode), self.device, is_nested=True), list[Node]()
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 if not isinstance(node.meta.get("val"), Tensor):
-                    refuse(node, "of a graph inside an operator is no tensor", "pass tensors only")
+                    refuse(node, "of a graph inside an operator is not a tensor", "pass tensors only")
                 type_ = type_of(node, node.meta["val"], inner.sizes)
                 inputs.append(inner.leaf(node, Input(f"x{len(inputs)}", type_)))
             elif node.op == "call_function":
@@ -253,23 +261,23 @@ class Importer:
         found = (inner.env.get(leaf) for leaf in leaves)
         outputs = tuple(value for value in found if isinstance(value, Value))
         if len(outputs) < len(leaves):
-            refuse(end, "of a graph inside an operator is no tensor", "return tensors only")
+            refuse(end, "of a graph inside an operator is not a tensor", "return tensors only")
         return Graph(tuple(inputs), outputs, tuple(inner.effects))
 
-    def _as_it_lies(self, value: Value) -> Value:
-        """The value in the layout that it has in the original, whatever is rewritten before it."""
+    def _in_original_layout(self, value: Value) -> Value:
+        """Return the value fixed to the layout it has in the original, however the nodes before it are rewritten."""
         guarded = fixed_layout(without_bits(value), self.layouts[value])
         self._lay_out(guarded)
         return guarded
 
     def _lay_out(self, value: Value) -> None:
-        """Finds the layouts of a value, and of what it is computed of, as far as they have none."""
+        """Compute the missing layouts of a value and of the nodes before it."""
         with self._fake():
             for node in self._new_nodes(value.node):
                 self._propagate(node, 0)
 
     def _record_source(self, fx_node: fx.Node, found: Sequence[Value | None]) -> None:
-        """Notes the place in the source for what the call became, as far as no earlier call became the same."""
+        """Record the source line of a call for its nodes, unless an earlier call produced them too."""
         origin = Origin(source_line(fx_node), module_path(fx_node))
         stack = [value.node for value in found if value is not None]
         while stack:
@@ -279,8 +287,8 @@ class Importer:
                 stack += [value.node for value in node.inputs]
 
 
-def _read(fx_node: fx.Node) -> frozenset[int]:
-    """Which results of a call are read."""
+def _results_read(fx_node: fx.Node) -> frozenset[int]:
+    """Return the indices of the results of a call that are read."""
     if not isinstance(fx_node.meta.get("val"), list | tuple):
         return frozenset({0})
     return frozenset(

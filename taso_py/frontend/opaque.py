@@ -1,4 +1,4 @@
-"""Opaque nodes: calls outside the table, carried through as they are, with what their schema says of their effects.
+"""Opaque nodes: calls outside the table, kept as they are, with the effects that their schema declares.
 
 Invariant: only operators known to be pure are interned. Random and unknown operators carry a token and are effects:
 they happen in order, once each, whether or not their results are read.
@@ -13,7 +13,7 @@ from torch import fx
 
 from taso_py.backend.schema import is_mutable, is_trusted, may_draw, result_count
 from taso_py.backend.tensors import TensorError, encode
-from taso_py.frontend.call import Call
+from taso_py.frontend.call import AtenCall
 from taso_py.frontend.source import refuse
 from taso_py.ir.node import Value
 from taso_py.ir.operator import AttributeValue, Ref
@@ -24,8 +24,8 @@ _TRAINING_FLAGS = ("train", "training")
 _DROPOUT_RATES = ("dropout_p", "dropout")
 
 
-def is_pure(call: Call) -> bool:
-    """Whether equal arguments give equal results and nothing else happens, by the operator's schema and tags."""
+def is_pure(call: AtenCall) -> bool:
+    """Return whether a call is deterministic and free of effects, by the operator's schema and tags."""
     overload = call.overload
     if not is_trusted(overload) or not result_count(overload):
         return False
@@ -33,7 +33,10 @@ def is_pure(call: Call) -> bool:
 
 
 def draws(argument: Callable[[str], Any]) -> bool:
-    """Whether a call of an operator that may draw random numbers does; ``argument`` looks one up or returns None."""
+    """Return whether a call of an operator that may draw random numbers does draw.
+
+    ``argument`` looks an argument up by name, or returns None.
+    """
     if any(argument(flag) is False for flag in _TRAINING_FLAGS):
         return False
     rates = [argument(rate) for rate in _DROPOUT_RATES]
@@ -41,15 +44,15 @@ def draws(argument: Callable[[str], Any]) -> bool:
 
 
 class Template:
-    """The arguments of a call as an opaque operator has them, and the values that they refer to."""
+    """The arguments of a call as an opaque operator stores them, and the values that they refer to."""
 
     def __init__(self, fx_node: fx.Node, env: Callable[[fx.Node], Any]) -> None:
-        """Takes the call, and what its operands became."""
+        """Start with no inputs; ``env`` gives the value of an operand."""
         self.inputs: list[Value] = []
         self._node, self._env = fx_node, env
 
     def __call__(self, argument: Any) -> AttributeValue:
-        """An argument, as it was given.
+        """Return an argument in the form that an operator stores.
 
         Raises:
             ImportRefusal: it has no form in the graph.
@@ -60,7 +63,7 @@ class Template:
             refuse(self._node, f"cannot be imported: {error}", "replace the operator")
 
     def refer(self, value: Value) -> Ref:
-        """What stands for a value."""
+        """Add a value to the inputs and return the reference to it."""
         self.inputs.append(value)
         return Ref(len(self.inputs) - 1)
 
@@ -77,8 +80,8 @@ class Template:
         return self.refer(value)
 
 
-def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> tuple[Opaque, list[Value]]:
-    """The opaque operator of a call and its inputs, arguments as they were given.
+def opaque_call(fx_node: fx.Node, call: AtenCall, env: Callable[[fx.Node], Any]) -> tuple[Opaque, list[Value]]:
+    """Return the opaque operator of a call and its inputs, arguments as they were given.
 
     Raises:
         ImportRefusal: the operator writes to its arguments, or an argument has no form in the graph.
@@ -88,4 +91,4 @@ def opaque_call(fx_node: fx.Node, call: Call, env: Callable[[fx.Node], Any]) -> 
     template = Template(fx_node, env)
     arguments = tuple(map(template, fx_node.args))
     keywords = tuple((name, template(argument)) for name, argument in fx_node.kwargs.items())
-    return Opaque(str(call.overload), arguments, call.types, keywords, is_pure(call)), template.inputs
+    return Opaque(str(call.overload), arguments, call.types, keywords=keywords, is_pure=is_pure(call)), template.inputs

@@ -1,8 +1,8 @@
-"""Running the original once on the example inputs, to record what its callers can observe beside values.
+"""One run of the original on the example inputs, to record what its callers can observe besides values.
 
-Invariant: the run leaves no trace but what a model makes at its first call and has from then on (caches, the parameters
-of lazy modules): inputs are copies, buffers are restored, the random state stays as it was. A model whose other
-attributes develop from call to call, or that writes to its parameters, is refused, and is as it was.
+Invariant: the run leaves no trace but what a model makes at its first call and keeps from then on (caches, the
+parameters of lazy modules): inputs are copies, buffers are restored, the random state stays as it was. A model whose
+other attributes change from call to call, or that writes to its parameters, is refused and restored.
 """
 
 from __future__ import annotations
@@ -21,68 +21,68 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
-from taso_py.frontend.snapshot import Snapshot, copied, equal
+from taso_py.frontend.snapshot import Snapshot, copy_value, equal
 from taso_py.frontend.source import place_in_model
 from taso_py.ir.errors import first_line
 
 
 @dataclass(frozen=True)
 class OriginalRun:
-    """What the original was called with and what it returned."""
+    """Arguments, results and writes of one run of the original."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: list[Any]
-    """The leaves."""
+    """The leaves of the result."""
     written: frozenset[int]
-    """Which tensors among the leaves of the arguments were written to, by their identity."""
-    developed: Sequence[str] = ()
-    """The names of the state that was written to, by operators or, in the module itself, by assigning a tensor."""
+    """Identities of those tensors among the leaves of the arguments that were written to."""
+    mutated: Sequence[str] = ()
+    """Names of the state that was written to, by operators or, in the module itself, by assigning a tensor."""
 
     def arguments(self, in_spec: pytree.TreeSpec) -> list[Any]:
-        """The leaves of the arguments in the order of a tree, which may have the keywords in another order."""
+        """Return the leaves of the arguments in the order of a tree, which may order keywords differently."""
         names: Sequence[str] = in_spec.child(1).context
         return pytree.tree_leaves((self.args, {name: self.kwargs[name] for name in names}))
 
     def wrote_to(self, argument: Any) -> bool:
-        """Whether a leaf of the arguments was written to."""
+        """Return whether a leaf of the arguments was written to."""
         return id(argument) in self.written
 
 
 def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:
-    """Calls the original on copies of its arguments.
+    """Call the original on copies of its arguments.
 
     Args:
-        module: what is called.
+        module: the original.
         args: positional arguments.
         kwargs: keyword arguments.
 
     Raises:
-        ImportRefusal: the call fails, or leaves something to the next one that an export would not.
+        ImportRefusal: the call fails, or changes state that later calls depend on and an export would not.
     """
     before = Snapshot(module, parameters=True)
     try:
         run = _call(module, args, kwargs)
-        developed = before.developed()
-        _check_written(before, developed)
-        kept = [name for name in before.replaced() if name not in developed]
-        results = [copied(leaf) for leaf in run.results] if kept else []
-        before.restore(developed)
+        mutated = before.mutated()
+        _check_written(before, mutated)
+        kept = [name for name in before.replaced() if name not in mutated]
+        results = [copy_value(leaf) for leaf in run.results] if kept else []
+        before.restore(mutated)
         if kept:
-            _check_kept(module, args, kwargs, results, kept, developed)
+            _check_kept(module, args, kwargs, results=results, kept=kept, mutated=mutated)
     except BaseException:
         before.restore()
         raise
-    return replace(run, developed=developed)
+    return replace(run, mutated=mutated)
 
 
-def _check_written(before: Snapshot, developed: Sequence[str]) -> None:
-    """Makes sure that only buffers were written to: an export freezes all other tensors.
+def _check_written(before: Snapshot, mutated: Sequence[str]) -> None:
+    """Check that only buffers were written to: an export freezes all other tensors.
 
     Raises:
         ImportRefusal: another tensor was.
     """
-    name = next((name for name in developed if not before.is_buffer(name)), None)
+    name = next((name for name in mutated if not before.is_buffer(name)), None)
     if name is not None:
         kind = "parameter " if before.is_parameter(name) else ""
         raise ImportRefusal(f"the model writes to its {kind}{name}; make it a buffer, and write to it without .data")
@@ -94,11 +94,11 @@ def _check_kept(
     kwargs: Mapping[str, Any],
     results: Sequence[Any],
     kept: Sequence[str],
-    developed: Collection[str],
+    mutated: Collection[str],
 ) -> None:
-    """Calls a model that keeps something for its later calls once more: it must keep the same, and return the same.
+    """Call a model that stored new values in its attributes once more: it must store and return the same again.
 
-    That tells a cache from a number or a tensor that later results depend on. An export has either as a constant.
+    This tells a cache from a number or a tensor that later results depend on. An export has either as a constant.
 
     Raises:
         ImportRefusal: it does not.
@@ -106,7 +106,7 @@ def _check_kept(
     filled = Snapshot(module)
     again = _call(module, args, kwargs)
     written = filled.written()
-    changed = [name for name in (*filled.replaced(opaque=False), *written) if name not in developed]
+    changed = [name for name in (*filled.replaced(opaque=False), *written) if name not in mutated]
     is_same = len(again.results) == len(results) and all(map(equal, again.results, results))
     if not changed and not is_same:
         changed = list(kept)
@@ -115,19 +115,19 @@ def _check_kept(
             f"the model changes its {changed[0]} from call to call, which an export would not; keep it in a buffer "
             "that is written to in place"
         )
-    filled.restore(developed)
+    filled.restore(mutated)
 
 
 def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:
-    """Calls the original once.
+    """Call the original once.
 
     Raises:
         ImportRefusal: the call fails.
     """
-    copied_args, copied_kwargs = _copied(args, kwargs)
+    copied_args, copied_kwargs = _copy_arguments(args, kwargs)
     leaves = tensors_in(copied_args, copied_kwargs)
     # Nobody counts the versions of inference tensors.
-    before = [copied(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
+    before = [copy_value(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
     with random_state_kept(), torch.no_grad():
         try:
             result = module(*copied_args, **copied_kwargs)
@@ -140,8 +140,8 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), frozenset(written))
 
 
-def _copied(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with tensors copied, strides and sharing of storage included.
+def _copy_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with tensors copied, strides and shared storage included.
 
     Raises:
         ImportRefusal: they cannot be.

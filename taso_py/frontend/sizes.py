@@ -1,6 +1,6 @@
-"""Sizes that an export leaves open, and what torch calls them.
+"""Open sizes of an export, converted between torch's symbols and ours.
 
-torch.export writes sizes as expressions of sympy over symbols of its own (``s77``), with a range for each. Here they
+torch.export writes sizes as sympy expressions over symbols of its own (``s77``), with a range for each. Here they
 become :class:`~taso_py.ir.size.Open` sizes, named after the input and dimension that show them.
 
 Invariant: the two forms are converted into each other exactly, or not at all. Nothing that happens on fake tensors
@@ -28,11 +28,11 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.size import Dim, FloorDiv, Open, at_example, floordiv, is_never_negative, open_size
 
 UNLIMITED = 1 << 60
-"""What torch writes for a size without a greatest value is beyond this."""
+"""Upper bounds beyond this are torch's way to write that a size is unbounded."""
 
 
 class OpenSizeError(TasoError):
-    """A size that the graph has no form for."""
+    """A size that the graph cannot express."""
 
 
 @dataclass
@@ -45,20 +45,20 @@ class Sizes:
 
     @property
     def any(self) -> bool:
-        """Whether any size is open."""
+        """True if any size is open."""
         return bool(self._ours)
 
     def declare(self, name: str, shape: Sequence[Any], example: Sequence[int], ranges: Mapping[Any, Any]) -> None:
-        """Takes note of the symbols that an input shows first.
+        """Record the symbols that appear first in this input.
 
         Args:
             name: of the input.
-            shape: its sizes, of which some are symbols; those that are not yet known may stand in a linear expression.
+            shape: its sizes, some of them symbolic; a symbol that is not known yet may stand in a linear expression.
             example: its sizes in the example inputs.
             ranges: least and greatest value of each symbol.
 
         Raises:
-            OpenSizeError: a symbol cannot be told from the size.
+            OpenSizeError: a symbol cannot be computed from the size.
         """
         for axis, (size, actual) in enumerate(zip(shape, example, strict=True)):
             if not isinstance(size, SymInt):
@@ -66,46 +66,46 @@ class Sizes:
             expression = size.node.expr
             unknown = sorted(expression.free_symbols - self._ours.keys(), key=str)
             if unknown:
-                factor, rest = self._parted(expression, unknown)
-                value, left = divmod(actual - _number(rest), factor)
+                factor, rest = self._split_linear(expression, unknown)
+                value, left = divmod(actual - _example_size(rest), factor)
                 if left:
                     raise OpenSizeError(f"dimension {axis} of input {name} is {actual}, which {expression} cannot be")
-                told = _told_by(f"{name}.{axis}", factor, rest)
+                told = _size_formula(f"{name}.{axis}", factor, rest)
                 found = Open(told, value, *_bounds(ranges.get(unknown[0])))
                 if value < found.least:
                     raise OpenSizeError(f"dimension {axis} of input {name} is open and {actual} in the example")
                 self._ours[unknown[0]], self._theirs[found] = found, unknown[0]
 
-    def _parted(self, expression: Any, unknown: Sequence[Any]) -> tuple[int, Dim]:
-        """What the only unknown symbol of a linear expression is multiplied by, and what is added."""
+    def _split_linear(self, expression: Any, unknown: Sequence[Any]) -> tuple[int, Dim]:
+        """Return the coefficient of the only unknown symbol of a linear expression, and the constant rest."""
         if len(unknown) == 1:
             factor = expression.coeff(unknown[0], 1)
             rest = sympy.expand(expression - factor * unknown[0])
             if factor.is_Integer and unknown[0] not in rest.free_symbols:
-                return int(factor), self._converted(rest)
-        raise OpenSizeError(f"a size of an input is {expression}, which does not tell what its parts are")
+                return int(factor), self._to_dim(rest)
+        raise OpenSizeError(f"a size of an input is {expression}, from which its parts cannot be computed")
 
     def dim(self, size: Any) -> Dim:
-        """A size of torch's as one of ours.
+        """Convert a size of torch's to ours.
 
         Raises:
             OpenSizeError: it is neither a polynomial of the inputs' sizes nor a division of such.
         """
-        return size if type(size) is int else self._converted(size.node.expr)
+        return size if type(size) is int else self._to_dim(size.node.expr)
 
     def dims(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
-        """Sizes or strides of torch's as ours."""
+        """Convert sizes or strides of torch's to ours."""
         return tuple([self.dim(size) for size in sizes])
 
     def strides(self, tensor: Tensor) -> tuple[Dim, ...] | None:
-        """A tensor's strides as ours; None if there is no form for them."""
+        """Return a tensor's strides as ours; None if they cannot be expressed."""
         try:
             return self.dims(tensor.stride())
         except OpenSizeError:
             return None
 
     def agree(self, left: Sequence[Any], right: Sequence[Any]) -> bool:
-        """Whether sizes or strides are evidently the same, whatever the open sizes are."""
+        """Return whether sizes or strides are provably equal for all open sizes."""
         return len(left) == len(right) and all(map(self._agree, left, right))
 
     def _agree(self, left: Any, right: Any) -> bool:
@@ -119,34 +119,34 @@ class Sizes:
         except OpenSizeError:
             return False
 
-    def _converted(self, expression: Any) -> Dim:
+    def _to_dim(self, expression: Any) -> Dim:
         match expression:
             case sympy.Integer():
                 return int(expression)
             case sympy.Symbol() if expression in self._ours:
                 return open_size(self._ours[expression])
             case sympy.Add():
-                return sum(map(self._converted, expression.args))
+                return sum(map(self._to_dim, expression.args))
             case sympy.Mul():
-                return math.prod(map(self._converted, expression.args))
+                return math.prod(map(self._to_dim, expression.args))
             case sympy.Pow() if isinstance(expression.exp, sympy.Integer) and expression.exp > 0:
-                return math.prod([self._converted(expression.base)] * int(expression.exp))
+                return math.prod([self._to_dim(expression.base)] * int(expression.exp))
             case functions.FloorDiv():
-                numerator, denominator = map(self._converted, expression.args)
+                numerator, denominator = map(self._to_dim, expression.args)
                 return floordiv(numerator, denominator)
             case functions.Mod() | functions.PythonMod():
-                numerator, denominator = map(self._converted, expression.args)
+                numerator, denominator = map(self._to_dim, expression.args)
                 return numerator - denominator * floordiv(numerator, denominator)
             case functions.Max() if len(expression.args) == 2 and sympy.Integer(1) in expression.args:
-                (size,) = (self._converted(part) for part in expression.args if part != 1)
+                (size,) = (self._to_dim(part) for part in expression.args if part != 1)
                 if is_never_negative(size - 1):
                     return size
                 raise OpenSizeError(f"the size {size} may be zero")
             case _:
-                raise OpenSizeError(f"the size {expression} is no polynomial of the sizes of the inputs")
+                raise OpenSizeError(f"the size {expression} is not a polynomial in the sizes of the inputs")
 
     def symbolic(self, size: Dim) -> Any:
-        """One of our sizes as torch's."""
+        """Convert one of our sizes to torch's."""
         if isinstance(size, int):
             return size
         environment = self.mode.shape_env
@@ -157,24 +157,24 @@ class Sizes:
 
     @cached_property
     def call(self) -> Caller:
-        """The caller that runs what a lowering calls on fake tensors of open sizes."""
+        """The caller that runs a lowering on fake tensors of open sizes."""
         return resolving(run_call, self.symbolic)
 
-    def undecided(self) -> AbstractContextManager[Any]:
-        """Lets torch decide by the example sizes without taking that for true of all others."""
+    def without_guards(self) -> AbstractContextManager[Any]:
+        """Let torch decide by the example sizes without recording guards on all others."""
         environment = self.mode.shape_env
         return nullcontext() if environment is None else environment.suppress_guards()
 
 
-def _number(size: Dim) -> int:
-    """What a size is in the example inputs."""
+def _example_size(size: Dim) -> int:
+    """Return a size in the example inputs."""
     number = at_example(size)
     assert isinstance(number, int)
     return number
 
 
-def _told_by(place: str, factor: int, rest: Dim) -> str:
-    """How callers find a size from the dimension that is ``factor * size + rest``."""
+def _size_formula(place: str, factor: int, rest: Dim) -> str:
+    """Return the formula by which callers compute a size from the dimension ``factor * size + rest``."""
     if isinstance(rest, int):
         alone = f"{place} {'-' if rest > 0 else '+'} {abs(rest)}" if rest else place
     else:
@@ -185,7 +185,7 @@ def _told_by(place: str, factor: int, rest: Dim) -> str:
 
 
 def _bounds(bounds: Any) -> tuple[int, int | None]:
-    """Least and greatest value of a symbol; an empty tensor is none that rules speak of, so that it is one at least."""
+    """Return least and greatest value of a symbol; at least one, since rules do not cover empty tensors."""
     if bounds is None:
         return 1, None
     limited = bounds.upper.is_Integer and bounds.upper < UNLIMITED
@@ -193,7 +193,7 @@ def _bounds(bounds: Any) -> tuple[int, int | None]:
 
 
 def _expression(size: Dim, symbols: Mapping[Open, sympy.Symbol]) -> Any:
-    """A size as an expression of sympy."""
+    """Convert a size to a sympy expression."""
     if isinstance(size, int):
         return sympy.Integer(size)
     total: Any = sympy.Integer(0)

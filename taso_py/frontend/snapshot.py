@@ -1,6 +1,6 @@
-"""What a model holds at some moment: parameters, buffers and plain attributes of all its modules, and their elements.
+"""Snapshots of a model: parameters, buffers and plain attributes of all its modules, with their elements.
 
-Invariant: a snapshot does not change the model, nor does what becomes of the model change the snapshot.
+Invariant: taking a snapshot does not change the model, and later changes of the model do not change the snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taso_py.frontend.state import place_of
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a module holds a value: among its parameters, its buffers, or as a plain attribute."""
+    """Where a module stores a value: among its parameters, its buffers, or as a plain attribute."""
 
     module: nn.Module
     kind: type[nn.Module]
@@ -42,14 +42,14 @@ class _Place:
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 _NOTHING = object()
-"""Stands for what is not there."""
+"""Marks the absence of a value."""
 _Container: TypeAlias = list[Any] | deque[Any] | set[Any] | dict[Any, Any]
 CONTAINERS = (list, deque, set, dict)
-"""What elements are put into and taken out of."""
+"""Mutable containers whose elements are recorded."""
 
 
-def _held(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
-    """Everything that a model and the modules in it hold, by name; elements have no place but in their containers."""
+def _stored_values(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
+    """Return all that a model and its modules store, by name; elements of containers have no place of their own."""
     found: dict[str, tuple[_Place | None, Any]] = {}
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
@@ -65,7 +65,7 @@ def _held(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
 
 
 def _elements(name: str, value: Any, known: set[int]) -> Iterator[tuple[str, Any]]:
-    """What is in a container or tuple and in those therein, by name; of those that are known nothing."""
+    """Yield the elements of nested containers and tuples by name, skipping containers that were visited."""
     if not isinstance(value, (*CONTAINERS, tuple)) or id(value) in known:
         return
     known.add(id(value))
@@ -76,39 +76,39 @@ def _elements(name: str, value: Any, known: set[int]) -> Iterator[tuple[str, Any
 
 
 def _label(key: Any, index: int) -> str:
-    """A key, or where it is in its dict if it may have no name of one line."""
+    """Return a key as text, or its position in the dict if its text may span several lines."""
     return repr(key) if isinstance(key, str | int) else f"#{index}"
 
 
 class Snapshot:
-    """What a model holds at some moment, to tell what became of it, and to restore it.
+    """The state of a model at one moment, to find later changes and to restore it.
 
     Tensors and numbers are seen where they are attributes of modules, or in lists, deques, tuples, sets and dicts that
-    are. Other objects count as a whole: what becomes of their own attributes is not seen.
+    are. Other objects count as a whole: changes of their own attributes are not seen.
     """
 
     def __init__(self, model: nn.Module, *, parameters: bool = False) -> None:
-        """Takes a snapshot.
+        """Take a snapshot.
 
         Args:
-            model: of what.
-            parameters: whether to see writes to parameters, for which they are copied: their versions do not count
-                what is written through ``.data``, nor would they bring it back.
+            model: the model.
+            parameters: whether to detect and undo writes to parameters, for which they are copied: version counters
+                miss writes through ``.data``.
         """
         self._model = model
         self._seen: dict[str, tuple[_Place | None, Any, Any]] = {}
         copies: dict[int, Any] = {}
-        for name, (place, value) in _held(model).items():
+        for name, (place, value) in _stored_values(model).items():
             if id(value) not in copies and (parameters or not isinstance(value, nn.Parameter)):
                 copies[id(value)] = _content(value)
             self._seen[name] = place, value, copies.get(id(value))
 
-    def developed(self) -> list[str]:
-        """The names of the state that a call may develop: what was written to or, as an export has it, assigned."""
+    def mutated(self) -> list[str]:
+        """Return the names of state that a call wrote to or, in ways that an export supports, assigned."""
         return [*self.written(), *self.assigned()]
 
     def written(self) -> list[str]:
-        """The names of tensors that were written to."""
+        """Return the names of tensors that were written to."""
         found = [
             name
             for name, (_, value, content) in self._seen.items()
@@ -119,18 +119,18 @@ class Snapshot:
         return [name for name in found if self.is_buffer(name) or storage_of(self._seen[name][1]) not in buffers]
 
     def is_buffer(self, name: str) -> bool:
-        """Whether a name is that of a buffer."""
+        """Return whether a buffer has this name."""
         place = self._seen[name][0]
         return place is not None and place.is_buffer
 
     def is_parameter(self, name: str) -> bool:
-        """Whether a name is that of a parameter."""
+        """Return whether a parameter has this name."""
         return isinstance(self._seen[name][1], nn.Parameter)
 
     def assigned(self) -> list[str]:
-        """The names of buffers in whose place is another tensor of the same type, which an export takes for a write.
+        """Return the names of buffers replaced by another tensor of the same type, which an export treats as a write.
 
-        So it does, in torch 2.13, for those of the model itself, not for those of modules in it.
+        torch 2.13 does so for buffers of the model itself, not for those of its submodules.
         """
         return [
             name
@@ -142,12 +142,12 @@ class Snapshot:
         ]
 
     def replaced(self, *, opaque: bool = True) -> list[str]:
-        """The names of places that hold another value now.
+        """Return the names of places that hold another value now.
 
         Args:
             opaque: whether to name those too where neither value can be compared.
         """
-        now = {name: value for name, (_, value) in _held(self._model).items()}
+        now = {name: value for name, (_, value) in _stored_values(self._model).items()}
         return [name for name in {**self._seen, **now} if self._differs(name, now.get(name, _NOTHING), opaque)]
 
     def _differs(self, name: str, new: Any, opaque: bool) -> bool:
@@ -161,11 +161,11 @@ class Snapshot:
         return not equal(old if content is None else content, new)
 
     def restore(self, names: Collection[str] | None = None) -> None:
-        """Puts values and the contents of tensors back.
+        """Restore values and the contents of tensors.
 
         Args:
-            names: of which; by default of all, and what is there besides is removed. Parameters that a module made at
-                its first call stay: they are what it computes with from then on.
+            names: those to restore; by default all, and attributes added since are removed. Parameters that a module
+                made at its first call stay: it computes with them from then on.
         """
         for name, (place, value, content) in self._seen.items():
             is_meant = names is None or name in names
@@ -179,7 +179,7 @@ class Snapshot:
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
                     _rewrite(value, content)
         if names is None:
-            for name, (place, _) in _held(self._model).items():
+            for name, (place, _) in _stored_values(self._model).items():
                 if name not in self._seen and place is not None and not place.is_parameter:
                     del place.home[place.key]
 
@@ -192,13 +192,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_alike(old: Any, new: Any) -> bool:
-    """Whether two values are tensors of the same type."""
+    """Return whether two values are tensors of the same type."""
     tensors = isinstance(old, Tensor) and isinstance(new, Tensor)
     return tensors and old.shape == new.shape and old.dtype is new.dtype and old.device == new.device
 
 
 def _is_moved(old: Any, new: Any) -> bool:
-    """Whether two values are tensors of the same type in other places."""
+    """Return whether two values are tensors of the same type with different memory."""
     if old is new or not _is_alike(old, new):
         return False
     return not _is_readable(old) or not _is_readable(new) or place_of(old) != place_of(new)
@@ -213,7 +213,7 @@ def _rewrite(tensor: Tensor, content: Tensor) -> None:
 
 
 def refill(container: _Container, content: _Container) -> None:
-    """Put into a container what it held before, the same objects, if it holds others now."""
+    """Restore a container's former elements, the same objects, if it holds others now."""
     now, before = _flat(container), _flat(content)
     if len(now) == len(before) and all(map(is_, now, before)):
         return
@@ -229,31 +229,31 @@ def _flat(container: _Container) -> list[Any]:
 
 
 def _content(value: Any) -> Any:
-    """A value; of a tensor a copy, of a container a copy that holds the same objects."""
+    """Return a value; for a tensor a copy, for a container a copy that holds the same objects."""
     if isinstance(value, CONTAINERS):
         return dict(value) if isinstance(value, dict) else [*value]
-    return copied(value)
+    return copy_value(value)
 
 
-def copied(value: Any) -> Any:
-    """A value, of a tensor a copy, if its elements can be compared."""
+def copy_value(value: Any) -> Any:
+    """Return a value; for a tensor whose elements can be compared, a copy."""
     return value.detach().clone() if isinstance(value, Tensor) and _is_readable(value) else value
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Whether a tensor has elements that can be compared."""
+    """Return whether a tensor has elements that can be compared."""
     if is_lazy(tensor) or tensor.is_meta or isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         return False
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """A tensor of elements that PyTorch compares: complex numbers in half precision by their parts."""
+    """Return a tensor that PyTorch can compare: complex numbers in half precision as their parts."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.dtype is torch.complex32 else tensor
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same, as far as that can be told; NaN is equal to NaN."""
+    """Return whether two values are equal as far as can be decided; NaN equals NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if not _is_readable(one) or not _is_readable(other):
             return True

@@ -1,4 +1,4 @@
-"""Where in the model's source an fx node comes from, and refusals that say so.
+"""The place in the model's source that an fx node comes from, and refusals that name it.
 
 Invariant: a refusal is one line.
 """
@@ -35,18 +35,18 @@ LONGEST_LINE = 80
 
 
 def shortened(line: str) -> str:
-    """A line of source as messages quote it."""
+    """Return a line of source as messages quote it."""
     line = " ".join(line.split())
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 4]} ..."
 
 
 def is_outside(file: str) -> bool:
-    """Whether code is neither PyTorch's nor Python's own; packages may be in a folder of Python's."""
+    """Return whether code is neither PyTorch's nor Python's own; packages may be in a folder of Python's."""
     return not file.startswith((_TORCH, "<")) and (not file.startswith(_PYTHON) or bool(_PACKAGES.search(file)))
 
 
 def place_in_model(frames: Sequence[traceback.FrameSummary]) -> str:
-    """`` (at file.py:12: y = self.conv(x))``: the innermost frame that is none of torch, Python or ours; else empty."""
+    """Return `` (at file.py:12: y = self.conv(x))`` for the innermost frame of the model's code, or nothing."""
     outside = [frame for frame in frames if is_outside(frame.filename) and not frame.filename.startswith(_OWN_FOLDER)]
     if not outside:
         return ""
@@ -55,7 +55,7 @@ def place_in_model(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def source_line(node: fx.Node) -> str:
-    """``file.py:12: y = self.conv(x)``: the innermost frame of a model; or the module's path, or the node's name."""
+    """Return ``file.py:12: y = self.conv(x)`` of the innermost frame of a model, or the module's path or node."""
     frames = [match for match in _FRAME.finditer(node.meta.get("stack_trace") or "") if match["file"][0] != "<"]
     outside = [frame for frame in frames if is_outside(frame["file"])]
     if frames:
@@ -66,24 +66,24 @@ def source_line(node: fx.Node) -> str:
 
 
 def module_path(node: fx.Node) -> str:
-    """The path of the module whose forward a node is in; empty for the outermost."""
+    """Return the path of the module whose forward contains a node; empty for the outermost."""
     paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
     return paths[-1] if paths else ""
 
 
 def operator_name(node: fx.Node) -> str:
-    """The operator that a node calls, as a person would name it."""
+    """Return the name of the operator that a node calls, as a user would write it."""
     target = node.args[0] if node.target is torch.ops.higher_order.auto_functionalized_v2 else node.target
     return str(target) if isinstance(target, str | OpOverload) else getattr(target, "__name__", str(target))
 
 
 def refuse(node: fx.Node, problem: str, advice: str) -> NoReturn:
-    """Raises the refusal that names operator, source line, problem and what to do."""
+    """Raise the refusal that names operator, source line, problem and advice."""
     raise ImportRefusal(f"{operator_name(node)} {problem} (at {source_line(node)}); {advice}")
 
 
 def type_of(node: fx.Node, tensor: Tensor, sizes: Sizes) -> TensorType:
-    """The type of one result of a node.
+    """Return the type of one result of a node.
 
     Raises:
         ImportRefusal: the graph has no form for it.
@@ -97,7 +97,7 @@ def type_of(node: fx.Node, tensor: Tensor, sizes: Sizes) -> TensorType:
 
 
 def check_sizes(node: fx.Node) -> None:
-    """Refuses a node whose result has a size that depends on data.
+    """Refuse a node whose result has a size that depends on data.
 
     Raises:
         ImportRefusal: it has.

@@ -20,34 +20,34 @@ from taso_py.frontend.errors import ImportRefusal
 
 
 @dataclass(frozen=True)
-class State:
+class ProgramState:
     """The tensors of a program."""
 
     tensors: Mapping[str, Tensor]
-    """By key, as the program has them."""
+    """Tensors by key, as the program has them."""
     keys: Mapping[str, str]
-    """Name -> key."""
+    """Key of each name."""
     parameters: Mapping[str, bool]
-    """The keys of parameters, and whether they require gradients."""
+    """Keys of parameters, and whether they require gradients."""
     written: frozenset[str]
-    """The keys of buffers that the program writes to."""
+    """Keys of buffers that the program writes to."""
     views: frozenset[str]
-    """The names of conjugate and negative views of a tensor that has a key."""
+    """Names of conjugate and negative views of a tensor that has a key."""
 
     def tensor(self, key: str) -> Tensor:
-        """A tensor to compute with: detached, resolved, and a copy if the program writes to it."""
+        """Return a tensor to compute with: detached, resolved, and a copy if the program writes to it."""
         tensor = resolved(self.tensors[key].detach())
         return tensor.clone() if key in self.written else tensor
 
 
 def place_of(tensor: Tensor) -> object:
-    """Where in memory a tensor lies and how it is read: equal for tensors that are the same one."""
+    """Return the memory of a tensor and how it is read: equal for tensors that are one and the same."""
     lies = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
     return *lies, tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
-def find_state(exported: ExportedProgram) -> State:
-    """Finds the state of a program.
+def find_state(exported: ExportedProgram) -> ProgramState:
+    """Return the state of a program.
 
     Raises:
         ImportRefusal: something in it is not a plain tensor.
@@ -70,7 +70,7 @@ def find_state(exported: ExportedProgram) -> State:
     for name in views.intersection(signature.buffers_to_mutate.values()):
         raise ImportRefusal(f"the model writes to its {name}, a view of another tensor; make it a tensor of its own")
     written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
-    return State(tensors, keys, parameters, written, frozenset(views))
+    return ProgramState(tensors, keys, parameters=parameters, written=written, views=frozenset(views))
 
 
 def _is_state(spec: InputSpec) -> bool:

@@ -1,4 +1,4 @@
-"""From operators to substitutions: enumerate terms, pair those that agree, generalise and prove, prune.
+"""Rule generator: enumerate terms, pair those that agree, generalize, prove and prune.
 
-Invariant: no rule is written by hand, and this package knows no solver: whoever starts it hands it a prover.
+Invariant: no rule is written by hand, and this package knows no solver: its caller passes a prover.
 """

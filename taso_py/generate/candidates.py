@@ -1,7 +1,7 @@
-"""From classes of terms to candidates: pairs of sides that agree on samples, each once, the cheap and general first.
+"""From classes of terms to candidates: pairs of sides that agree on samples, each once, small and general ones first.
 
-Invariant: of two candidates that differ only in the names or sizes of variables, the order of commutative operands,
-or direction, one is kept: the one that comes first.
+Invariant: of candidates that differ only in the names or sizes of variables, the order of commutative operands, or
+direction, one is kept: the one that comes first.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from taso_py.ir.types import TensorType
 from taso_py.ops.movement import Concat, Slice
 
 _TRAILING = (3, 2, 5)
-"""Sizes of further axes; different from those of variables that are carried over."""
+"""Sizes of appended axes; distinct from those of the variables they are appended to."""
 
 Form: TypeAlias = "int | tuple[object, ...]"
 """A term as nested tuples: a variable's number, or the operator's text and the operands' forms."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Two sides of concrete shapes that agree on samples; which of them is to be the source is open."""
+class RuleCandidate:
+    """Two sides of concrete shapes that agree on samples; either may become the source of a rule."""
 
     left: tuple[Value, ...]
     right: tuple[Value, ...]
     key: str
-    """What it says, up to names, shapes and the order of commutative operands."""
+    """Canonical text of both sides, up to names, shapes and the order of commutative operands."""
     data: frozenset[str]
-    """The variables that are data."""
+    """Names of the variables that are data."""
     axes: int = 1
-    """To how many axes, from the last, the rule is carried over."""
+    """Number of axes, from the last, to which the rule is transferred."""
     one_way: bool = False
-    """Whether only the left side is to be replaced by the right one."""
+    """True if only the left side is to be replaced by the right one."""
     is_large: bool = False
-    """Whether it is wanted only if smaller rules do not derive it."""
+    """True if the rule is wanted only if smaller rules do not derive it."""
     is_idle: bool = False
-    """Whether neither direction is wanted, as it gains nothing."""
+    """True if neither direction is wanted, as it gains nothing."""
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
-        """Small first, among these those with more variables: a rule comes before its instances."""
-        sizes = sorted(map(_written, (self.left, self.right)))
+        """Sort key: small ones first, among these those with more variables, so that a rule precedes its instances."""
+        sizes = sorted(map(_expanded_size, (self.left, self.right)))
         variables = len(_variables((*self.left, *self.right)))
         return sizes[1], sizes[0], -variables, len(self.key), self.key
 
 
-def _written(values: Iterable[Value]) -> int:
-    """The number of operators when every use is written out."""
+def _expanded_size(values: Iterable[Value]) -> int:
+    """Return the number of operators with shared subterms counted at every use."""
     counts: dict[Node, int] = {}
     for node in topological(value.node for value in values):
         below = sum(counts[value.node] for value in node.inputs)
@@ -67,12 +67,12 @@ def _written(values: Iterable[Value]) -> int:
 
 
 def _variables(values: Iterable[Value]) -> list[Node]:
-    """The variables that are read."""
+    """Return the variables that are read."""
     return [node for node in topological(value.node for value in values) if isinstance(node.op, Input)]
 
 
 def _repeats(values: Iterable[Value]) -> set[Node]:
-    """The variables that an output reads more than once, when every use is written out."""
+    """Return the variables that an output reads more than once, shared subterms counted at every use."""
     found: set[Node] = set()
     for value in values:
         reads: dict[Node, Counter[Node]] = {}
@@ -84,10 +84,10 @@ def _repeats(values: Iterable[Value]) -> set[Node]:
     return found
 
 
-def collect(found: Enumeration) -> Iterator[Candidate]:
-    """Every candidate of an enumeration: each member of a class with its representative, then the split terms.
+def collect(found: Enumeration) -> Iterator[RuleCandidate]:
+    """Yield every candidate of an enumeration: class members with their representative, then the split terms.
 
-    Where the family has fused operators, only what these compute counts, and only towards them.
+    Where the family has fused operators, only classes with one count, and only in the direction towards it.
     """
     builder = Builder(found.terms)
     rows = found.terms.rows
@@ -97,19 +97,23 @@ def collect(found: Enumeration) -> Iterator[Candidate]:
     for pair in pairs(found):
         if not found.terms.family.shrinks:
             candidate = builder.candidate([(pair.left, None)], [(pair.right, None)], pair.cut)
-            yield candidate if found.terms.family.equal is None else _towards_gain(candidate, found.terms.family.equal)
+            yield (
+                candidate
+                if found.terms.family.equal is None
+                else _oriented_by_gain(candidate, found.terms.family.equal)
+            )
         elif rows[pair.left].size < rows[pair.right].size:
             yield replace(builder.candidate([(pair.right, None)], [(pair.left, None)], pair.cut), one_way=True)
     for split in found.splits:
         first, second = (found.terms.rows[half].variables for half in split.halves)
-        # Outputs that read nothing in common decompose; and nothing is gained by reading more than they did.
+        # Outputs without common variables decompose into two rules; and nothing is gained by reading more variables.
         if first & second and first | second == found.terms.rows[split.term].variables:
             halves = [(split.term, Half(split.axis, side)) for side in (0, 1)]
             yield builder.candidate([(half, None) for half in split.halves], halves)
 
 
-def _towards_gain(candidate: Candidate, most: int) -> Candidate:
-    """The candidate, in the direction in which it gains if a side has more than ``most`` operators."""
+def _oriented_by_gain(candidate: RuleCandidate, most: int) -> RuleCandidate:
+    """Return the candidate, in the direction in which it gains if a side has more than ``most`` operators."""
     if all(len(Graph((), side).nodes) - len(_variables(side)) <= most for side in (candidate.left, candidate.right)):
         return candidate
     forwards = gains(candidate.left, candidate.right, candidate.data)
@@ -120,8 +124,8 @@ def _towards_gain(candidate: Candidate, most: int) -> Candidate:
     return replace(candidate, left=left, right=right, one_way=True, is_large=True)
 
 
-def _recognitions(found: Enumeration, builder: Builder) -> Iterator[Candidate]:
-    """Terms that are written out, each with a fused operator that computes the same."""
+def _recognitions(found: Enumeration, builder: Builder) -> Iterator[RuleCandidate]:
+    """Yield the terms without fused operators, each with a fused operator that computes the same."""
     rows = found.terms.rows
     for members in found.classes.values():
         fused = [number for number in members if rows[number].role == FUSED]
@@ -130,7 +134,7 @@ def _recognitions(found: Enumeration, builder: Builder) -> Iterator[Candidate]:
 
 
 class Builder:
-    """Turns numbers of terms into values and forms."""
+    """Converts numbers of terms to values and forms."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -144,16 +148,16 @@ class Builder:
         left: Sequence[tuple[int, Half | None]],
         right: Sequence[tuple[int, Half | None]],
         cut: frozenset[int] = frozenset(),
-    ) -> Candidate:
-        """The candidate of two sides, each output a term or half of one, with variables for the terms in ``cut``."""
+    ) -> RuleCandidate:
+        """Return the candidate of two sides; outputs are terms or halves, and terms in ``cut`` become variables."""
         builder = self._with_variables(cut) if cut else self
         sides = [[builder._output_forms(*output) for output in side] for side in (left, right)]
         key = min(_pair_key(one, other, builder._shape) for one, other in (sides, sides[::-1]))
         values = [tuple(builder._output(*output) for output in side) for side in (left, right)]
-        return Candidate(values[0], values[1], key, builder._data, self._terms.family.axes)
+        return RuleCandidate(values[0], values[1], key=key, data=builder._data, axes=self._terms.family.axes)
 
     def _with_variables(self, cut: frozenset[int]) -> Builder:
-        """A builder of its own with variables for some terms."""
+        """Return a separate builder with variables in place of some terms."""
         builder, rows = Builder(self._terms), self._terms.rows
         for number in cut:
             builder._values[number] = make(Input(f"t{number}", rows[number].type)).value
@@ -162,7 +166,7 @@ class Builder:
         return builder
 
     def _shape(self, number: int) -> str:
-        """The rank of a term, and which axes are of size one: these are broadcast."""
+        """Return the rank of a term and its axes of size one, which are broadcast."""
         type_ = self._terms.rows[number].type
         units = [str(axis - type_.rank) for axis, size in enumerate(type_.sizes) if size == 1]
         return f"{type_.rank}({','.join(units)})" if units else str(type_.rank)
@@ -176,7 +180,7 @@ class Builder:
         return forms if half is None else [(half.text, form) for form in forms]
 
     def value(self, number: int) -> Value:
-        """The value of a term over input nodes named as the variables."""
+        """Return the value of a term over input nodes named like the variables."""
         if number not in self._values:
             row = self._terms.rows[number]
             if row.production == VARIABLE:
@@ -188,7 +192,7 @@ class Builder:
         return self._values[number]
 
     def _all_forms(self, number: int) -> list[Form]:
-        """A term as nested tuples, with the operands of commutative operators in every order."""
+        """Return a term as nested tuples, with the operands of commutative operators in every order."""
         if number not in self._forms:
             row = self._terms.rows[number]
             if row.production == VARIABLE:
@@ -203,7 +207,7 @@ class Builder:
 
 
 def _pair_key(left: Sequence[list[Form]], right: Sequence[list[Form]], shape: Callable[[int], str]) -> str:
-    """The least text of a pair over all orders of commutative operands, variables numbered as they occur."""
+    """Return the least text of a pair over all orders of commutative operands, variables numbered as they occur."""
     firsts: list[tuple[str, dict[int, int]]] = []
     for forms in itertools.product(*left):
         numbers: dict[int, int] = {}
@@ -226,30 +230,30 @@ def _text(form: Form, numbers: dict[int, int], shape: Callable[[int], str]) -> s
     return f"{name}({','.join(_text(operand, numbers, shape) for operand in operands)})"  # pyright: ignore[reportArgumentType]
 
 
-def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """One candidate a key, and none whose sides are the same, in the order of :attr:`Candidate.order`.
+def distinct(candidates: Iterable[RuleCandidate]) -> list[RuleCandidate]:
+    """Return one candidate per key, sorted by :attr:`RuleCandidate.order`, without those whose sides are equal.
 
-    A variable that is repeated on both sides makes an instance of a candidate with distinct variables, or a
-    coincidence of no use: such candidates are left out, and so is what says something of numbers only.
+    A variable that is repeated on both sides makes an instance of a candidate with distinct variables, or a useless
+    coincidence: such candidates are left out, as are those without variables on the left.
     """
-    first: dict[str, Candidate] = {}
+    first: dict[str, RuleCandidate] = {}
     for candidate in candidates:
         if candidate.left == candidate.right or not _variables(candidate.left):
             continue
         if not _repeats(candidate.left) & _repeats(candidate.right):
             known = first.setdefault(candidate.key, candidate)
-            if _reserve(known) > _reserve(candidate):
+            if _restrictions(known) > _restrictions(candidate):
                 first[candidate.key] = candidate
     return sorted(first.values(), key=lambda candidate: candidate.order)
 
 
-def _reserve(candidate: Candidate) -> tuple[bool, bool, bool]:
-    """What a candidate is not wanted for: of two that say the same, the one that is wanted for more is kept."""
+def _restrictions(candidate: RuleCandidate) -> tuple[bool, bool, bool]:
+    """Return what a candidate is excluded from: of equal candidates the one with fewer restrictions is kept."""
     return candidate.is_idle, candidate.one_way, candidate.is_large
 
 
-def shifted(candidate: Candidate) -> Iterator[Candidate]:
-    """The candidate at the other axes: all variables with more axes at the end, axis attributes moved accordingly."""
+def shifted(candidate: RuleCandidate) -> Iterator[RuleCandidate]:
+    """Yield the candidate at other axes: axes appended to all variables, axis attributes moved accordingly."""
     for count in range(1, candidate.axes):
         new: dict[Node, Node] = {}
         for node in topological(value.node for value in (*candidate.left, *candidate.right)):

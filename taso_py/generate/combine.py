@@ -1,9 +1,9 @@
-"""Which tuples of terms a production is applied to at a level: those with level - 1 operator instances in all.
+"""Tuples of terms that a production is applied to at a level: those with level - 1 operator instances in total.
 
-Most tuples are of terms that share nothing, and are formed for all terms of some types and sizes at once; those that
-share instances follow, from each set of instances that a tuple could consist of.
+Most tuples are of terms that share no instance, and are formed for all terms of some types and sizes at once; those
+that share instances follow, from each set of instances that a tuple could consist of.
 
-Invariant: no tuple comes twice, a symmetric production sees each unordered tuple once, and up to level 4 no tuple is
+Invariant: no tuple occurs twice, a symmetric production gets each unordered tuple once, and up to level 4 no tuple is
 missing (beyond, three terms could share instances pairwise).
 """
 
@@ -23,7 +23,7 @@ from taso_py.generate.vocabulary import Half
 from taso_py.ir.types import TensorType
 
 CHUNK_PAIRS = 1 << 20
-"""How many pairs are looked at at once."""
+"""Number of pairs that are examined at once."""
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -35,7 +35,7 @@ class Batch:
     production: int
     types: tuple[TensorType, ...]
     operands: Ids
-    """One row a tuple."""
+    """Numbers of the operands, one row per tuple."""
 
 
 class Combinations:
@@ -60,7 +60,7 @@ class Combinations:
                 self._instances[number, : len(instances)] = instances
 
     def batches(self) -> Iterator[Batch]:
-        """All tuples, by production and types."""
+        """Yield all tuples, grouped by production and types."""
         for production in range(len(self._terms.family.productions)):
             for types in self._types(production):
                 parts = [*self._products(production, types)]
@@ -70,7 +70,7 @@ class Combinations:
                     yield Batch(production, types, np.concatenate(parts))
 
     def _types(self, number: int) -> Iterator[tuple[TensorType, ...]]:
-        """The operand types that a production accepts, found operand by operand."""
+        """Yield the operand types that a production accepts, found operand by operand."""
         production = self._terms.production(number)
         least = 1 if isinstance(production.op, Half) else production.op.arity[0]
         partial: list[tuple[TensorType, ...]] = [()]
@@ -87,7 +87,7 @@ class Combinations:
                 yield types
 
     def _products(self, number: int, types: tuple[TensorType, ...]) -> Iterator[Ids]:
-        """Tuples of terms that share no instance."""
+        """Yield tuples of terms that share no instance."""
         production = self._terms.production(number)
         pools = [self._pools[type_, role] for type_, role in zip(types, production.roles, strict=True)]
         for sizes in itertools.product(*(sorted(pool) for pool in pools)):
@@ -109,7 +109,7 @@ class Combinations:
         return ~same.any(axis=(1, 2))
 
     def _sharing(self, number: int, types: tuple[TensorType, ...]) -> Iterator[Ids]:
-        """Tuples of terms that share an instance."""
+        """Yield tuples of terms that share an instance."""
         production = self._terms.production(number)
         fits = [self._fits(type_, role) for type_, role in zip(types, production.roles, strict=True)]
         if production.arity == 2:
@@ -122,7 +122,7 @@ class Combinations:
             yield operands
 
     def _fits(self, type_: TensorType, role: str) -> Mask:
-        """Whether each term has a type and fits a role."""
+        """Return a mask of the terms that have a type and fit a role."""
         found = np.zeros(len(self._terms.rows), dtype=np.bool_)
         for numbers in self._pools[type_, role].values():
             found[numbers] = True
@@ -131,7 +131,7 @@ class Combinations:
     @cached_property
     def _pairs(self) -> Ids:
         """Pairs, in both orders, that share instances and have level - 1 of them together; sorted."""
-        # One that consists of all the instances goes with each that it contains, itself included.
+        # A term that consists of all the instances is paired with each term that it contains, itself included.
         wanted = self._level - 1
         whole = np.array([n for n in self._numbers if self._terms.rows[n].size == wanted], dtype=np.int64)
         columns = self._instances[whole].T if wanted else ()
@@ -141,7 +141,7 @@ class Combinations:
         return np.unique(both, axis=0)
 
     def _overlapping(self) -> Iterator[Ids]:
-        """Pairs of which neither contains the other."""
+        """Yield pairs that share instances and of which neither contains the other."""
         wanted = self._level - 1
         sizes = np.array([row.size for row in self._terms.rows], dtype=np.int64)
         small = np.array([n for n in self._numbers if 0 < self._terms.rows[n].size < wanted], dtype=np.int64)
@@ -163,7 +163,10 @@ class Combinations:
                 yield np.stack([a[good], b[good]], axis=1)
 
     def _wider(self, fits: Sequence[Mask]) -> Iterator[tuple[int, ...]]:
-        """Tuples of more than two operands: two share instances, or one is all; others are part of it or variables."""
+        """Yield tuples of more than two operands that share instances.
+
+        Two operands share instances, or one has all of them; the others are parts of these or variables.
+        """
         rows = self._terms.rows
         variables = [number for number in self._numbers if not rows[number].size]
         somewhere = np.logical_or.reduce(fits)

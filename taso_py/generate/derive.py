@@ -1,11 +1,11 @@
-"""Whether accepted rules already derive a rule: a typed e-graph over one generic instance of it.
+"""Derivability of a rule from accepted rules: a typed e-graph over one generic instance of it.
 
 The e-graph (egglog, Zhang et al. 2023) holds the source at sizes that are pairwise distinct, so that nothing fits by
 accident; accepted rules are its rewrites. A rule is derivable in n steps when n rounds of all rewrites make the target
-equal to the source; the order of commutative operands costs no round.
+equal to the source; reordering commutative operands costs no round.
 
-Limits: the number of rounds; one instance; rules that bind a size only inside an expression are not used as rewrites.
-What is derivable here and not in general would be dropped wrongly, which loses a rule and never makes one false.
+Limits: the number of rounds; one instance; rules that bind a size only inside an expression are not used as rewrites. A
+rule that is derivable here and not in general would be dropped wrongly, which loses a rule and never makes one false.
 
 Invariant: rewrites are rules that were proved.
 """
@@ -16,7 +16,7 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from taso_py.generate.egraph import HEADER, SHAPES, TABLES, Pattern, arity, declaration, expression, insertion
+from taso_py.generate.egraph import HEADER, SHAPES, TABLES, EgglogRule, arity, declaration, expression, insertion
 from taso_py.generate.retest import generic_instance
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -24,11 +24,11 @@ from taso_py.ir.operator import Input
 from taso_py.rules.substitution import Substitution
 
 ROUNDS = 3
-"""How many rounds of rewriting a derivation may take from the source."""
+"""Most rounds of rewriting from the source."""
 ROUNDS_FROM_BOTH = 2
-"""How many more once the target is in the e-graph as well."""
+"""Most further rounds once the target is in the e-graph as well."""
 MOST_ENTRIES = 800
-"""No further round is begun when the e-graph has more operators: one round may multiply them by a hundred."""
+"""Most operators in the e-graph at which another round is begun: one round may multiply them by a hundred."""
 
 
 class Derivation(enum.Enum):
@@ -36,7 +36,7 @@ class Derivation(enum.Enum):
 
     NOT = "not derivable"
     BOTH_WAYS = "derivable from both sides"
-    """Equal once both sides are in the e-graph; a search that starts at the source does not get there."""
+    """Equal once both sides are in the e-graph; a search that starts at the source does not reach the target."""
     MANY_STEPS = "derivable in many steps"
     TWO_STEPS = "derivable in two steps"
     ONE_STEP = "an instance of a rule"
@@ -48,15 +48,15 @@ class _Rewrite:
 
     ruleset: str
     reads: frozenset[str]
-    """The constructors in its source."""
+    """Constructors in its source."""
     makes: frozenset[str]
-    """Those in its target."""
+    """Constructors in its target."""
     grows: bool
-    """Whether it joins several outputs, of which there may be quadratically many."""
+    """True if it joins several outputs, whose combinations may be quadratically many."""
 
 
 class Deriver:
-    """An e-graph with the accepted rules."""
+    """An e-graph with the accepted rules as rewrites."""
 
     def __init__(self, seed: int) -> None:
         # Only generation needs egglog, which is an optional dependency.
@@ -67,7 +67,7 @@ class Deriver:
         self._rewrites: dict[str, _Rewrite] = {}
         self._combined: dict[tuple[str, ...], str] = {}
         self._run(f"{HEADER}(ruleset complete)(ruleset forget){SHAPES}")
-        self._run("".join(_forgets(name, operands) for name, operands in TABLES.items()))
+        self._run("".join(_deletion_rule(name, operands) for name, operands in TABLES.items()))
 
     def _run(self, program: str) -> list[object]:
         return list(self._graph.run_program(*self._graph.parse_program(program)))
@@ -88,14 +88,14 @@ class Deriver:
         name, command = declaration(node)
         if name not in self._declared:
             self._declared.add(name)
-            self._run(command + _forgets(name, arity(node)))
+            self._run(command + _deletion_rule(name, arity(node)))
             if node.op.commutative:
                 self._run(f"(rule ((= e ({name} a b))) ((union e ({name} b a))) :ruleset complete)")
 
     def add(self, rule: Substitution) -> bool:
-        """Makes a proved rule a rewrite; False if it binds a size inside an expression only."""
+        """Add a proved rule as a rewrite; False if it binds a size inside an expression only."""
         self._declare(rule)
-        text = Pattern().rewrite(rule)
+        text = EgglogRule().rewrite(rule)
         if text and text not in self._rewrites:
             name = f"rule{len(self._rewrites)}"
             reads, makes = _constructors(rule.source), _constructors(rule.target)
@@ -105,15 +105,15 @@ class Deriver:
 
     @property
     def rewrites(self) -> int:
-        """How many rewrites there are; what is derivable depends on them alone."""
+        """Number of rewrites; derivability depends on them alone."""
         return len(self._rewrites)
 
     def redundant(self, groups: Sequence[Sequence[Substitution]]) -> set[Substitution]:
-        """The added rules that can go since they are instances of others; the last groups go first.
+        """Return the added rules that are instances of others and can go; the last groups go first.
 
         A group is a rule and its reverse, which are left out together when either is derived.
         """
-        own = {rule: Pattern().rewrite(rule) for group in groups for rule in group}
+        own = {rule: EgglogRule().rewrite(rule) for group in groups for rule in group}
         gone: set[Substitution] = set()
         for group in reversed(groups):
             without = {own[rule] for rule in (*gone, *group)}
@@ -121,10 +121,10 @@ class Deriver:
         return gone
 
     def derive(self, rule: Substitution, without: Collection[str] = (), most: int = ROUNDS) -> Derivation:
-        """How the accepted rules derive this one.
+        """Return how the accepted rules derive this one.
 
         Args:
-            rule: what is to be derived.
+            rule: the rule to derive.
             without: the rewrites of rules that are left out.
             most: rounds from the source; from both sides only after the usual number of these.
         """
@@ -150,7 +150,7 @@ class Deriver:
         self._run(f"{insertion(graph.nodes)}(run-schedule {_COMPLETE})")
 
     def _relevant(self, reached: frozenset[str], without: Collection[str]) -> list[str]:
-        """The rulesets of a round: all rewrites that may apply to what is reached, then those that grow one by one."""
+        """Return the rulesets of a round: all rewrites that may apply, combined, then growing ones one by one."""
         waiting = [rewrite for text, rewrite in self._rewrites.items() if text not in without]
         chosen: list[_Rewrite] = []
         while ready := [rewrite for rewrite in waiting if rewrite.reads <= reached]:
@@ -167,7 +167,7 @@ class Deriver:
         return self._combined[names]
 
     def _rounds_until(self, facts: str, most: int, rulesets: Sequence[str]) -> int:
-        """After how many rounds the facts hold; 0 if not within the limits."""
+        """Return the number of rounds after which the facts hold; 0 if they do not within the limits."""
         for done in range(1, most + 1) if rulesets else ():
             for ruleset in rulesets:
                 if self._entries() > MOST_ENTRIES:
@@ -187,12 +187,12 @@ _COMPLETE = "(saturate (run complete))"
 
 
 def _equal(left: Sequence[Value], right: Sequence[Value]) -> str:
-    """The facts that values at concrete sizes are equal."""
+    """Return the facts that values at concrete sizes are equal."""
     return " ".join(f"(= {expression(a)} {expression(b)})" for a, b in zip(left, right, strict=True))
 
 
-def _forgets(name: str, operands: int) -> str:
-    """The rule that deletes all entries of a constructor or function."""
+def _deletion_rule(name: str, operands: int) -> str:
+    """Return the rule that deletes all entries of a constructor or function."""
     entry = f"({' '.join([name, *(f'x{place}' for place in range(operands))])})"
     return f"(rule ((= e {entry})) ((delete {entry})) :ruleset forget)"
 

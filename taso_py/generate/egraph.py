@@ -1,8 +1,8 @@
 """Substitutions and graphs as egglog programs: rules with sizes as pattern variables, sides at given sizes.
 
 Every operator is a constructor named by its text without integers, which are arguments. The shape of every tensor is a
-list from the last axis to the first, so that an axis group is the rest of a list. Rules do not take lists apart, which
-would be joins: for each tensor, its axes and what is left of its shape before them are tabled (:data:`SHAPES`).
+list from the last axis to the first, so that an axis group is the rest of a list. Rules do not decompose lists, which
+would be joins: for each tensor, its axes and the rest of its shape before them are tabled (:data:`SHAPES`).
 
 Invariant: a rule matches only where the types fit, and what it adds has the right shape.
 """
@@ -22,7 +22,7 @@ from taso_py.ops.scalar import Condition
 from taso_py.rules.substitution import Substitution, key
 
 MOST_AXES = 6
-"""Axes further from the last than this one have no entry of their own."""
+"""Number of axes, from the last, that are tabled."""
 
 HEADER = """
 (datatype Shape (Scalar) (Axis i64 Shape))
@@ -39,27 +39,27 @@ SHAPES = "".join(
     ":ruleset complete)"
     for axis in range(MOST_AXES)
 )
-"""The rules that table the axes of each tensor whose shape is known."""
+"""Rules that table the axes of each tensor whose shape is known."""
 
 TABLES = {"Axis": 2, "Variable": 1} | {
     f"{name}{axis}": 1 for name in ("before", "axis") for axis in range(MOST_AXES + 1)
 }
-"""What there is beside operators, with the number of arguments."""
+"""Constructors and functions that are not operators, with their number of arguments."""
 
 
 def declaration(node: Node) -> tuple[str, str]:
-    """The name of an operator's constructor, and the command that declares it."""
+    """Return the name of an operator's constructor, and the command that declares it."""
     name, numbers = _constructor(node)
     return name, f"(constructor {name} ({'i64 ' * len(numbers)}{'Tensor ' * len(node.inputs)}) Tensor)"
 
 
 def arity(node: Node) -> int:
-    """How many arguments the constructor of an operator has."""
+    """Return the number of arguments of an operator's constructor."""
     return len(_constructor(node)[1]) + len(node.inputs)
 
 
 def _constructor(node: Node) -> tuple[str, list[Dim]]:
-    """The constructor of an operator, and its integer arguments: all numbers in attributes that may be symbols."""
+    """Return an operator's constructor and its integer arguments: all numbers in attributes that may be symbols."""
     numbers: list[Dim] = []
     named = "_".join(f"{f.name}_{_template(getattr(node.op, f.name), numbers)}" for f in fields(node.op))
     return _identifier(f"{node.op.name}_{len(node.inputs)}_{named}"), numbers
@@ -79,8 +79,8 @@ def _identifier(text: str) -> str:
 
 
 @dataclass
-class Pattern:
-    """A rule as an egglog rule; sizes are pattern variables."""
+class EgglogRule:
+    """A substitution as an egglog rule; sizes are pattern variables."""
 
     facts: list[str] = field(default_factory=list[str])
     actions: list[str] = field(default_factory=list[str])
@@ -89,12 +89,12 @@ class Pattern:
     _fresh: int = 0
 
     def rewrite(self, rule: Substitution) -> str:
-        """The facts and actions of the egglog rule; empty if a size is bound inside an expression only."""
+        """Return the facts and actions of the egglog rule; empty if a size is bound inside an expression only."""
         names: dict[Node, str] = {}
         for node in rule.source.nodes:
             names[node] = f"n{len(names)}"
             if isinstance(node.op, Input):
-                self._typed(names[node], node.op.type)
+                self._add_type_facts(names[node], node.op.type)
             else:
                 self.facts.append(f"(= {names[node]} {self._call(node, names, self._match)})")
         for condition in (*rule.preconditions, *_guards(rule)):
@@ -115,8 +115,8 @@ class Pattern:
         name, numbers = _constructor(node)
         return f"({' '.join([name, *map(number, numbers), *(names[value.node] for value in node.inputs)])})"
 
-    def _typed(self, name: str, type_: TensorType) -> None:
-        """Adds the facts that say what type a variable has."""
+    def _add_type_facts(self, name: str, type_: TensorType) -> None:
+        """Add the facts that state a variable's type."""
         plain = [axis for axis in type_.shape if not isinstance(axis, Group)]
         for place, axis in enumerate(reversed(plain), start=1):
             self.facts.append(f"(= (axis{place} {name}) {self._match(axis)})")
@@ -145,7 +145,7 @@ class Pattern:
 
 
 def _arithmetic(value: Dim) -> str:
-    """An expression over sizes in egglog's syntax."""
+    """Return an expression over sizes in egglog's syntax."""
     if isinstance(value, int):
         return str(value)
     summands: list[str] = []
@@ -164,7 +164,7 @@ def _arithmetic(value: Dim) -> str:
 
 
 def _guards(rule: Substitution) -> Iterator[Condition]:
-    """What shape inference would check of the target at concrete sizes, where it is not evident."""
+    """Yield the conditions that shape inference checks of the target at concrete sizes, unless they are evident."""
     for node in rule.target.nodes:
         statements = [axis - 1 for axis in node.types[0].shape if isinstance(axis, Poly)]
         if isinstance(node.op, Slice):
@@ -176,7 +176,7 @@ def _guards(rule: Substitution) -> Iterator[Condition]:
 
 
 def insertion(nodes: Iterable[Node]) -> str:
-    """Commands that put nodes at concrete sizes, operands first, into the e-graph."""
+    """Return the commands that insert nodes at concrete sizes, operands first, into the e-graph."""
     commands: list[str] = []
     for node in nodes:
         shape = "(Scalar)"
@@ -187,7 +187,7 @@ def insertion(nodes: Iterable[Node]) -> str:
 
 
 def expression(value: Value) -> str:
-    """A value at concrete sizes, written out."""
+    """Return a value at concrete sizes as an expression."""
     node = value.node
     if isinstance(node.op, Input):
         return f'(Variable "{key(node)}")'

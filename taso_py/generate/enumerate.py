@@ -1,11 +1,11 @@
-"""Level by level, every term of a family up to a number of operators; terms that compute the same are gathered.
+"""Enumeration, level by level, of every term of a family up to a number of operators, grouped by fingerprint.
 
-Only one representative of each class is built upon. The last level keeps fingerprints, and terms only where two share
-one. Of the last level come only terms whose variables of each shape are the first ones, since all others are renamings;
-in a large family so of the level before it, as what is built upon such a term adds parts of the term and variables.
+Only one representative of each class is built upon. The last level stores fingerprints, and terms only where two share
+one. The last level has only terms whose variables of each shape are the first ones, since all others are renamings; in
+a large family so does the level before it, as a term built upon such a term adds parts of it and variables.
 
 Invariant: each production is evaluated once for the same operands (up to order, where it is commutative); the result
-does not depend on anything but family, size and seed.
+depends on nothing but family, size and seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taso_py.ir.types import TensorType
 from taso_py.ops.evaluate import Domain, Floats, evaluate
 
 CHUNK_ELEMENTS = 1 << 21
-"""How many elements of output are evaluated at once."""
+"""Number of output elements that are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,24 @@ class Split:
     term: int
     axis: int
     halves: tuple[int, int]
-    """The representatives of what the halves compute."""
+    """Representatives of the terms that the halves are equal to."""
 
 
 @dataclass
 class Enumeration:
-    """The terms of a family, gathered by what they compute."""
+    """The terms of a family, grouped by what they compute."""
 
     terms: Terms
     classes: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """Term numbers by fingerprint, the representative first; of the last level, those that share a fingerprint."""
+    """Term numbers by fingerprint, the representative first; of the last level, only those with a shared
+    fingerprint."""
     splits: list[Split] = field(default_factory=list[Split])
     counts: list[int] = field(default_factory=list[int])
-    """Terms evaluated at each level."""
+    """Number of terms evaluated at each level."""
 
 
 def enumerate_terms(family: Family, seed: int, operators: int | None = None) -> Enumeration:
-    """Enumerates a family up to ``operators`` instances; by default, and at most, the family's own number."""
+    """Enumerate a family up to ``operators`` instances; by default, and at most, the family's own number."""
     most = family.operators if operators is None else min(operators, family.operators)
     found = Enumeration(Terms(family, seed))
     terms = found.terms
@@ -103,7 +104,7 @@ class _Level:
             yield Batch(batch.production, batch.types, operands[start : start + step])
 
     def _is_prefix(self, variables: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether of each shape the first variables are used, as many as there are."""
+        """Return a mask of the sets that use, of each shape, the first variables without gaps."""
         good = np.ones(len(variables), dtype=np.bool_)
         for first, end in self._terms.ranges:
             used = (variables >> first) & ((1 << (end - first)) - 1)
@@ -124,10 +125,10 @@ class _Level:
             self._kept.append(_Kept(batch, keys))
         else:
             numbers = self._append(batch, values, keys)
-        self._split(batch, type_, values, keys, numbers)
+        self._split(batch, type_, values, keys=keys, numbers=numbers)
 
     def _append(self, batch: Batch, values: Floats, keys: Keys) -> dict[int, int]:
-        """Adds the terms of a batch; returns their numbers by row."""
+        """Add the terms of a batch; return their numbers by row."""
         numbers: dict[int, int] = {}
         for row, (operands, key) in enumerate(zip(batch.operands.tolist(), keys.tolist(), strict=True)):
             if key != USELESS:
@@ -136,7 +137,7 @@ class _Level:
         return numbers
 
     def _split(self, batch: Batch, type_: TensorType, values: Floats, keys: Keys, numbers: dict[int, int]) -> None:
-        """Records which terms of a batch compute two known terms at once, reading each variable once."""
+        """Record which terms of a batch compute two known terms at once, reading each variable once."""
         if self._terms.production(batch.production).joins_or_splits:
             return
         once = self._leaves[batch.operands].sum(axis=1) == np.bitwise_count(
@@ -156,12 +157,12 @@ class _Level:
                     self._found.splits.append(Split(number, axis, (known[0], known[1])))
 
     def _register(self, batch: Batch, row: int) -> int:
-        """Adds a term of the last level, which nothing is built upon, without values."""
+        """Add a term of the last level, which nothing is built upon, without values."""
         term = self._terms.apply(batch.production, batch.operands[row].tolist())
         return self._terms.append(term, np.zeros(0))
 
     def _gather(self) -> None:
-        """Adds those terms of the last level that share a fingerprint with another term."""
+        """Add those terms of the last level that share a fingerprint with another term."""
         if not self._kept:
             return
         keys = np.concatenate([kept.keys for kept in self._kept])

@@ -1,4 +1,4 @@
-"""Fingerprints: two terms with the same fingerprint compute the same on sample integers, and most likely always.
+"""Fingerprints: terms with equal fingerprints agree on sample integers, and most likely always.
 
 Samples are small integers, one in three mostly of one sign: a maximum over nine values of mixed sign is almost never
 negative, so that ``relu(max_pool(x)) = max_pool(x)`` would look true. Each variable has a sign of its own there, or
@@ -19,20 +19,20 @@ from taso_py.ops.evaluate import Floats
 
 SAMPLES = 6
 _MOSTLY, _MOSTLY_NEGATIVE = 0.93, 0.6
-"""In a sample that is mostly of one sign, how much of it is, and how often the sign is minus."""
+"""Share of the prevailing sign in a sample mostly of one sign, and how often that sign is minus."""
 Keys = NDArray[np.uint64]
 USELESS = np.uint64(0)
-"""The fingerprint of what is zero everywhere, or too large to be exact."""
+"""Fingerprint of terms that are zero everywhere, or too large to be exact."""
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Random numbers that depend on seed and name only."""
+    """Return a random generator that depends on seed and name only."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) -> Floats:
-    """Values of a variable, of shape ``(count, *shape)``: nonzero integers, every third sample mostly of one sign."""
+    """Return nonzero integers of shape ``(count, *shape)``; every third sample is mostly of one sign."""
     random = generator(seed, f"{name}{shape}")
     values = random.integers(1, 8, (count, *shape))
     negative = random.random((count, *shape)) < 0.5
@@ -43,22 +43,22 @@ def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) 
 
 
 class Hasher:
-    """Computes fingerprints; remembers the coefficients of each shape."""
+    """Computes fingerprints; caches the coefficients of each shape."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._coefficients: dict[tuple[int, ...], tuple[Keys, np.uint64]] = {}
 
     def keys(self, values: Floats) -> Keys:
-        """One fingerprint for each of the terms whose values are ``values[term, sample, ...]``."""
+        """Return one fingerprint for each of the terms whose values are ``values[term, sample, ...]``."""
         flat = values.reshape(len(values), -1)
-        coefficients, salt = self._of(values.shape[1:])
+        coefficients, salt = self._coefficients_for(values.shape[1:])
         useless = ~np.isfinite(flat).all(axis=1) | (flat == 0).all(axis=1)
         integers = np.where(useless[:, None], 0.0, flat).astype(np.int64).view(np.uint64)
         keys = (integers * coefficients).sum(axis=1, dtype=np.uint64) + salt
         return np.where(useless, USELESS, keys)
 
-    def _of(self, shape: tuple[int, ...]) -> tuple[Keys, np.uint64]:
+    def _coefficients_for(self, shape: tuple[int, ...]) -> tuple[Keys, np.uint64]:
         if shape not in self._coefficients:
             random = generator(self._seed, f"hash{shape}")
             drawn = random.integers(1 << 63, size=int(np.prod(shape)) + 1, dtype=np.uint64) * np.uint64(2) + np.uint64(

@@ -1,9 +1,10 @@
-"""Weights that make an affine operator do what follows it as well, e.g. a convolution its batch normalisation.
+"""Weight folding: weights with which an affine operator also computes the operator that follows it.
 
-The source is ``after(affine(x, w[, b]), p, ..)``. If an affine operator with other weights equals it, these weights are
-the solution of a linear system for each sample of w, b and p, since its output is linear in its weights. What is sought
-is then a term over the source's weights that has these values: terms of few operators are tabulated, and a goal is
-taken apart at its top, ``goal = a + t`` or ``goal = a * t`` with a small ``a``, until what is left is in the table.
+An example is a convolution that absorbs a batch normalization. The source is ``after(affine(x, w[, b]), p, ..)``. If an
+affine operator with other weights equals it, these weights solve a linear system for each sample of w, b and p, since
+its output is linear in its weights. A term over the source's weights with these values is then sought: terms of few
+operators are tabulated, and a goal is decomposed at its top, ``goal = a + t`` or ``goal = a * t`` with a small ``a``,
+until the rest is in the table.
 
 Invariant: a candidate agrees with its source on samples; whether it is true is tested and proved like any other.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from taso_py.generate.candidates import Candidate
+from taso_py.generate.candidates import RuleCandidate
 from taso_py.generate.fingerprint import samples
 from taso_py.generate.vocabulary import Folding
 from taso_py.ir.errors import ShapeError
@@ -32,16 +33,16 @@ from taso_py.ops.normalization import BatchNorm
 
 SAMPLES = 6
 _APART = 16
-"""More than there are variables."""
+"""Factor between the values of variables; greater than the number of variables."""
 TABLED = 3
-"""Operators of a term in the table."""
+"""Most operators of a term in the table."""
 DEPTH = 3
-"""How often a goal is taken apart."""
+"""Most times a goal is decomposed."""
 _BINARY = (Add(), Mul(), Sub())
 
 
-def fold(folding: Folding, seed: int) -> Iterator[Candidate]:
-    """The candidates of a folding: each operator that may follow, with and without a bias before it."""
+def fold(folding: Folding, seed: int) -> Iterator[RuleCandidate]:
+    """Yield the candidates of a folding: each operator that may follow, with and without a bias before it."""
     for (after, shapes), has_bias in itertools.product(folding.after, (False, True)):
         features = folding.weight[0]
         variables = {"x1": folding.data, "w1": folding.weight, **({"b1": (features,)} if has_bias else {})}
@@ -49,7 +50,7 @@ def fold(folding: Folding, seed: int) -> Iterator[Candidate]:
         inputs = {name: make(Input(name, TensorType(DType.FLOAT, shape))).value for name, shape in variables.items()}
         affine = make(folding.affine, [inputs[name] for name in ("x1", "w1", "b1") if name in inputs]).value
         source = make(after, [affine, *(inputs[name] for name in inputs if name.startswith("p"))]).value
-        # No two variables have an element in common: their difference is divided by.
+        # No two variables have an element in common, since differences of them may be divisors.
         values = {
             name: samples(seed, name, shape, SAMPLES) * _APART + place
             for place, (name, shape) in enumerate(variables.items())
@@ -61,11 +62,13 @@ def fold(folding: Folding, seed: int) -> Iterator[Candidate]:
         found = [table.solve(goal) for goal in weights]
         if None not in found:
             target = make(folding.affine, [inputs["x1"], *(value for value in found if value is not None)]).value
-            yield Candidate((source,), (target,), f"{folding.name}: {source!r}", frozenset({"x1"}), one_way=True)
+            yield RuleCandidate(
+                (source,), (target,), key=f"{folding.name}: {source!r}", data=frozenset({"x1"}), one_way=True
+            )
 
 
 def _weights(folding: Folding, source: Value, values: Mapping[str, Floats]) -> list[Floats] | None:
-    """The weights (and bias, unless it is zero) that make the affine operator equal to the source; None if none do."""
+    """Return the weights (and bias, unless zero) that make the affine operator equal to the source, or None."""
     inputs = tuple(node for node in Graph((), (source,)).nodes if isinstance(node.op, Input))
     (wanted,) = evaluate_graph(Graph(inputs, (source,)), values, Domain.EXACT)
     features, count = folding.weight[0], int(np.prod(folding.weight))
@@ -86,15 +89,15 @@ def _weights(folding: Folding, source: Value, values: Mapping[str, Floats]) -> l
 
 @dataclass
 class _Table:
-    """Terms over weights with their values; the shape of the values is ``(samples, *shape)``."""
+    """Terms over weights with their values, of shape ``(samples, *shape)``."""
 
     terms: dict[bytes, tuple[Value, Floats]] = field(default_factory=dict[bytes, "tuple[Value, Floats]"])
     small: list[tuple[Value, Floats]] = field(default_factory=list["tuple[Value, Floats]"])
-    """Terms of at most one operator, with which goals are taken apart."""
+    """Terms of at most one operator, used to decompose goals."""
 
     @staticmethod
     def of(variables: Mapping[str, tuple[Value, Floats]], after: TensorOperator) -> _Table:
-        """The table over some variables, and the number that ``after`` adds to a variance, if it does."""
+        """Return the table over some variables, and the number that ``after`` adds to a variance, if it does."""
         table = _Table()
         levels = [[table.add(*item) for item in variables.values()]]
         for value, values in variables.values():
@@ -108,14 +111,14 @@ class _Table:
         return table
 
     def add(self, value: Value, values: Floats) -> tuple[Value, Floats]:
-        """Adds a term unless one of these values is known."""
+        """Add a term unless one with equal values is known."""
         self.terms.setdefault(_key(values), (value, values))
         return value, values
 
     def level(
         self, levels: Sequence[Sequence[tuple[Value, Floats]]], level: int, number: Value | None
     ) -> Iterator[tuple[Value, Floats]]:
-        """The new vectors of a level: functions of, and pairs of, vectors of lower levels."""
+        """Yield the new vectors of a level: functions of, and pairs of, vectors of lower levels."""
         vectors = [[(value, array) for value, array in terms if value.type.rank == 1] for terms in levels]
         for value, array in vectors[-1]:
             yield from self._new(Rsqrt(), [value], [array])
@@ -135,7 +138,7 @@ class _Table:
             yield self.add(make(op, operands).value, values)
 
     def solve(self, goal: Floats) -> Value | None:
-        """A term with these values and this shape, of few operators at its top first."""
+        """Return a term with these values and this shape, preferring few operators at its top."""
         for depth in range(DEPTH + 1):
             found = self._solve(goal, depth)
             if found is not None:
@@ -150,8 +153,8 @@ class _Table:
         for value, values in self.small:
             if values.shape != goal.shape:
                 continue
-            for op, rest, is_first in _parts(goal, values):
-                found = self._solve(rest, depth - 1) or self._stretched(rest, depth - 1)
+            for op, rest, is_first in _remainders(goal, values):
+                found = self._solve(rest, depth - 1) or self._solve_broadcast(rest, depth - 1)
                 if found is not None:
                     try:
                         return make(op, [value, found] if is_first else [found, value]).value
@@ -159,8 +162,8 @@ class _Table:
                         continue
         return None
 
-    def _stretched(self, goal: Floats, depth: int) -> Value | None:
-        """A term that broadcasts to these values: a number, or one number for each index of the first axis."""
+    def _solve_broadcast(self, goal: Floats, depth: int) -> Value | None:
+        """Return a term that broadcasts to these values: a number, or one per index of the first axis."""
         flat = goal.reshape(len(goal), -1)
         if goal.ndim > 1 and (flat == flat[:, :1]).all():
             return self._solve(flat[:, 0], depth)
@@ -172,8 +175,8 @@ class _Table:
         return None
 
 
-def _parts(goal: Floats, values: Floats) -> Iterator[tuple[TensorOperator, Floats, bool]]:
-    """What is left of ``goal`` as the other operand, ``values`` being one; and whether ``values`` comes first."""
+def _remainders(goal: Floats, values: Floats) -> Iterator[tuple[TensorOperator, Floats, bool]]:
+    """Yield the rest of ``goal`` as the other operand if ``values`` is one, and whether ``values`` comes first."""
     if values.all() and not (goal % values).any() and goal.any():
         yield Mul(), goal / values, True
     yield Add(), goal - values, True

@@ -1,11 +1,11 @@
-"""From a candidate of concrete shapes to rules over symbolic sizes and attributes, the most general first.
+"""Generalization of a candidate of concrete shapes to rules over symbolic sizes and attributes.
 
 Every dimension of a variable becomes a symbol of its own; a number in an attribute becomes a symbol that it shares with
 equal numbers of the same kind. Shape inference with a solver (:class:`taso_py.ir.unify.SizeSolver`) then finds the
-equalities under which both sides type-check and agree in type. Where the result is not true, some attributes keep
-their numbers: those are the *fixed* ones.
+equalities under which both sides type-check and agree in type. Where the result is not true, some attributes keep their
+numbers: those are the *fixed* ones.
 
-Invariant: what comes out is well-formed; whether it is true is tested and proved elsewhere.
+Invariant: the resulting rules are well-formed; whether they are true is tested and proved elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from taso_py.ops.movement import Reshape, Slice, runs
 from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
 
 Number: TypeAlias = tuple[str, int | float]
-"""A number of a kind, e.g. ``("conv2d.stride", 2)``: all its occurrences are one symbol a position, or all fixed."""
+"""A number of a kind, e.g. ``("conv2d.stride", 2)``: its occurrences become one symbol per position, or all stay
+fixed."""
 
 UNIT: Number = ("size", 1)
 """Axes of size one of the variables."""
@@ -40,32 +41,32 @@ _MOST_CHOICES = 16
 
 @dataclass(frozen=True)
 class Generality:
-    """Which numbers stay numbers (bounds of slices: sizes), and which variables get a leading axis group."""
+    """The numbers that stay numbers (bounds of slices: sizes), and the variables that get a leading axis group."""
 
     fixed: frozenset[Number] = frozenset()
     shares_bounds: bool = True
-    """Whether equal bounds of slices are one symbol; else each is a symbol of its own."""
+    """True if equal bounds of slices are one symbol; otherwise each is a symbol of its own."""
     grouped: frozenset[str] = frozenset()
     replaced: int = 0
-    """For how many of the first axes of those variables the group stands; it comes before what is left."""
+    """Number of first axes of those variables that the group replaces; it precedes the remaining ones."""
 
 
 def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
-    """The rules from ``source`` to ``target`` of a generality; none if it does not type-check.
+    """Yield the rules from ``source`` to ``target`` at a generality; none if it does not type-check.
 
     There are several where an attribute of the target is not determined by the types: then sums and differences of
-    what the source binds are tried that have the right value in the candidate.
+    symbols that the source binds are tried if they have the right value in the candidate.
     """
     lifting = _Lifting(generality)
     try:
         lifting.side(source)
-        lifting.solver.known = frozenset(lifting.worth)
+        lifting.solver.known = frozenset(lifting.example_values)
         lifting.side(target)
         for left, right in zip(source, target, strict=True):
             lifting.equate(left, right)
     except (ShapeError, ValueError):
         return
-    if lifting.is_stretched:
+    if lifting.is_broadcast_lost:
         return
     for choice in lifting.expressions(source, target):
         try:
@@ -76,20 +77,20 @@ def lift(source: Sequence[Value], target: Sequence[Value], generality: Generalit
 
 
 def numbers(source: Sequence[Value], target: Sequence[Value]) -> list[Number]:
-    """The numbers of a candidate that may be fixed, in the order of occurrence."""
+    """Return the numbers of a candidate that may be fixed, in the order of occurrence."""
     lifting = _Lifting(Generality())
     for node in topological(value.node for value in (*source, *target)):
         if isinstance(node.op, Input):
             lifting.variable(node.op)
         else:
             lifting.operator(node.op)
-    return list(lifting.met)
+    return list(lifting.encountered)
 
 
-def starts(found: Sequence[Number]) -> Iterator[Generality]:
-    """Where the search for the most general rule starts, the most general first.
+def initial_generalities(found: Sequence[Number]) -> Iterator[Generality]:
+    """Yield the generalities from which the most general rule is searched, the most general first.
 
-    Bounds of slices are first kept apart; only where all else fails are they meant as sizes.
+    Bounds of slices are at first independent symbols; only where all else fails are they treated as sizes.
     """
     bounds = [number for number in found if number[0] == "slice"]
     others = frozenset(number for number in found if number[0] != "slice")
@@ -101,19 +102,19 @@ def starts(found: Sequence[Number]) -> Iterator[Generality]:
 
 
 class _Preferring(SizeSolver):
-    """A solver that binds what only the target has, else an attribute; and looks into floor divisions.
+    """A solver that prefers to bind symbols of the target only, then attributes, and decomposes floor divisions.
 
-    Two floor divisions are equal if their parts are; what has to be divisible is taken to be the divisor, if they are
-    equal in the candidate.
+    Two floor divisions are equal if their parts are; a number that has to be divisible is taken to be the divisor, if
+    the two are equal in the candidate.
     """
 
-    def __init__(self, worth: Mapping[str, int | float]) -> None:
+    def __init__(self, example_values: Mapping[str, int | float]) -> None:
         super().__init__()
-        self._worth = worth
+        self._example_values = example_values
         self.known: frozenset[str] = frozenset()
-        """The symbols of the source, once it has been inferred."""
+        """Symbols of the source, once it has been inferred."""
         self.dimensions: set[str] = set()
-        """The symbols of the axes of variables."""
+        """Symbols of the axes of variables."""
 
     def equal(self, left: Axis, right: Axis, why: str) -> None:
         if isinstance(left, Group) or isinstance(right, Group):
@@ -131,14 +132,16 @@ class _Preferring(SizeSolver):
         elif (pair := _equal_divisions(difference)) is not None:
             self.equal(pair[0].denominator, pair[1].denominator, why)
             self.equal(pair[0].numerator, pair[1].numerator, why)
-        elif (names := _divisible(difference)) is not None and self._worth[names[0]] == self._worth[names[1]]:
+        elif (names := _divisible(difference)) is not None and self._example_values[names[0]] == self._example_values[
+            names[1]
+        ]:
             self.equal(symbol(names[0]), symbol(names[1]), why)
         else:
             super().equal(left, right, why)
 
 
 def _without_common_factor(difference: Poly) -> Poly:
-    """A difference without the factors that all its terms share: it vanishes where the rest does."""
+    """Return a difference without the factors common to all its terms: it vanishes where the rest does."""
     content = gcd(*(factor for _, factor in difference.terms))
     if content > 1:
         difference = Poly(tuple((monomial, factor // content) for monomial, factor in difference.terms))
@@ -150,7 +153,7 @@ def _without_common_factor(difference: Poly) -> Poly:
 
 
 def _equal_divisions(difference: Poly) -> tuple[FloorDiv, FloorDiv] | None:
-    """The two atoms of a difference ``a // b - c // d``."""
+    """Return the two atoms of a difference ``a // b - c // d``, or None."""
     found = [(monomial[0], factor) for monomial, factor in difference.terms if len(monomial) == 1]
     if len(found) == len(difference.terms) == 2 and found[0][1] == -found[1][1]:
         first, second = found[0][0], found[1][0]
@@ -160,7 +163,7 @@ def _equal_divisions(difference: Poly) -> tuple[FloorDiv, FloorDiv] | None:
 
 
 def _divisible(difference: Poly) -> tuple[str, str] | None:
-    """The symbols ``n`` and ``d`` of a difference ``d * (n // d) - n``."""
+    """Return the symbols ``n`` and ``d`` of a difference ``d * (n // d) - n``, or None."""
     for division in {atom for atom in difference.atoms() if isinstance(atom, FloorDiv)}:
         whole, part = division.numerator, division.denominator
         remainder = part * floordiv(whole, part) - whole
@@ -171,34 +174,34 @@ def _divisible(difference: Poly) -> tuple[str, str] | None:
 
 @dataclass
 class _Lifting:
-    """One attempt: symbols for numbers, types for values, and what the solver has found."""
+    """One attempt: symbols for numbers, types for values, and the solver's bindings."""
 
     generality: Generality
-    met: dict[Number, None] = field(default_factory=dict[Number, None])
-    """The numbers met that may be fixed."""
-    worth: dict[str, int | float] = field(default_factory=dict[str, "int | float"])
-    """The number that each symbol stands for in the candidate."""
+    encountered: dict[Number, None] = field(default_factory=dict[Number, None])
+    """Numbers encountered that may be fixed."""
+    example_values: dict[str, int | float] = field(default_factory=dict[str, "int | float"])
+    """The number in the candidate that each symbol replaces."""
     solver: _Preferring = field(init=False)
     ops: dict[Node, Operator] = field(default_factory=dict[Node, Operator])
     types: dict[Node, tuple[TensorType, ...]] = field(default_factory=dict[Node, tuple[TensorType, ...]])
     placed: set[str] = field(default_factory=set[str])
-    """The bounds of slices that are meant as sizes: fixed, but no number."""
+    """Bounds of slices that are treated as sizes: fixed, but not numbers."""
 
     def __post_init__(self) -> None:
-        self.solver = _Preferring(self.worth)
+        self.solver = _Preferring(self.example_values)
 
     # -- symbols
 
     def _symbol(self, name: str, value: int | float) -> Poly:
-        self.worth[name] = value
+        self.example_values[name] = value
         return symbol(name)
 
     def variable(self, op: Input) -> TensorType:
-        """The symbolic type of a variable."""
+        """Return the symbolic type of a variable."""
         shape: list[Axis] = []
         for axis, size in enumerate(op.type.sizes):
             if size == 1:
-                self.met[UNIT] = None
+                self.encountered[UNIT] = None
             is_fixed = size == 1 and UNIT in self.generality.fixed
             shape.append(size if is_fixed else self._symbol(f"{op.key}_{axis}", size))
             self.solver.dimensions.add(f"{op.key}_{axis}")
@@ -209,7 +212,7 @@ class _Lifting:
         return TensorType(DType.FLOAT, tuple(shape))
 
     def operator(self, op: Operator) -> Operator:
-        """An operator with symbols for its numbers."""
+        """Return an operator with symbols for its numbers."""
         changed = {name: self._attribute(_kind(op, name), (), getattr(op, name)) for name in _symbolic_fields(type(op))}
         return replace(op, **changed) if changed else op
 
@@ -219,7 +222,7 @@ class _Lifting:
         if not isinstance(value, int | float) or isinstance(value, bool) or (kind, value) == _UNGROUPED:
             return value
         if _may_be_fixed(kind, value):
-            self.met[kind, value] = None
+            self.encountered[kind, value] = None
             if (kind, value) in self.generality.fixed:
                 if kind != "slice" or value == 0:
                     return value
@@ -227,13 +230,13 @@ class _Lifting:
         place = "_".join(map(str, position))
         if kind == "slice":
             # Bounds are places on an axis: a stop and a start may well be the same place.
-            place = "" if self.generality.shares_bounds else str(len(self.worth))
+            place = "" if self.generality.shares_bounds else str(len(self.example_values))
         return self._symbol(f"{kind.replace('.', '_')}_{place}_{str(value).replace('.', '_')}", value)
 
     # -- types
 
     def side(self, values: Iterable[Value]) -> None:
-        """Infers the types of one side."""
+        """Infer the types of one side."""
         for node in topological(value.node for value in values):
             if node in self.types:
                 continue
@@ -248,7 +251,10 @@ class _Lifting:
             self.types[node] = self.ops[node].substitute(self.solver.bindings).infer(operands, self.solver)
 
     def _align(self, node: Node, op: Reshape, operand: TensorType) -> None:
-        """Makes equal what a reshape merges and splits in the candidate; that all axes agree in product says less."""
+        """Equate what a reshape merges and splits in the candidate.
+
+        The equality of the products over all axes is a weaker condition.
+        """
         before = [plain_axis(operand, axis) for axis in range(-operand.rank, 0)]
         lifted = self.ops[node].substitute(self.solver.bindings)
         assert isinstance(lifted, Reshape)
@@ -256,7 +262,7 @@ class _Lifting:
             self.solver.equal(prod(before[sources]), prod(lifted.shape[targets]), "reshape")
 
     def equate(self, left: Value, right: Value) -> None:
-        """Makes the types of two outputs equal."""
+        """Equate the types of two outputs."""
         a, b = self.types[left.node][left.output], self.types[right.node][right.output]
         if a.rank != b.rank:
             raise ShapeError("the sides differ in rank")
@@ -264,32 +270,32 @@ class _Lifting:
             self.solver.equal(first, second, "output")
 
     @property
-    def is_stretched(self) -> bool:
-        """Whether an axis of size one, which is broadcast, would have to be as long as another: another rule."""
-        units = [name for name in sorted(self.solver.dimensions) if self.worth.get(name) == 1]
-        sizes = {name: int(value) for name, value in self.worth.items() if isinstance(value, int)}
+    def is_broadcast_lost(self) -> bool:
+        """True if an axis of size one, which is broadcast, would have to equal another one: a different rule."""
+        units = [name for name in sorted(self.solver.dimensions) if self.example_values.get(name) == 1]
+        sizes = {name: int(value) for name, value in self.example_values.items() if isinstance(value, int)}
         return any(evaluate(self.solver.resolve(symbol(name)), sizes) != 1 for name in units)
 
     # -- results
 
     def expressions(self, source: Sequence[Value], target: Sequence[Value]) -> Iterator[Mapping[str, Dim]]:
-        """Values for the symbols that only the target has, and for bounds that are meant as sizes.
+        """Yield values for the symbols that only the target has, and for bounds that are treated as sizes.
 
-        They are sums and differences of what the source binds, the simplest first, of these the sizes of outputs: a
-        merged result is taken apart where these end.
+        They are sums and differences of symbols that the source binds, the simplest first, of these the sizes of
+        outputs: a merged result is split where these end.
         """
-        used = self._used(source)
-        bound = sorted(used - self.placed, key=lambda name: (name not in self._seen(source), name))
-        free = sorted((self._used(target) | used) - set(bound))
-        choices = itertools.product(*(self._with_worth(name, bound) for name in free))
+        used = self._symbols_used(source)
+        bound = sorted(used - self.placed, key=lambda name: (name not in self._type_symbols(source), name))
+        free = sorted((self._symbols_used(target) | used) - set(bound))
+        choices = itertools.product(*(self._expressions_for(name, bound) for name in free))
         for values in itertools.islice(choices, _MOST_CHOICES):
             yield dict(zip(free, values, strict=True))
 
-    def _seen(self, values: Sequence[Value]) -> set[str]:
-        """The symbols in the types of some values."""
+    def _type_symbols(self, values: Sequence[Value]) -> set[str]:
+        """Return the symbols in the types of some values."""
         return set().union(*(self.solver.resolve_type(self.types[v.node][v.output]).symbols for v in values))
 
-    def _used(self, values: Iterable[Value]) -> set[str]:
+    def _symbols_used(self, values: Iterable[Value]) -> set[str]:
         found: set[str] = set()
         for node in topological(value.node for value in values):
             if isinstance(node.op, Input):
@@ -299,26 +305,26 @@ class _Lifting:
                 found |= set().union(*(attribute_symbols(value) for _, value in resolved.attributes))
         return found
 
-    def _with_worth(self, name: str, bound: Sequence[str]) -> Iterator[Dim]:
-        wanted = self.worth[name]
+    def _expressions_for(self, name: str, bound: Sequence[str]) -> Iterator[Dim]:
+        wanted = self.example_values[name]
         sizes = [known for known in bound if known in self.solver.dimensions]
         bounds = [known for known in bound if known.startswith("slice")]
         others = [known for known in bound if known not in {*sizes, *bounds}]
         if name in self.placed:
             bounds = others = []
-        yield from (symbol(known) for known in (*bounds, *others, *sizes) if self.worth[known] == wanted)
+        yield from (symbol(known) for known in (*bounds, *others, *sizes) if self.example_values[known] == wanted)
         if wanted == 0 and isinstance(wanted, int):
             yield 0
         for alike in (bounds, sizes):
             for a, b in itertools.combinations_with_replacement(alike, 2):
-                if self.worth[a] + self.worth[b] == wanted:
+                if self.example_values[a] + self.example_values[b] == wanted:
                     yield symbol(a) + symbol(b)
         for a, b in itertools.permutations((*bounds, *sizes), 2):
-            if self.worth[a] - self.worth[b] == wanted:
+            if self.example_values[a] - self.example_values[b] == wanted:
                 yield symbol(a) - symbol(b)
 
     def rule(self, source: Sequence[Value], target: Sequence[Value], choice: Mapping[str, Dim]) -> Substitution:
-        """The rule of a choice of expressions; raises if it is not well-formed or holds for particular sizes only."""
+        """Return the rule for a choice of expressions; raise if ill-formed or true for particular sizes only."""
         sides = (self._graph(source, choice), self._graph(target, choice))
         inputs = {node: None for side in sides for node in Graph((), side).nodes if isinstance(node.op, Input)}
         return canonical(Substitution(Graph(tuple(inputs), sides[0]), Graph(tuple(inputs), sides[1])))
@@ -346,7 +352,7 @@ def _kind(op: Operator, name: str) -> str:
 
 
 def _may_be_fixed(kind: str, value: int | float) -> bool:
-    """Shapes and groups follow from sizes: of these only the neutral number may be meant as such."""
+    """Return whether a number may stay fixed; shapes and groups follow from sizes, except for the neutral number."""
     return value == 1 if kind in ("reshape.shape", "expand.shape", "conv2d.groups") else True
 
 
@@ -357,7 +363,7 @@ def _hints(kind: type[Operator]) -> dict[str, Any]:
 
 @cache
 def _symbolic_fields(kind: type[Operator]) -> tuple[str, ...]:
-    """The attributes whose type admits a symbol."""
+    """Return the attributes whose type admits a symbol."""
     return tuple(field.name for field in fields(kind) if _admits_symbol(_hints(kind)[field.name]))
 
 

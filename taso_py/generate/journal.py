@@ -1,7 +1,7 @@
-"""What a generation has found out, in a file, so that one that was interrupted goes on where it stopped.
+"""Journal of a generation in a file, so that an interrupted one continues where it stopped.
 
-The journal remembers values of pure functions by name: whoever computes asks first. A generation is a function of its
-configuration, so that one that is resumed comes to the same result, sooner.
+The journal remembers values of pure functions by name: a caller asks it before computing. A generation is a function of
+its configuration, so that a resumed one comes to the same result, sooner.
 
 Invariant: a line that was not written to its end is forgotten; entries belong to one configuration, named in the first
 line.
@@ -26,7 +26,7 @@ class Journal:
     def __init__(
         self, path: Path | None = None, about: Mapping[str, Any] | None = None, *, resume: bool = False
     ) -> None:
-        """Opens the journal of a configuration; what an earlier one left is used if ``resume``, else forgotten.
+        """Open the journal of a configuration; entries of an earlier run are used if ``resume``, else discarded.
 
         Raises:
             TasoError: the journal is of another configuration, or cannot be written.
@@ -42,14 +42,14 @@ class Journal:
         self._known = dict(json.loads(line) for line in lines[1:])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Whole or not at all, so that what is known is never gone from the disk.
+            # Written atomically, so that known entries are never missing on disk.
             write_text(path, "".join(f"{line}\n" for line in lines or [header]))
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise TasoError(f"cannot write {path}: {error.strerror}; choose another folder") from error
 
     def recall(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The value of this name, computed if it is not known."""
+        """Return the value of this name, computed if it is not known."""
         if name not in self._known:
             self._record(name, compute())
         return self._known[name]
@@ -58,20 +58,20 @@ class Journal:
         self,
         items: Mapping[str, _Item],
         compute: Callable[[Iterable[_Item]], Iterator[Any]],
-        told: Callable[[int, int], None] = lambda _done, _total: None,
+        notify: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> list[Any]:
-        """The values of several names in order; those that are not known are computed together.
+        """Return the values of several names in order; those that are not known are computed together.
 
         Args:
-            items: what each value is computed from, by name.
-            compute: yields one value an item, in order.
-            told: called with how many are done, and how many there are.
+            items: the item that each value is computed from, by name.
+            compute: yields one value per item, in order.
+            notify: called with the number done and the total.
         """
         missing = [name for name in items if name not in self._known]
         known = len(items) - len(missing)
         values = compute(items[name] for name in missing)
         for done, (name, value) in enumerate(zip(missing, values, strict=True)):
-            told(known + done, len(items))
+            notify(known + done, len(items))
             self._record(name, value)
         return [self._known[name] for name in items]
 
@@ -82,13 +82,13 @@ class Journal:
             self._file.flush()
 
     def remove(self) -> None:
-        """Removes the file, which is not needed any more."""
+        """Remove the file, which is not needed any more."""
         self.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Ends writing; what was written stays."""
+        """End writing; lines that were written stay."""
         if self._file is not None:
             self._file.close()
 

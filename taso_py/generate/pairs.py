@@ -1,11 +1,10 @@
-"""Pairs of terms that compute the same; of large families each once up to names, without what both sides share.
+"""Pairs of terms that compute the same; in large families each once up to names, without shared subterms.
 
 A pair whose sides share a subterm is mostly an instance of one with a variable in its place, which says more, and may
-be of a shape that the family has no variables of. It is tried on samples; where it holds, it takes the pair's place.
+be of a shape that the family has no variables of. It is tried on samples; where it holds, it replaces the pair. A
+variable that both sides read more than once makes an instance too, and such pairs are the majority.
 
-A variable that both sides read more than once makes an instance too, and such pairs are most of all.
-
-Invariant: of pairs of a large family that differ in names of variables or in subterms of both sides, one comes.
+Invariant: of pairs of a large family that differ in names of variables or in subterms of both sides, one is yielded.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from taso_py.generate.terms import VARIABLE, Terms
 from taso_py.ops.evaluate import Domain, Floats, evaluate
 
 _Shape = tuple[int, tuple[int, ...]]
-"""A term apart from the names of variables, as a number, and the variables as they occur."""
+"""A term up to the names of variables, as a number, and the variables as they occur."""
 _Key = tuple[int, int, tuple[int, ...]]
-"""A pair apart from names: both sides, and which variables are the same."""
+"""A pair up to names: both sides, and which variables are equal."""
 
 
 _TO_FORGET = 3
-"""With how many more operators a side may read what it then forgets: one that joins, one that takes apart, and that."""
+"""Number of additional operators with which a side may read a value and discard it: a join, a split, and that
+value's."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two terms, and the subterms of both that a variable stands for."""
+    """Two terms, and the subterms of both that a variable replaces."""
 
     left: int
     right: int
@@ -40,7 +40,7 @@ class Pair:
 
 
 def pairs(found: Enumeration) -> Iterator[Pair]:
-    """The members of each class with the representative."""
+    """Yield the members of each class with the representative."""
     distinct = _Distinct(found.terms)
     for first, *others in found.classes.values():
         for member in others:
@@ -52,18 +52,18 @@ def pairs(found: Enumeration) -> Iterator[Pair]:
 
 @dataclass
 class _Distinct:
-    """Remembers which pairs came, up to names."""
+    """Remembers pairs up to names."""
 
     terms: Terms
     _seen: dict[_Key, bool] = field(default_factory=dict["_Key", bool])
-    """Whether a pair holds, by what it is apart from names."""
+    """True if a pair holds, by its key."""
     _kinds: dict[object, int] = field(default_factory=dict[object, int])
-    """A number for each kind of leaf, and for each production applied to terms with numbers."""
+    """A number for each kind of leaf, and for each production applied to numbered terms."""
     _whole: dict[int, _Shape] = field(default_factory=dict[int, _Shape])
-    """The shapes of terms of which nothing is cut."""
+    """Shapes of terms without cuts."""
 
     def take(self, left: int, right: int) -> Iterator[Pair]:
-        """The pair, or the one that takes its place, if it is new."""
+        """Yield the pair, or the one that replaces it, if it is new."""
         for cut in self._cuts(left, right):
             if not cut and self.repeats(left, right):
                 return
@@ -77,16 +77,16 @@ class _Distinct:
                 return
 
     def repeats(self, left: int, right: int) -> bool:
-        """Whether a variable is read more than once on both sides: such a pair is not wanted as it stands.
+        """Return whether a variable is read more than once on both sides: such a pair is not wanted as it stands.
 
-        It is an instance of one with distinct variables, or a coincidence of no use.
+        It is an instance of one with distinct variables, or a useless coincidence.
         """
         return bool(self.terms.rows[left].repeats & self.terms.rows[right].repeats)
 
     def _cuts(self, left: int, right: int) -> Iterator[frozenset[int]]:
-        """What variables might stand for: what both sides share, ever less of it; what one side only seems to read."""
+        """Yield sets of subterms that variables might replace: shared ones, ever fewer, then ones of one side only."""
         rows = self.terms.rows
-        cut = self._apart(left, right)
+        cut = self._separable_subterms(left, right)
         while cut:
             if all(map(self._may_be_variable, cut)):
                 yield cut
@@ -96,11 +96,11 @@ class _Distinct:
         yield frozenset()
 
     def _may_be_variable(self, number: int) -> bool:
-        """Whether a term has no axis of size one, which would be broadcast, or be any axis."""
+        """Return whether a term has no axis of size one, which would be broadcast, or match any axis."""
         return 1 not in self.terms.rows[number].type.sizes
 
-    def _apart(self, left: int, right: int) -> frozenset[int]:
-        """The greatest subterms that both have, or that read nothing that the other side reads; no variables."""
+    def _separable_subterms(self, left: int, right: int) -> frozenset[int]:
+        """Return the greatest non-variable subterms that both sides have, or that share no variable with the other."""
         rows = self.terms.rows
         first, second = set(rows[left].instances), set(rows[right].instances)
         shared = first & second
@@ -130,7 +130,7 @@ class _Distinct:
         return memo[number]
 
     def _agree(self, left: int, right: int, cut: frozenset[int]) -> bool:
-        """Whether the sides agree on samples with variables for what is cut."""
+        """Return whether the sides agree on samples with variables for the cut terms."""
         values: dict[int, Floats] = {}
         return np.array_equal(self._values(left, cut, values), self._values(right, cut, values))
 

@@ -1,11 +1,11 @@
-"""The generator: enumerate, pair, test, generalise and prove, prune; candidates are taken small ones first.
+"""The generator's pipeline: enumerate, pair, test, generalize and prove, prune; small candidates first.
 
-Tests and proofs depend on one candidate each, and are made by as many workers as there are; what is derivable depends
-on all rules accepted before. Candidates are taken some at a time: those that the accepted rules do not derive are
-proved together, then accepted one after the other unless what came before them in this batch derives them.
+Tests and proofs depend on one candidate each and run on any number of workers; derivability depends on all rules
+accepted before. Candidates are taken in batches: those that the accepted rules do not derive are proved together, then
+accepted one after the other unless earlier ones of the batch derive them.
 
-Invariant: every rule that comes out was proved by the prover that was handed in, at the generality it is stated in. The
-result is a function of the configuration and that prover, not of the number of workers or of interruptions.
+Invariant: every rule returned was proved by the given prover at the generality it is stated in. The result is a
+function of the configuration and that prover, not of the number of workers or of interruptions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from taso_py.executors import HERE, Pool
-from taso_py.generate.candidates import Candidate, collect, distinct, shifted
+from taso_py.generate.candidates import RuleCandidate, collect, distinct, shifted
 from taso_py.generate.derive import Derivation, Deriver
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.folding import fold
@@ -25,8 +25,8 @@ from taso_py.generate.sets import VOCABULARIES
 from taso_py.generate.settle import Refusal, Settler
 from taso_py.generate.vocabulary import Family, Folding, Written
 from taso_py.generate.workers import Workers
-from taso_py.generate.worth import lowers_cost, only_adds, recognises, saves_contraction
-from taso_py.generate.written import written
+from taso_py.generate.worth import lowers_cost, only_adds, recognizes, saves_contraction
+from taso_py.generate.written import written_forms
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Value
 from taso_py.rules.substitution import Substitution
@@ -34,26 +34,26 @@ from taso_py.rules.text import read_rules, write_rule
 from taso_py.rules.verdict import Prover
 
 BATCH = 12
-"""How many candidates are taken at a time; a constant, since the result depends on it."""
+"""Candidates per batch; a constant, since the result depends on it."""
 
 TESTS = 8
-"""How many tests, of which each takes a millisecond or two, a worker is given together."""
+"""Tests sent to a worker together; each takes a millisecond or two."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with the phase, how much of it is done, and how much there is."""
+"""Called with the phase, the amount done and the total."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to generate from."""
+    """Configuration of a generation."""
 
     vocabularies: tuple[str, ...]
-    """Generated together: what some have found prunes what others find."""
+    """Vocabularies generated together: rules of some prune those of others."""
     max_operators: int | None = None
-    """Operators per side at most; by default what each family says."""
+    """Most operators per side; by default the limit of each family."""
     seed: int = 0
     families: tuple[Family | Folding | Written, ...] = ()
-    """Families beside those of the vocabularies, e.g. with operators of one's own."""
+    """Further families, e.g. with operators of one's own."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.vocabularies if name not in VOCABULARIES]
@@ -63,17 +63,17 @@ class Config:
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one direction of a candidate."""
+    """The outcome of one direction of a candidate."""
 
     candidate: str
     outcome: str
     detail: str = ""
-    """Shapes at which it is false, why it was not proved, or the identifiers of the rules that were accepted."""
+    """Shapes at which it is false, the reason why it was not proved, or the identifiers of the accepted rules."""
 
 
 @dataclass
-class Report:
-    """What happened to the terms and candidates, by phase."""
+class GenerationReport:
+    """Statistics on terms and candidates, by phase."""
 
     terms: dict[str, list[int]] = field(default_factory=dict[str, "list[int]"])
     """Terms evaluated at each level, by family."""
@@ -82,21 +82,21 @@ class Report:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """How many directions of candidates came to which end."""
+        """Number of directions of candidates by outcome."""
         return Counter(fate.outcome for fate in self.fates)
 
     @property
     def unproved(self) -> list[Fate]:
-        """Candidates that pass every test but were not proved, with the prover's reason."""
+        """Candidates that passed every test but were not proved, with the prover's reason."""
         return [fate for fate in self.fates if fate.outcome == "unproved"]
 
 
 @dataclass(frozen=True)
 class Generation:
-    """Rules that were proved, in the order in which they were accepted, and what happened."""
+    """The proved rules in the order in which they were accepted, and the report."""
 
     rules: tuple[Substitution, ...]
-    report: Report
+    report: GenerationReport
 
 
 def generate(
@@ -107,49 +107,53 @@ def generate(
     pool: Pool = HERE,
     journal: Journal | None = None,
 ) -> Generation:
-    """Generates the substitutions of a configuration.
+    """Generate the substitutions of a configuration.
 
     Args:
-        config: what from.
+        config: the configuration.
         prove: the prover; for a pool of other processes, a function that these find by its name.
-        progress: told what is being done.
-        pool: where tests and proofs are made.
-        journal: remembers tests and proofs, for a run that goes on where this one stops.
+        progress: called as the generation proceeds.
+        pool: the pool that runs tests and proofs.
+        journal: remembers tests and proofs, for a run that continues where this one stops.
     """
-    report = Report()
-    told = progress or (lambda _phase, _done, _total: None)
+    report = GenerationReport()
+    notify = progress or (lambda _phase, _done, _total: None)
     workers = Workers(pool, prove, config.seed)
-    candidates = distinct(_candidates(config, report, told, workers))
+    candidates = distinct(_candidates(config, report, notify, workers))
     report.candidates = len(candidates)
     report.fates += [Fate(candidate.key, "gains nothing") for candidate in candidates if candidate.is_idle]
     candidates = [candidate for candidate in candidates if not candidate.is_idle]
     loop = _Loop(workers, Deriver(config.seed), journal or Journal(), report)
-    loop.test(candidates, told)
+    loop.test(candidates, notify)
     for start in range(0, len(candidates), BATCH):
-        told("prove", start, len(candidates))
+        notify("prove", start, len(candidates))
         loop.take(candidates[start : start + BATCH])
-    told("prune", 0, 1)
+    notify("prune", 0, 1)
     return Generation(tuple(loop.without_redundant()), report)
 
 
-def _candidates(config: Config, report: Report, told: Progress, workers: Workers) -> Iterator[Candidate]:
+def _candidates(
+    config: Config, report: GenerationReport, notify: Progress, workers: Workers
+) -> Iterator[RuleCandidate]:
     families = [*(family for name in config.vocabularies for family in VOCABULARIES[name]), *config.families]
     tasks = [(family, config) for family in families]
     for done, (family, (counts, found)) in enumerate(zip(families, workers.map(_enumerate, tasks), strict=True)):
-        told("enumerate", done + 1, len(families))
+        notify("enumerate", done + 1, len(families))
         if counts:
             report.terms[family.name] = counts
         yield from found
 
 
-def _enumerate(_settler: Settler, task: tuple[Family | Folding | Written, Config]) -> tuple[list[int], list[Candidate]]:
-    """The terms of each level and the candidates of a family."""
+def _enumerate(
+    _settler: Settler, task: tuple[Family | Folding | Written, Config]
+) -> tuple[list[int], list[RuleCandidate]]:
+    """Return the number of terms at each level and the candidates of a family."""
     family, config = task
     match family:
         case Folding():
             return [], [*fold(family, config.seed)]
         case Written():
-            return [], [*written(family)]
+            return [], [*written_forms(family)]
         case Family():
             found = enumerate_terms(family, config.seed, config.max_operators)
             return found.counts, distinct(collect(found))
@@ -157,9 +161,9 @@ def _enumerate(_settler: Settler, task: tuple[Family | Folding | Written, Config
 
 @dataclass(frozen=True)
 class _Direction:
-    """A candidate, to be read from left to right or back."""
+    """A candidate read from left to right or back."""
 
-    candidate: Candidate
+    candidate: RuleCandidate
     is_forwards: bool
 
     @property
@@ -172,13 +176,13 @@ class _Direction:
         return (left, right) if self.is_forwards else (right, left)
 
 
-def _directions(candidates: Iterable[Candidate]) -> list[_Direction]:
+def _directions(candidates: Iterable[RuleCandidate]) -> list[_Direction]:
     ways = [(candidate, way) for candidate in candidates if not candidate.is_idle for way in (True, False)]
     return [_Direction(candidate, way) for candidate, way in ways if way or not candidate.one_way]
 
 
 def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
-    """The least general rule of a direction as text, or why there is none."""
+    """Return the least general rule of a direction as text, or the reason why there is none."""
     baseline = settler.baseline(*direction.sides)
     if isinstance(baseline, Refusal):
         return {"outcome": baseline.value, "detail": settler.reason}
@@ -186,15 +190,17 @@ def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
 
 
 def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
-    """The proved rules of a direction as text, or why the last proof failed."""
+    """Return the proved rules of a direction as text, or the reason why the last proof failed."""
     proved = settler.settle(*direction.sides, direction.candidate.data)
     return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 
-def _is_kept(derivation: Derivation, rule: Substitution, candidate: Candidate) -> bool:
-    """Derivable is not useless: a search from the source takes few steps, and does not pass through what costs more.
+def _is_worth_keeping(derivation: Derivation, rule: Substitution, candidate: RuleCandidate) -> bool:
+    """Return whether a rule is worth keeping although it may be derivable.
 
-    But of large rules there are too many that save some steps, and every rule makes each step of a search slower.
+    A search from the source takes few steps and does not pass through graphs that cost more, so that a derivable rule
+    may still help. But of large rules there are too many that save some steps, and every rule slows down each step of a
+    search.
     """
     if candidate.is_large:
         return derivation is Derivation.NOT
@@ -204,37 +210,37 @@ def _is_kept(derivation: Derivation, rule: Substitution, candidate: Candidate) -
         case Derivation.BOTH_WAYS:
             return lowers_cost(rule)
         case Derivation.MANY_STEPS:
-            return saves_contraction(rule) or recognises(rule)
+            return saves_contraction(rule) or recognizes(rule)
         case Derivation.TWO_STEPS:
-            return recognises(rule)
+            return recognizes(rule)
         case Derivation.ONE_STEP:
             return False
 
 
 @dataclass
 class _Loop:
-    """Takes candidates in order; what is accepted prunes what comes later."""
+    """Processes candidates in order; accepted rules prune later candidates."""
 
     workers: Workers
     deriver: Deriver
     journal: Journal
-    report: Report
+    report: GenerationReport
     groups: list[list[Substitution]] = field(default_factory=list[list[Substitution]])
-    """The accepted rules, those of a candidate together."""
+    """The accepted rules, grouped by candidate."""
 
-    def test(self, candidates: Sequence[Candidate], told: Progress) -> list[tuple[_Direction, dict[str, str]]]:
-        """Tests all directions of candidates at random sizes."""
+    def test(self, candidates: Sequence[RuleCandidate], notify: Progress) -> list[tuple[_Direction, dict[str, str]]]:
+        """Test all directions of candidates at random sizes."""
         directions = _directions(candidates)
         named = {f"test {direction.name}": direction for direction in directions}
         found = self.journal.recall_all(
             named,
             lambda missing: self.workers.map(_test, missing, TESTS),
-            lambda done, total: told("test", done, total),
+            lambda done, total: notify("test", done, total),
         )
         return [*zip(directions, found, strict=True)]
 
-    def take(self, candidates: Sequence[Candidate]) -> None:
-        """Accepts the directions of candidates that are true, proved, and not derivable or worth keeping even so."""
+    def take(self, candidates: Sequence[RuleCandidate]) -> None:
+        """Accept the directions of candidates that are true, proved, and not derivable or worth keeping even so."""
         tested = self.test(candidates, lambda _phase, _done, _total: None)
         open_ = [direction for direction, test in tested if self._may_be_new(direction, test)]
         named = {f"settle {direction.name}": direction for direction in open_}
@@ -254,13 +260,13 @@ class _Loop:
             self._record(direction, "only adds")
             return False
         derivation = self._derive(baseline)
-        if not _is_kept(derivation, baseline, direction.candidate):
+        if not _is_worth_keeping(derivation, baseline, direction.candidate):
             self._record(direction, derivation.value)
             return False
         return True
 
-    def _accept(self, candidate: Candidate, settled: dict[_Direction, dict[str, Any]]) -> bool:
-        """Accepts what was proved of a candidate and is still worth keeping; whether anything is."""
+    def _accept(self, candidate: RuleCandidate, settled: dict[_Direction, dict[str, Any]]) -> bool:
+        """Accept the proved rules of a candidate that are still worth keeping; return whether there are any."""
         kept: list[Substitution] = []
         for direction in _directions([candidate]):
             if direction in settled:
@@ -278,9 +284,9 @@ class _Loop:
     def _worth_keeping(self, direction: _Direction, settled: dict[str, Any]) -> list[Substitution]:
         kept: list[Substitution] = []
         for rule in (rule for text in settled["rules"] for rule in read_rules(text)):
-            # What was proved may be more special than it looked, and an instance of a known rule after all.
+            # The proved rule may be less general than expected, and an instance of a known rule after all.
             derivation = self._derive(rule)
-            if not only_adds(rule) and _is_kept(derivation, rule, direction.candidate):
+            if not only_adds(rule) and _is_worth_keeping(derivation, rule, direction.candidate):
                 kept.append(replace(rule, proof="index" if derivation is Derivation.NOT else "derived"))
         if not settled["rules"]:
             self._record(direction, "unproved", settled["reason"])
@@ -298,9 +304,9 @@ class _Loop:
         self.report.fates.append(Fate(direction.name, outcome, detail))
 
     def without_redundant(self) -> list[Substitution]:
-        """The accepted rules without instances of rules accepted later.
+        """Return the accepted rules without instances of rules accepted later.
 
-        What takes several steps with these stays: they are larger, and a search would take a detour.
+        Rules that are derivable from these in several steps stay: they are larger, and a search would take a detour.
         """
         going = self.deriver.redundant(self.groups)
         late = "an instance of a rule accepted later"

@@ -1,4 +1,4 @@
-"""Tries a rule at random sizes and values: cheap, and most false candidates do not survive it.
+"""Test of a rule at random sizes and values: cheap, and most false candidates do not survive it.
 
 Invariant: a rule that fails is false; one that passes may still be. The draws depend on the rule and the seed only.
 """
@@ -29,14 +29,14 @@ from taso_py.rules.substitution import Substitution, attribute_symbols, key, reb
 TRIALS = 3
 _ATTEMPTS = 60
 _LARGEST = 1200
-"""Instances with more elements in a tensor are not tried."""
+"""Most elements of a tensor in an instance."""
 _GENERIC_GROUP = (67, 71, 73)
-"""Several axes: what is true of one leading axis may be an instance of what adds a vector to rows."""
+"""Several axes: a rule that is true of one leading axis may be an instance of one that adds a vector to rows."""
 _MAY_BE_ZERO = frozenset({"padding", "start", "stop", "widths"})
 
 
-class Trial(enum.Enum):
-    """What random instances say."""
+class RetestOutcome(enum.Enum):
+    """Result of testing random instances."""
 
     PASSED = "passed"
     FALSE = "false"
@@ -44,22 +44,22 @@ class Trial(enum.Enum):
     """No sizes were found at which both sides type-check."""
 
 
-def retest(rule: Substitution, seed: int, trials: int = TRIALS) -> Trial:
-    """Compares both sides at ``trials`` random instances."""
+def retest(rule: Substitution, seed: int, trials: int = TRIALS) -> RetestOutcome:
+    """Compare both sides at ``trials`` random instances."""
     return examine(rule, seed, trials)[0]
 
 
-def examine(rule: Substitution, seed: int, trials: int = TRIALS) -> tuple[Trial, str]:
-    """As :func:`retest`, with the shapes of the variables at which the sides differ."""
+def examine(rule: Substitution, seed: int, trials: int = TRIALS) -> tuple[RetestOutcome, str]:
+    """Do as :func:`retest`, and return the shapes of the variables at which the sides differ."""
     passed = 0
     for number, instance in enumerate(instances(rule, seed)):
         if not instance.agrees(rule, seed + number):
             shapes = ", ".join(f"{key(node)}: {instance.types[node]}" for node in rule.variables)
-            return Trial.FALSE, shapes
+            return RetestOutcome.FALSE, shapes
         passed += 1
         if passed == trials:
             break
-    return (Trial.PASSED if passed else Trial.NO_INSTANCE), ""
+    return (RetestOutcome.PASSED if passed else RetestOutcome.NO_INSTANCE), ""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Instance:
 
     sizes: Mapping[str, Dim]
     group: tuple[int, ...]
-    """What every axis group stands for."""
+    """Sizes of every axis group."""
     types: Mapping[Node, TensorType]
     """The types of the nodes of both sides, inputs included."""
 
     def agrees(self, rule: Substitution, seed: int) -> bool:
-        """Whether both sides compute the same on sample values, where they are exact."""
+        """Return whether both sides compute the same on sample values, where they are exact."""
         values = {node: samples(seed, key(node), self.types[node].sizes, count=2) for node in rule.variables}
         for node in (*rule.source.nodes, *rule.target.nodes):
             if node not in values:
@@ -87,15 +87,15 @@ class Instance:
                 return False
         return True
 
-    def of(self, rule: Substitution) -> Substitution:
-        """The rule itself at these sizes."""
+    def instantiate(self, rule: Substitution) -> Substitution:
+        """Return the rule at these sizes."""
         retype = partial(_retype, sizes=self.sizes, group=self.group)
         sides = [rebuild(side, retype, lambda op: op.substitute(self.sizes)) for side in (rule.source, rule.target)]
         return Substitution(sides[0], sides[1], (), rule.numerics)
 
 
 def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
-    """Instances at random sizes that satisfy the preconditions; no dimension of the source is empty."""
+    """Yield instances at random sizes that satisfy the preconditions; no dimension of the source is empty."""
     random = generator(seed, rule.id)
     draws = _Draws(rule, random)
     for attempt in range(_ATTEMPTS):
@@ -109,13 +109,13 @@ def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
 
 
 def generic_instance(rule: Substitution, seed: int) -> Substitution | None:
-    """The rule at sizes that are pairwise distinct as far as its types allow; None if none was found."""
+    """Return the rule at sizes that are pairwise distinct as far as its types allow; None if none was found."""
     found = _generic(rule, seed)
-    return None if found is None else found.of(rule)
+    return None if found is None else found.instantiate(rule)
 
 
 def has_generic_instance(rule: Substitution, seed: int) -> bool:
-    """Whether :func:`generic_instance` finds one."""
+    """Return whether :func:`generic_instance` finds one."""
     return _generic(rule, seed) is not None
 
 
@@ -129,17 +129,17 @@ def _generic(rule: Substitution, seed: int) -> Instance | None:
 
 @dataclass(frozen=True)
 class _Step:
-    """Draws a symbol; a bound of a slice so that it fits."""
+    """The draw of a symbol; the bounds of a slice are drawn so that they fit."""
 
     name: str
     least: Dim | None = None
-    """The range is from here, and up to ``most``; if there is none, that of dimensions."""
+    """Lower end of the range up to ``most``; None for the range of dimensions."""
     most: Dim = 0
 
 
 @dataclass
 class _Draws:
-    """Draws sizes for a rule, each time others."""
+    """Draws sizes for a rule, different ones each time."""
 
     rule: Substitution
     random: np.random.Generator
@@ -167,7 +167,7 @@ class _Draws:
         return [*steps.values()]
 
     def next(self, dimensions: range, *, is_distinct: bool) -> dict[str, Dim]:
-        """A value for each symbol."""
+        """Return a value for each symbol."""
         drawn: dict[str, int] = {}
         for step in self._steps:
             least, most = dimensions.start, dimensions.stop - 1
@@ -194,7 +194,7 @@ def _total(names: Iterable[str]) -> Dim:
 def _instance(
     rule: Substitution, sizes: Mapping[str, Dim], group: tuple[int, ...], most_elements: int | None
 ) -> Instance | None:
-    """The instance at given sizes; None if a side does not type-check or it is not to be considered."""
+    """Return the instance at given sizes; None if a side does not type-check or it is out of the limits."""
     try:
         plain = {name: int(value) for name, value in sizes.items() if isinstance(value, int)}
         for condition in rule.preconditions:
@@ -211,7 +211,7 @@ def _instance(
 
 
 def _elements(type_: TensorType, sizes: Mapping[str, int], group: int) -> int:
-    """How many elements there are; 0 if a size is not positive."""
+    """Return the number of elements; 0 if a size is not positive."""
     return prod(group if isinstance(axis, Group) else max(0, evaluate(axis, sizes)) for axis in type_.shape)
 
 
@@ -223,7 +223,7 @@ def _retype(type_: TensorType, sizes: Mapping[str, Dim], group: tuple[int, ...])
 
 
 def _types(rule: Substitution, sizes: Mapping[str, Dim], group: tuple[int, ...]) -> dict[Node, TensorType]:
-    """The types of all values of both sides.
+    """Return the types of all nodes of both sides.
 
     Raises:
         ShapeError, ValueError: a side does not type-check, or the two differ in type.

@@ -1,4 +1,4 @@
-"""The most general rules of a candidate that pass random instances and that a prover accepts.
+"""Search for the most general rules of a candidate that pass random instances and that a prover accepts.
 
 Invariant: a rule that comes out was proved as it is stated, with the numerics class that the prover gave.
 """
@@ -9,8 +9,8 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from taso_py.generate.generalize import Generality, Number, lift, numbers, starts
-from taso_py.generate.retest import Trial, examine, has_generic_instance, retest
+from taso_py.generate.generalize import Generality, Number, initial_generalities, lift, numbers
+from taso_py.generate.retest import RetestOutcome, examine, has_generic_instance, retest
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
@@ -22,7 +22,7 @@ TRIALS = 2
 
 
 class Refusal(enum.Enum):
-    """Why a direction of a candidate is not a rule."""
+    """The reason why a direction of a candidate is not a rule."""
 
     ILL_TYPED = "does not hold for general sizes"
     FALSE = "false at random sizes"
@@ -30,52 +30,55 @@ class Refusal(enum.Enum):
 
 @dataclass
 class Settler:
-    """Tests and proves; remembers why the last test or proof failed."""
+    """Tests and proves rules; remembers why the last test or proof failed."""
 
     prove: Prover
     seed: int
     reason: str = field(default="", init=False)
     _tried: dict[str, Substitution | None] = field(default_factory=dict[str, "Substitution | None"], init=False)
-    """The rules of this direction that were tried, and what was proved."""
+    """The rules of this direction that were tried, each with the proved rule or None."""
 
     def baseline(self, source: Sequence[Value], target: Sequence[Value]) -> Substitution | Refusal:
-        """The least general rule: symbolic sizes, but every attribute fixed that may be; bounds of slices if needed."""
+        """Return the least general rule: symbolic sizes, every attribute fixed that may be, slice bounds if needed."""
         refusal, self.reason = Refusal.ILL_TYPED, ""
-        for generality in starts(numbers(source, target)):
+        for generality in initial_generalities(numbers(source, target)):
             if any(number[0] != "slice" for number in numbers(source, target)) and not generality.fixed:
                 continue
             for rule in lift(source, target, generality):
                 refusal = Refusal.FALSE
                 trial, self.reason = examine(rule, self.seed)
-                if trial is Trial.PASSED and has_generic_instance(rule, self.seed):
+                if trial is RetestOutcome.PASSED and has_generic_instance(rule, self.seed):
                     return rule
         return refusal
 
     def settle(self, source: Sequence[Value], target: Sequence[Value], data: frozenset[str]) -> list[Substitution]:
-        """The proved rules of one direction: with axis groups where possible, else without; none if nothing is proved.
+        """Return the proved rules of one direction: with axis groups where possible, else without; empty if none is.
 
         Args:
             source: values of concrete shapes.
-            target: what is to replace them.
+            target: values that are to replace them.
             data: the variables that are data; a group may lead these, or all variables.
         """
         self.reason = ""
         self._tried = {}
-        for start in starts(numbers(source, target)):
+        for start in initial_generalities(numbers(source, target)):
             plain = self._first_proved(source, target, start)
             if plain is not None:
-                generality, plain = self._freed(source, target, start, plain)
-                return [*self._grouped(source, target, generality, data)] or [plain]
+                generality, plain = self._generalized(source, target, start, plain)
+                return [*self._with_axis_groups(source, target, generality, data)] or [plain]
         return []
 
-    def _freed(
+    def _generalized(
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, rule: Substitution
     ) -> tuple[Generality, Substitution]:
-        """A more general rule: each fixed number becomes a symbol where the prover still proves it.
+        """Return a more general rule: each fixed number becomes a symbol where the prover still proves it.
 
         Two operators may have to change together, a pool's stride and a convolution's.
         """
-        for freed in [*(frozenset({number}) for number in sorted(generality.fixed)), *_alike(generality.fixed)]:
+        for freed in [
+            *(frozenset({number}) for number in sorted(generality.fixed)),
+            *_shared_numbers(generality.fixed),
+        ]:
             if not freed <= generality.fixed:
                 continue
             freer = replace(generality, fixed=generality.fixed - freed)
@@ -84,7 +87,7 @@ class Settler:
                 generality, rule = freer, found
         return generality, rule
 
-    def _grouped(
+    def _with_axis_groups(
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, data: frozenset[str]
     ) -> Iterator[Substitution]:
         nodes = topological(value.node for value in (*source, *target))
@@ -106,7 +109,7 @@ class Settler:
                     return known
                 continue
             self._tried[rule.id] = None
-            if retest(rule, self.seed, TRIALS) is Trial.PASSED and has_generic_instance(rule, self.seed):
+            if retest(rule, self.seed, TRIALS) is RetestOutcome.PASSED and has_generic_instance(rule, self.seed):
                 verdict = self.prove(rule)
                 if verdict.outcome is Outcome.PROVED and verdict.numerics is not None:
                     self._tried[rule.id] = replace(rule, numerics=verdict.numerics)
@@ -115,8 +118,8 @@ class Settler:
         return None
 
 
-def _alike(found: Iterable[Number]) -> Iterator[frozenset[Number]]:
-    """The equal numbers in attributes of the same name, where several operators have it."""
+def _shared_numbers(found: Iterable[Number]) -> Iterator[frozenset[Number]]:
+    """Yield the sets of equal numbers in attributes of the same name that several operators have."""
     places: dict[tuple[str, int | float], set[Number]] = {}
     for kind, value in sorted(found):
         places.setdefault((kind.rpartition(".")[2], value), set()).add((kind, value))

@@ -1,4 +1,4 @@
-"""The table of terms of one family: what each is made of, its type, its values.
+"""The table of terms of one family: production, operands, type and values of each.
 
 A term is a variable, or a production applied to terms; shared subterms are counted once, so that a term is a directed
 acyclic graph with a single sink and its size is the number of its operator instances.
@@ -23,15 +23,15 @@ from taso_py.ops.base import TensorOperator
 from taso_py.ops.evaluate import Domain, Floats, evaluate
 
 VARIABLE = -1
-"""The production number of a variable."""
+"""Production number of a variable."""
 LARGEST = 512
-"""Terms with more elements are not enumerated."""
+"""Most elements of a term that is enumerated."""
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Term:
+class TermRow:
     """One row of the table."""
 
     production: int
@@ -39,23 +39,23 @@ class Term:
     operands: tuple[int, ...]
     type: TensorType
     instances: tuple[int, ...]
-    """The operator instances that it consists of, as numbers of the terms they yield, itself last."""
+    """Operator instances that the term consists of, as numbers of the terms they yield, itself last."""
     variables: int
-    """The variables that occur, as a set of bits."""
+    """Variables that occur, as a bit set."""
     leaves: int
-    """How often variables occur."""
+    """Number of occurrences of variables."""
     repeats: int
-    """The variables, not numbers, that are read more than once when every use is written out, as a set of bits."""
+    """Variables, without constants, read more than once with shared subterms counted at every use, as a bit set."""
     role: str
 
     @property
     def size(self) -> int:
-        """The number of operator instances."""
+        """Number of operator instances."""
         return len(self.instances)
 
     @property
     def fits(self) -> tuple[str, ...]:
-        """The letters of :attr:`Production.roles` that it fits."""
+        """The letters of :attr:`Production.roles` that the term fits."""
         return (self.role, EITHER) if self.instances else (self.role, EITHER, GIVEN)
 
 
@@ -66,13 +66,13 @@ class Terms:
         self.family = family
         self.seed = seed
         self.hasher = Hasher(seed)
-        self.rows: list[Term] = []
+        self.rows: list[TermRow] = []
         self.leaves: list[Operator] = []
-        """What the variables are: inputs, or constants."""
+        """The operators of the variables: inputs, or constants."""
         self.ranges: list[tuple[int, int]] = []
         """First and last-but-one number of the variables of each shape."""
         self._inputs = 0
-        """The variables that are no numbers, as a set of bits."""
+        """The variables that are not constants, as a bit set."""
         self._values: dict[TensorType, list[Floats]] = {}
         self._place: list[int] = []
         self._inferred: dict[tuple[int, tuple[TensorType, ...]], tuple[TensorOperator, TensorType] | None] = {}
@@ -91,10 +91,22 @@ class Terms:
         else:
             self._inputs |= 1 << len(self.rows)
         self.leaves.append(leaf)
-        self.append(Term(VARIABLE, (), type_, (), 1 << len(self.rows), 1, 0, variables.role), values)
+        self.append(
+            TermRow(
+                VARIABLE,
+                (),
+                type_,
+                instances=(),
+                variables=1 << len(self.rows),
+                leaves=1,
+                repeats=0,
+                role=variables.role,
+            ),
+            values,
+        )
 
-    def append(self, term: Term, values: Floats) -> int:
-        """Adds a term with its values of shape ``(samples, *shape)``; returns its number."""
+    def append(self, term: TermRow, values: Floats) -> int:
+        """Add a term with its values of shape ``(samples, *shape)``; return its number."""
         column = self._values.setdefault(term.type, [])
         self._place.append(len(column))
         column.append(values)
@@ -102,12 +114,12 @@ class Terms:
         return len(self.rows) - 1
 
     def values(self, ids: Ids) -> Floats:
-        """The values of terms of one type, one after the other."""
+        """Return the values of terms of one type, stacked."""
         column = self._values[self.rows[int(ids[0])].type]
         return np.stack([column[self._place[i]] for i in ids.tolist()])
 
-    def apply(self, production: int, operands: Sequence[int]) -> Term:
-        """The row of a production applied to terms, numbered as if it were the next."""
+    def apply(self, production: int, operands: Sequence[int]) -> TermRow:
+        """Return the row of a production applied to terms, numbered as if it were the next."""
         parts = [self.rows[operand] for operand in operands]
         found = self.infer(production, tuple(part.type for part in parts))
         if found is None:
@@ -120,14 +132,23 @@ class Terms:
         instances.append(len(self.rows))
         role = self.production(production).yields or (DATA if any(part.role == DATA for part in parts) else WEIGHT)
         leaves = sum(part.leaves for part in parts)
-        return Term(production, tuple(operands), found[1], tuple(instances), variables, leaves, repeats, role)
+        return TermRow(
+            production,
+            tuple(operands),
+            found[1],
+            instances=tuple(instances),
+            variables=variables,
+            leaves=leaves,
+            repeats=repeats,
+            role=role,
+        )
 
     def production(self, number: int) -> Production:
-        """A production of the family."""
+        """Return a production of the family."""
         return self.family.productions[number]
 
     def infer(self, production: int, types: tuple[TensorType, ...]) -> tuple[TensorOperator, TensorType] | None:
-        """The operator and the type of its output for operands of these types; None if it does not accept them.
+        """Return the operator and its output type for operands of these types; None if it does not accept them.
 
         Fewer types than operands ask whether the first operands are acceptable, where the operator can tell.
         """

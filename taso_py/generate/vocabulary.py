@@ -1,8 +1,8 @@
-"""What the enumerator tries: operators with attribute values, over a few variables of small sizes.
+"""Vocabularies of the enumerator: operators with attribute values, over a few variables of small sizes.
 
 A vocabulary (:mod:`taso_py.generate.sets`) is a set of families; a family is a set of variables and of productions
 whose terms are enumerated together, up to its own number of operators. Sizes are small and pairwise distinct where
-confusing them would make two different terms agree; what survives is generalised to all sizes later.
+confusing them would make two different terms agree; surviving candidates are generalized to all sizes later.
 
 Invariant: a family lists operators, never rules.
 """
@@ -18,21 +18,21 @@ from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.movement import Concat, Slice
 
 DATA = "d"
-"""The role of what changes from run to run: activations, images."""
+"""Role of values that change from run to run: activations, images."""
 WEIGHT = "w"
-"""The role of what is fixed: weights, biases, scales."""
+"""Role of fixed values: weights, biases, scales."""
 CONSTANT = "c"
-"""The role of a number that a formula is written with."""
+"""Role of a number in a formula."""
 FUSED = "f"
-"""The role of what a fused operator computes: nothing is built upon it."""
+"""Role of a fused operator's result: nothing is built upon it."""
 STATISTIC = "s"
-"""The role of what relates or summarises rows."""
+"""Role of values that relate or summarize rows."""
 MASK = "m"
-"""The role of what is added to scores."""
+"""Role of values added to attention scores."""
 EITHER = "."
-"""As an operand: anything."""
+"""As an operand's role: anything."""
 GIVEN = "g"
-"""As an operand: a variable, nothing that is computed."""
+"""As an operand's role: a variable, not a computed value."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +59,32 @@ class Production:
 
     op: TensorOperator | Half
     roles: str
-    """One letter an operand: a role, or ``EITHER`` or ``GIVEN``."""
+    """One letter per operand: a role, or ``EITHER`` or ``GIVEN``."""
     yields: str = ""
-    """The role of the result; by default data if an operand is."""
+    """Role of the result; by default data if an operand is, else weight."""
 
     @property
     def arity(self) -> int:
-        """The number of operands."""
+        """Number of operands."""
         return len(self.roles)
 
     @property
     def commutative(self) -> bool:
-        """Whether the order of the operands is without meaning."""
+        """True if the order of the operands has no meaning."""
         return isinstance(self.op, TensorOperator) and self.op.commutative
 
     @property
     def symmetric(self) -> bool:
-        """Whether exchanging two operands gives the same term again: they commute, and either may be in each place."""
+        """True if exchanging two operands gives the same term: they commute, and have the same role."""
         return self.commutative and self.roles[0] == self.roles[1]
 
     @property
     def joins_or_splits(self) -> bool:
-        """Whether it is a concat or a slice, which decide how a merged result is taken apart."""
+        """True for a concat or a slice, which decide how a merged result is split."""
         return isinstance(self.op, Half | Concat | Slice)
 
     def at(self, types: Sequence[TensorType]) -> TensorOperator:
-        """The operator for operands of these types."""
+        """Return the operator for operands of these types."""
         return self.op.at(types) if isinstance(self.op, Half) else self.op
 
 
@@ -108,21 +108,22 @@ class Family:
     variables: tuple[Variables, ...]
     productions: tuple[Production, ...]
     operators: int
-    """The greatest number of operator instances of a term."""
+    """Most operator instances of a term."""
     split_axes: tuple[int, ...] = ()
     """Axes along which the two halves of a term may be the two outputs of a source."""
     axes: int = 1
-    """To how many axes, from the last, rules are carried over; for families that move data along the last axis only."""
+    """Number of axes, from the last, to which rules are transferred; for families that move data along the last axis
+    only."""
     every: bool = False
-    """Whether every term is built upon, not one of those that compute the same, so that all forms are found."""
+    """True if every term is built upon, not one per class of equal terms, so that all forms are found."""
     equal: int | None = None
-    """In a large family, up to how many operators a side rules are wanted that gain nothing by themselves."""
+    """In a large family, most operators of a side up to which rules are wanted that gain nothing by themselves."""
     shrinks: bool = False
-    """Whether only rules to a side of fewer operators are wanted: identities that add what does nothing are not."""
+    """True if only rules to a side of fewer operators are wanted, not those that add neutral operations."""
 
     @property
     def is_large(self) -> bool:
-        """Whether there are so many terms that candidates are made general before they are tested."""
+        """True if there are so many terms that candidates are generalized before they are tested."""
         return self.equal is not None
 
 
@@ -147,10 +148,10 @@ class Folding:
 
 
 def apply(roles: str, *ops: TensorOperator | Half) -> tuple[Production, ...]:
-    """Productions of the same roles."""
+    """Return productions of the same roles."""
     return tuple(Production(op, roles) for op in ops)
 
 
 def halves(*axes: int) -> tuple[Production, ...]:
-    """Both halves along each axis."""
+    """Return productions of both halves along each axis."""
     return apply(EITHER, *(Half(axis, side) for axis in axes for side in (0, 1)))

@@ -1,10 +1,10 @@
 """Wider forms of rules that merge two operators on a shared operand: the same for more operators at once.
 
 Merging two small operators may not pay where merging four does, and a search that has to pass through the former does
-not come to the latter. The wider rule follows from the narrow one, so it is a macro; it is proved on its own all the
+not reach the latter. The wider rule follows from the narrow one, so it is a macro; it is proved on its own all the
 same.
 
-Invariant: what comes out was proved by the prover that was handed in.
+Invariant: every rule returned was proved by the given prover.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from taso_py.rules.substitution import Substitution, canonical
 from taso_py.rules.verdict import Outcome, Prover
 
 WAYS = (3, 4)
-"""How many operators the wider rules merge. Matching tries every choice of so many readers of an operand."""
+"""Numbers of operators that the wider rules merge; matching tries every choice of so many readers of an operand."""
 
 
-def widened(rules: Iterable[Substitution], prove: Prover) -> list[Substitution]:
-    """The wider forms of those rules that have one and for which it is proved."""
+def widen_rules(rules: Iterable[Substitution], prove: Prover) -> list[Substitution]:
+    """Return the wider forms of the rules that have one, if it is proved."""
     found: list[Substitution] = []
     for rule in rules:
         for ways in WAYS:
@@ -34,14 +34,14 @@ def widened(rules: Iterable[Substitution], prove: Prover) -> list[Substitution]:
             verdict = prove(wide) if wide is not None else None
             if wide is None or verdict is None or verdict.outcome is not Outcome.PROVED:
                 continue
-            if verdict.numerics is not None:  # a class that nobody proved is none to ship
+            if verdict.numerics is not None:  # a rule without a proved numerics class is not shipped
                 found.append(replace(wide, numerics=verdict.numerics, proof="derived"))
     return found
 
 
 def _widen(rule: Substitution, ways: int) -> Substitution | None:
-    """The rule for more operators, if it is one that merges two."""
-    merged = _merged(rule)
+    """Return the rule for more operators, or None if it does not merge two."""
+    merged = _match_merge(rule)
     if merged is None:
         return None
     first, second, whole, cut = merged
@@ -64,8 +64,8 @@ def _widen(rule: Substitution, ways: int) -> Substitution | None:
         return None
 
 
-def _merged(rule: Substitution) -> tuple[Sequence[Value], Sequence[Value], Node, Slice] | None:
-    """The operands of both operators, the merged operator, and how it is taken apart; None if the rule is another."""
+def _match_merge(rule: Substitution) -> tuple[Sequence[Value], Sequence[Value], Node, Slice] | None:
+    """Return the operands of both operators, the merged operator and the first slice of it; None for any other rule."""
     sources, targets = rule.source.outputs, rule.target.outputs
     if len(sources) != 2 or rule.preconditions:
         return None
@@ -82,14 +82,14 @@ def _merged(rule: Substitution) -> tuple[Sequence[Value], Sequence[Value], Node,
 
 
 def _fits(one: Value, two: Value, joined: Value) -> bool:
-    """Whether the merged operator's operand is the shared one, or both one after the other."""
+    """Return whether the merged operator's operand is the shared one, or the concatenation of both."""
     return (
         one == two == joined if one == two else isinstance(joined.node.op, Concat) and joined.node.inputs == (one, two)
     )
 
 
 def _renamed(first: Sequence[Value], second: Sequence[Value], number: int) -> Sequence[Value]:
-    """The operands of copy ``number``: the second's, with its own variables and sizes named anew."""
+    """Return the operands of copy ``number``: the second's, with its own variables and sizes renamed."""
     known = {name for value in first for name in value.type.symbols}
     own = {name for value in second for name in value.type.symbols} - known
     sizes: dict[str, Dim] = {name: symbol(f"{name}_{number}") for name in own}

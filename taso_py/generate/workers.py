@@ -1,4 +1,4 @@
-"""Other processes that test and prove: the order of results does not depend on how many there are.
+"""Tests and proofs in worker processes: the order of results does not depend on their number.
 
 Invariant: a task is a function of its item, the prover and the seed.
 """
@@ -18,20 +18,20 @@ _Value = TypeVar("_Value")
 
 
 class Workers:
-    """Applies tasks to items, wherever a pool has its processes."""
+    """Applies tasks to items in the processes of a pool."""
 
     def __init__(self, pool: Pool, prove: Prover, seed: int) -> None:
-        """Prepares tasks.
+        """Prepare tasks.
 
         Args:
-            pool: where they are done.
-            prove: must be known to other processes by its name, if the pool has any.
-            seed: of random instances.
+            pool: the pool that runs them.
+            prove: the prover; other processes of the pool, if any, must be able to import it by name.
+            seed: seed of random instances.
         """
         self._pool, self._prove, self._seed = pool, prove, seed
 
     def map(self, task: Callable[[Settler, _Item], _Value], items: Iterable[_Item], chunk: int = 1) -> Iterator[_Value]:
-        """The values of a task, a function of a module, for items, in their order; ``chunk`` of them go together."""
+        """Yield the values of a task, a module-level function, for items, in order; sent ``chunk`` at a time."""
         return self._pool.map(partial(_run, task, self._prove, self._seed), items, chunk=chunk)
 
 

@@ -1,6 +1,6 @@
-"""What a rule can be good for, by counting operators.
+"""The possible gain of a rule, estimated by counting operators.
 
-Invariant: an order on rules for pruning only; what a graph costs is measured elsewhere.
+Invariant: an order on rules for pruning only; the cost of a graph is measured elsewhere.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from taso_py.rules.substitution import Substitution
 
 
 def lowers_cost(rule: Substitution) -> bool:
-    """Whether the target has fewer contractions; or as many and less arithmetic."""
+    """Return whether the target has fewer contractions; or as many and less arithmetic."""
     return _work(rule.target) < _work(rule.source)
 
 
 def gains(source: Sequence[Value], target: Sequence[Value], data: frozenset[str]) -> bool:
-    """Whether the target of a candidate costs less than the source in some way that counts.
+    """Return whether the target of a candidate costs less than the source in some way that counts.
 
     It has fewer contractions, or as many and less arithmetic; or does less at the candidate's sizes; or less where
-    ``data`` is read: what depends on other variables only is computed once.
+    ``data`` is read: values that depend on other variables only are computed once.
     """
     sides = [_Cost.of(side, data) for side in (source, target)]
     return any(getattr(sides[1], name) < getattr(sides[0], name) for name in ("operators", "flops", "data_flops"))
 
 
 def saves_contraction(rule: Substitution) -> bool:
-    """Whether the target has fewer contractions."""
+    """Return whether the target has fewer contractions."""
     return _work(rule.target)[0] < _work(rule.source)[0]
 
 
-def recognises(rule: Substitution) -> bool:
-    """Whether the target says with an operator that the source lacks what the source writes out.
+def recognizes(rule: Substitution) -> bool:
+    """Return whether the target expresses a formula that the source writes out by an operator that the source lacks.
 
     The forms of one formula differ by steps that gain nothing by themselves; a search that has to take them first
-    hardly comes to the operator.
+    hardly reaches the operator.
     """
     return lowers_cost(rule) and bool(_names(rule.target) - _names(rule.source))
 
 
 def only_adds(rule: Substitution) -> bool:
-    """Whether the target still computes all that the source does, so that applying it can only add work."""
+    """Return whether the target still computes everything that the source does, so that it can only add work."""
     computed = {value.node for value in rule.target.outputs} ^ set(rule.target.nodes)
     return all(value.node in computed for value in rule.source.outputs)
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """What a side of concrete sizes costs."""
+    """Cost of a side of concrete sizes."""
 
     operators: tuple[int, int]
     flops: int
     data_flops: int
-    """Of what depends on data."""
+    """Operations on values that depend on data."""
 
     @classmethod
     def of(cls, side: Sequence[Value], data: frozenset[str]) -> _Cost:

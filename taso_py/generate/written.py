@@ -1,8 +1,8 @@
-"""The forms in which an elementwise operator is written out: its definition in terms of simpler operators.
+"""The written-out forms of an elementwise operator: its definition in terms of simpler operators.
 
 A definition is an expression of sums, products, numbers and functions. A sum or product of several operands can be
-written with two at a time in many orders; all of them are candidates, up to the order of the two. What is multiplied by
-one over a constant may be divided by the constant instead.
+written with two at a time in many orders; all of them are candidates, up to the order of the two. A factor that is one
+over a constant may be written as a division by the constant instead.
 
 Invariant: forms follow from the definition alone; whether they are true is tested and proved like any other.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from taso_py.generate.candidates import Candidate
+from taso_py.generate.candidates import RuleCandidate
 from taso_py.generate.vocabulary import Written
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Value, make
@@ -27,12 +27,14 @@ from taso_py.ops.table import DEFINED
 _VARIABLE = make(Input("x", TensorType(DType.FLOAT, (4,)))).value
 
 
-def written(entry: Written) -> Iterator[Candidate]:
-    """The candidates of an operator of one operand: each form with the operator."""
+def written_forms(entry: Written) -> Iterator[RuleCandidate]:
+    """Yield the candidates of a unary operator: each written-out form with the operator."""
     operand = Operand(_VARIABLE.type, lambda index: Read("x", index))
     target = make(entry.op, [_VARIABLE]).value
     for number, form in enumerate(_forms(entry.op.define([operand], (symbol("i"),)))):
-        yield Candidate((form,), (target,), f"{entry.name} written out, {number:03}", frozenset({"x"}), one_way=True)
+        yield RuleCandidate(
+            (form,), (target,), key=f"{entry.name} written out, {number:03}", data=frozenset({"x"}), one_way=True
+        )
 
 
 def _forms(scalar: Scalar) -> list[Value]:
@@ -60,7 +62,7 @@ def _constant(value: float) -> Value:
 
 
 def _products(factors: Sequence[Scalar]) -> list[Value]:
-    """Every way to multiply all factors, or to divide by a constant: the product of the others, or one of them."""
+    """Return every way to multiply all factors, or to divide the others' product, or one of them, by a constant."""
     forms = [_forms(factor) for factor in factors]
     found = _orders(forms, Mul())
     for place, factor in enumerate(factors):
@@ -74,7 +76,7 @@ def _products(factors: Sequence[Scalar]) -> list[Value]:
 
 
 def _divisors(factor: Scalar) -> list[Value]:
-    """What may be divided by instead of multiplying by a factor: a constant that it is one over."""
+    """Return the constants that may be divided by instead of multiplying by a factor, which is one over them."""
     match factor:
         case Apply("reciprocal", Irrational() as divisor):
             return _forms(divisor)
@@ -89,14 +91,14 @@ def _quotients(forms: Sequence[Value], divisors: Sequence[Value]) -> list[Value]
 
 
 def _operands(scalar: Scalar, kind: type[Plus | Times]) -> list[Scalar]:
-    """The operands of nested sums, or products."""
+    """Return the operands of nested sums, or products."""
     if isinstance(scalar, Plus | Times) and isinstance(scalar, kind):
         return _operands(scalar.left, kind) + _operands(scalar.right, kind)
     return [scalar]
 
 
 def _orders(forms: Sequence[Sequence[Value]], op: Add | Mul) -> list[Value]:
-    """Every way to combine all operands two at a time, each in one of its forms."""
+    """Return every way to combine all operands two at a time, each in one of its forms."""
     found = itertools.chain.from_iterable(
         _trees(choice, lambda a, b: make(op, [a, b]).value) for choice in itertools.product(*forms)
     )
@@ -104,7 +106,7 @@ def _orders(forms: Sequence[Sequence[Value]], op: Add | Mul) -> list[Value]:
 
 
 def _trees(leaves: Sequence[Value], combine: Callable[[Value, Value], Value]) -> Iterable[Value]:
-    """The binary trees over leaves; the first leaf is always left, since the two operands commute."""
+    """Yield the binary trees over leaves; the first leaf is always left, since the two operands commute."""
     if len(leaves) == 1:
         yield leaves[0]
     first, rest = leaves[0], leaves[1:]

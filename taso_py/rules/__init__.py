@@ -1,4 +1,4 @@
-"""Substitutions: what they are, how they are written, matched and applied.
+"""Substitutions: their definition, text form, matching and application.
 
 Invariant: a substitution says nothing about any particular model; everything here is independent of PyTorch.
 """

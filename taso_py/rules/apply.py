@@ -1,8 +1,8 @@
-"""Applying substitutions: the target on concrete operands, and the graph in which it stands for the source.
+"""Application of substitutions: the target on concrete operands, and the graph with the source replaced by it.
 
-Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands, empty dimensions
-(or what might be either, for some of the sizes a model leaves open), replacements that would be computed from what they
-replace.
+Invariant: whatever does not fit is no match: types that differ, operators that refuse their operands, dimensions that
+are empty (or might be any of these for some values of a model's open sizes), and replacements that would depend on the
+values that they replace.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from taso_py.rules.match import Match
 from taso_py.rules.pattern import Size
 from taso_py.rules.substitution import Recipe, attribute_symbols, key
 
-KEPT_RECIPES = 512
-"""Of how many circumstances a rule's target is remembered: a process may see models of ever new sizes."""
+MOST_RECIPES = 512
+"""Most recipes cached per rule: a process may see models of ever new sizes."""
 
 
 def instantiate(match: Match) -> tuple[Value, ...] | None:
-    """The target's outputs on what the match has bound, or None if they cannot stand for the source's."""
-    known, key = match.rule.recipes, _circumstances(match)
+    """Return the target's outputs on what the match has bound, or None if they cannot replace the source's."""
+    known, key = match.rule.recipes, _recipe_key(match)
     if key is not None and key in known:
-        outputs = _made(match, known[key])
+        outputs = _from_recipe(match, known[key])
     else:
         try:
-            nodes = _built(match, match.rule.target)
+            nodes = _build(match, match.rule.target)
         except (TasoError, ValueError, ZeroDivisionError):
             nodes = None
         if key is not None:
-            if len(known) >= KEPT_RECIPES:
+            if len(known) >= MOST_RECIPES:
                 known.clear()
             known[key] = None if nodes is None else tuple([(node.op, node.types) for node in nodes.values()])
         outputs = None if nodes is None else _outputs(match, match.rule.target, nodes)
@@ -47,10 +47,11 @@ def instantiate(match: Match) -> tuple[Value, ...] | None:
     return outputs
 
 
-def _circumstances(match: Match) -> Hashable | None:
-    """What decides of which operators and types the target is made; None where a model leaves sizes open.
+def _recipe_key(match: Match) -> Hashable | None:
+    """Return everything that determines the target's operators and types; None where a model leaves sizes open.
 
-    What an operator demands of open sizes may follow from other nodes of the source, which differ.
+    There an operator's constraints on open sizes may follow from other nodes of the source, which differ from match to
+    match.
     """
     types = [node.types[output] for node, output in match.values.values()]
     sizes = tuple(match.sizes.items())
@@ -60,12 +61,12 @@ def _circumstances(match: Match) -> Hashable | None:
 
 
 def _kinds(sizes: Iterable[Size]) -> Hashable:
-    """What tells equal numbers apart that are written differently: 1 and 1.0, 0.0 and -0.0."""
+    """Return a key that separates equal numbers with different text: 1 and 1.0, 0.0 and -0.0."""
     return tuple([str(size) if type(size) is float else int for size in sizes])
 
 
-def _made(match: Match, recipe: Recipe | None) -> tuple[Value, ...] | None:
-    """The target's outputs by a recipe: nothing that follows from types alone is asked again."""
+def _from_recipe(match: Match, recipe: Recipe | None) -> tuple[Value, ...] | None:
+    """Return the target's outputs built from a recipe, without repeating what follows from types alone."""
     if recipe is None:
         return None
     target, built = match.rule.target, dict[Node, Node]()
@@ -73,26 +74,26 @@ def _made(match: Match, recipe: Recipe | None) -> tuple[Value, ...] | None:
     for node in target.nodes:
         if not isinstance(node.op, Input):
             op, types = next(steps)
-            built[node] = make_as(op, [_moved(value, match, built) for value in node.inputs], types)
+            built[node] = make_as(op, [_image(value, match, built) for value in node.inputs], types)
     return _outputs(match, target, built)
 
 
 def concrete_side(match: Match, side: Graph) -> tuple[Value, ...]:
-    """The outputs of one side of the match's rule, made of the values, sizes and element type that the match holds.
+    """Return the outputs of one side of the match's rule, built with the values, sizes and element type of the match.
 
     Raises:
         TasoError, ValueError, ZeroDivisionError: an operator does not accept them, perhaps only for some of the sizes
             that the model leaves open, or might give an empty tensor.
     """
-    return _outputs(match, side, _built(match, side))
+    return _outputs(match, side, _build(match, side))
 
 
-def _built(match: Match, side: Graph) -> dict[Node, Node]:
-    """What the operators of a side become; raises what :func:`concrete_side` does."""
+def _build(match: Match, side: Graph) -> dict[Node, Node]:
+    """Build the operators of a side; raises what :func:`concrete_side` raises."""
     built: dict[Node, Node] = {}
     for node in side.nodes:
         if not isinstance(node.op, Input):
-            new = make(_concrete(node.op, match), [_moved(value, match, built) for value in node.inputs])
+            new = make(_concrete(node.op, match), [_image(value, match, built) for value in node.inputs])
             if any(type_.may_be_empty for type_ in new.types):
                 raise ShapeError(f"{node.op.name} may give an empty tensor")
             if not _accepts(new, match):
@@ -102,20 +103,21 @@ def _built(match: Match, side: Graph) -> dict[Node, Node]:
 
 
 def _outputs(match: Match, side: Graph, built: Mapping[Node, Node]) -> tuple[Value, ...]:
-    return tuple([_moved(value, match, built) for value in side.outputs])
+    return tuple([_image(value, match, built) for value in side.outputs])
 
 
-def _moved(value: Value, match: Match, built: Mapping[Node, Node]) -> Value:
-    """What a value of a rule stands for."""
+def _image(value: Value, match: Match, built: Mapping[Node, Node]) -> Value:
+    """Return the graph's value for a value of a rule."""
     node, output = value
     new = built.get(node)
     return match.values[key(node)] if new is None else Value(new, output)
 
 
 def _accepts(node: Node, match: Match) -> bool:
-    """Whether the operator of a new node surely accepts its operands.
+    """Return whether the operator of a new node provably accepts its operands.
 
-    Where a size is a symbol, shape inference cannot say; but what the source demands holds wherever the model runs.
+    Where a size is a symbol, shape inference cannot decide; but the constraints of the source hold wherever the model
+    runs.
     """
     open_ = [demand for demand in _demands(node) if not isinstance(demand, int) or demand < 0]
     if not open_:
@@ -125,33 +127,33 @@ def _accepts(node: Node, match: Match) -> bool:
 
 
 def _demands(node: Node) -> list[Dim]:
-    """The integers that must not be negative if an operator is to make sense where it stands."""
+    """Return the integers that must not be negative for an operator to be legal on its operands."""
     if not isinstance(node.op, TensorOperator):
         return []
     return [*node.op.legal(), *node.op.fits([value.type for value in node.inputs])]
 
 
 def replacements(match: Match, index: GraphIndex) -> Mapping[Value, Value] | None:
-    """What each replaced value becomes, or None if the match cannot be applied in the graph or would change nothing."""
-    return None if circle(match, index) else changes(match)
+    """Return the new value of each replaced value; None if the match cannot be applied or would change nothing."""
+    return None if cyclic_path(match, index) else acyclic_replacements(match)
 
 
-def changes(match: Match) -> Mapping[Value, Value] | None:
-    """The same of a match that is not circular."""
+def acyclic_replacements(match: Match) -> Mapping[Value, Value] | None:
+    """Return the new value of each replaced value, for a match known not to be circular; None as above."""
     targets = instantiate(match)
     return None if targets is None or targets == match.outputs else dict(zip(match.outputs, targets, strict=True))
 
 
 def apply(graph: Graph, match: Match) -> Graph | None:
-    """The graph after the substitution, or None if it cannot be applied or would change nothing."""
+    """Return the graph after the substitution, or None if it cannot be applied or would change nothing."""
     found = replacements(match, GraphIndex(graph))
     return None if found is None else graph.replace(found)
 
 
-def circle(match: Match, index: GraphIndex) -> Sequence[Node]:
-    """The nodes on a way by which an operand of the target is computed from a value that is replaced; none if none is.
+def cyclic_path(match: Match, index: GraphIndex) -> Sequence[Node]:
+    """Return a path of nodes from a replaced value to an operand of the target; empty if there is none.
 
-    Only rules with several outputs can come to this: merging two products of which one feeds the other. Nodes being
+    Only rules with several outputs can have one: merging two products of which one feeds the other. Nodes being
     immutable, no cycle would arise, but the value that was to be replaced would stay alive.
     """
     if len(match.outputs) == 1:
@@ -166,8 +168,8 @@ def circle(match: Match, index: GraphIndex) -> Sequence[Node]:
     while stack:
         node = stack.pop()
         if node in replaced:
-            return _followed(node, reader)
-        if place[node] > first:  # what comes before all that is replaced is computed from none of it
+            return _path_from(node, reader)
+        if place[node] > first:  # a node before all replaced ones depends on none of them
             for operand, _ in node.inputs:
                 if operand not in reader:
                     reader[operand] = node
@@ -175,8 +177,8 @@ def circle(match: Match, index: GraphIndex) -> Sequence[Node]:
     return ()
 
 
-def _followed(node: Node | None, reader: Mapping[Node, Node | None]) -> Sequence[Node]:
-    """A node, what reads it, what reads that, and so on."""
+def _path_from(node: Node | None, reader: Mapping[Node, Node | None]) -> Sequence[Node]:
+    """Return a node, its reader, the reader's reader, and so on."""
     way: list[Node] = []
     while node is not None:
         way.append(node)
@@ -194,7 +196,7 @@ def _concrete(op: Operator, match: Match) -> Operator:
 
 @lru_cache(maxsize=4096)
 def _mentions(op: Operator) -> tuple[tuple[str, ...], bool]:
-    """The sizes that an operator of a rule mentions, and whether it mentions the element type."""
+    """Return the sizes that an operator of a rule mentions, and whether it mentions the element type."""
     values = [value for _, value in op.attributes]
     return tuple(sorted(set[str]().union(*map(attribute_symbols, values)))), DType.FLOAT in values
 
@@ -203,7 +205,7 @@ def _mentions(op: Operator) -> tuple[tuple[str, ...], bool]:
 def _specialize(
     op: Operator, text: str, bound: tuple[tuple[str, Size], ...], kinds: Hashable, dtype: DType | None
 ) -> Operator:
-    """The operator with sizes and element type put in. Text and kinds tell it from others that are equal to it."""
+    """Return the operator with sizes and element type filled in; text and kinds separate operators that are equal."""
     concrete = op.substitute(dict(bound))
     generic = {name: dtype for name, value in op.attributes if value is DType.FLOAT and dtype is not None}
     return replace(concrete, **generic) if generic else concrete

@@ -1,7 +1,7 @@
 """The substitution database: folders of ``*.rules`` text files with a manifest.
 
-The manifest says which vocabulary each file is from, how many rules it has, and the digest of its text. A file that was
-edited by hand no longer fits its digest and is refused: what it says was not proved.
+The manifest lists each file with its vocabulary, number of rules and digest. A file that was edited by hand does not
+match its digest and is refused: its content was not proved.
 
 Invariant: writing is a function of what is written, byte for byte; reading executes nothing.
 """
@@ -26,9 +26,9 @@ from taso_py.rules.text import read_rules, write_rules
 MANIFEST = "MANIFEST.json"
 SUFFIX = ".rules"
 VERSION = 1
-"""Of the form of the manifest."""
-KEPT_TEXTS = 16
-"""Of how many files the rules are kept in memory; the shipped database has six."""
+"""Version of the manifest's format."""
+MOST_TEXTS = 16
+"""Most files whose rules are cached in memory; the shipped database has six."""
 
 
 class DatabaseError(TasoError):
@@ -40,14 +40,14 @@ class Section:
     """One file of a database."""
 
     name: str
-    """The vocabulary, and the file's name without its suffix."""
+    """Name of the vocabulary, and of the file without its suffix."""
     rules: Sequence[Substitution]
     facts: Mapping[str, Any]
-    """What the manifest says of it beside counts and digest: operators, seed, numbers of terms; never times."""
+    """Further entries in the manifest: operators, seed, numbers of terms; never times."""
 
 
 def read_database(path: Path | None = None) -> tuple[Substitution, ...]:
-    """The rules of a file or folder; of the shipped database if no path is given. Each rule occurs once.
+    """Return the rules of a file or folder, by default of the shipped database; each rule occurs once.
 
     Raises:
         DatabaseError: it cannot be read, or a file does not fit the manifest.
@@ -63,27 +63,27 @@ def read_database(path: Path | None = None) -> tuple[Substitution, ...]:
     rules: dict[str, Substitution] = {}
     for name, text in texts.items():
         try:
-            rules.update((rule.id, rule) for rule in _parsed(text))
+            rules.update((rule.id, rule) for rule in _parse(text))
         except TasoError as error:
             raise DatabaseError(f"{name}: {error}") from error
     return tuple(rules.values())
 
 
-@lru_cache(maxsize=KEPT_TEXTS)
-def _parsed(text: str) -> Sequence[Substitution]:
-    """The rules of a text, which a process that optimizes several models reads once."""
+@lru_cache(maxsize=MOST_TEXTS)
+def _parse(text: str) -> Sequence[Substitution]:
+    """Return the rules of a text; a process that optimizes several models parses it once."""
     return read_rules(text)
 
 
 def _folder(root: Traversable) -> dict[str, str]:
-    """The texts of a folder's rule files, checked against its manifest if it has one."""
+    """Return the texts of a folder's rule files, checked against its manifest if it has one."""
     found = {item.name: item for item in root.iterdir() if item.name.endswith(SUFFIX)}
     manifest = root / MANIFEST
     if not manifest.is_file():
         if not found:
             raise DatabaseError(f"{root} holds no {SUFFIX} files; run 'taso-py generate' to make some")
         return {name: _text(found[name]) for name in sorted(found)}
-    digests = {name: facts["digest"] for name, facts in _listed(manifest).items()}
+    digests = {name: facts["digest"] for name, facts in _read_manifest(manifest).items()}
     if set(found) != set(digests):
         odd = min(set(found) ^ set(digests))
         raise DatabaseError(f"{root}: {odd} is {'not in the manifest' if odd in found else 'missing'}")
@@ -94,8 +94,8 @@ def _folder(root: Traversable) -> dict[str, str]:
     return texts
 
 
-def _listed(manifest: Traversable) -> dict[str, dict[str, Any]]:
-    """What a manifest says of each file."""
+def _read_manifest(manifest: Traversable) -> dict[str, dict[str, Any]]:
+    """Return the manifest's entries by file."""
     try:
         sections: dict[str, dict[str, Any]] = json.loads(_text(manifest))["files"]
         if all(isinstance(facts["digest"], str) and isinstance(facts["rules"], int) for facts in sections.values()):
@@ -117,7 +117,7 @@ def _digest(text: str) -> str:
 
 
 def write_database(directory: Path, sections: Sequence[Section]) -> None:
-    """Writes a database; files of an earlier one that are not in this one are removed.
+    """Write a database; files of an earlier one that are not part of it are removed.
 
     Raises:
         DatabaseError: the folder cannot be written.
@@ -130,13 +130,13 @@ def write_database(directory: Path, sections: Sequence[Section]) -> None:
 
 
 def update_database(directory: Path, section: Section) -> None:
-    """Writes one file of a database, which may be new; the others stay as they are.
+    """Write one file of a database, which may be new; the others stay as they are.
 
     Raises:
         DatabaseError: the folder cannot be written, or one of the other files does not fit the manifest.
     """
     manifest, name = directory / MANIFEST, section.name + SUFFIX
-    listed = _listed(manifest) if manifest.is_file() else {}
+    listed = _read_manifest(manifest) if manifest.is_file() else {}
     others = {other: facts for other, facts in listed.items() if other != name}
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         if path.name != name and (path.name not in others or _digest(_text(path)) != others[path.name]["digest"]):
@@ -160,7 +160,7 @@ def _write(directory: Path, sections: Sequence[Section], others: Mapping[str, An
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
         DatabaseError: it cannot be written.
@@ -172,7 +172,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _section_text(section: Section) -> str:
-    """The rules, those with few operators first."""
+    """Return the text of a file, rules with few operators first."""
     rules = sorted(section.rules, key=lambda rule: (sum(rule.size), rule.size, rule.id))
     header = [
         f"// {section.name}: {len(rules)} substitutions, found by enumeration and proved for every size.",

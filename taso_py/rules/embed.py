@@ -1,4 +1,4 @@
-"""Embedding a pattern into a graph: all ways to bind its operators and variables, from one node on.
+"""Embedding of a pattern into a graph: all ways to bind its operators and variables, starting at one node.
 
 Invariant: an embedding that is yielded binds everything, and its outputs are distinct where the pattern's are.
 """
@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from taso_py.ir.node import Node, Value
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.pattern import Bindings, Entrance, Pattern, PatternOperator, Slot
+from taso_py.rules.pattern import Bindings, JoinPoint, OperandRef, Pattern, PatternOperator
 
-_Agenda: TypeAlias = list[tuple[Slot, Value]]
-"""What still has to be bound to what."""
+_Agenda: TypeAlias = list[tuple[OperandRef, Value]]
+"""References of the pattern still to be bound, each with its value in the graph."""
 
 
 def embeddings(
@@ -24,19 +24,19 @@ def embeddings(
     before: Mapping[int, Sequence[int]] | None = None,
     only_running: bool = False,
 ) -> Iterator[Bindings]:
-    """The embeddings that bind operator number ``place`` to ``node``.
+    """Yield the embeddings that bind operator number ``place`` to ``node``.
 
     Args:
-        pattern: what is embedded.
+        pattern: the pattern.
         index: the graph.
-        node: where to begin.
+        node: the node to begin at.
         place: the number of the operator.
-        before: for the operators of entrances, those bound earlier whose nodes must not come later in the graph.
-        only_running: whether one of the outputs at least is to depend on more than weights.
+        before: for operators at join points, those bound earlier whose nodes must not come later in the graph.
+        only_running: whether to require that at least one of the outputs depends on more than weights.
     """
     start = Bindings(len(pattern.operators), len(pattern.variables))
     embedding = _Embedding(pattern, index, before or {}, only_running)
-    for bound in embedding.extended(start, [(Slot(False, place, 0), Value(node, 0))], pattern.plans[place]):
+    for bound in embedding.extend(start, [(OperandRef(False, place, 0), Value(node, 0))], pattern.plans[place]):
         if only_running and _is_static(pattern, bound):
             continue
         if _outputs_distinct(pattern, bound) and bound.settle(pattern.sizes):
@@ -44,9 +44,9 @@ def embeddings(
 
 
 def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
-    """Whether operator number ``place`` may be bound to a node, and what it reads to what the node reads.
+    """Return whether operator number ``place`` and its operands may be bound to a node and its operands.
 
-    That depends on operators and types alone, and which operands are the same; most that fails, fails here.
+    This depends only on operators, types and which operands are equal; most attempts that fail do so here.
     """
     operator, bound = pattern.operators[place], Bindings(len(pattern.operators), len(pattern.variables))
     if not bound.bind_node(place, operator, node):
@@ -56,7 +56,7 @@ def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
 
 
 def _binds_operands(pattern: Pattern, bound: Bindings, operator: PatternOperator, operands: Sequence[Value]) -> bool:
-    """Whether what an operator reads may be bound to some operands; as far as that goes it is bound."""
+    """Bind an operator's operands to some values as far as possible; return whether all could be bound."""
     for slot, value in zip(operator.operands, operands, strict=True):
         place = slot.index
         if slot.is_variable:
@@ -71,7 +71,7 @@ def _binds_operands(pattern: Pattern, bound: Bindings, operator: PatternOperator
 
 
 class _Embedding:
-    """The embedding of one pattern under way."""
+    """One pattern's embedding in progress."""
 
     def __init__(
         self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]], only_running: bool
@@ -81,8 +81,8 @@ class _Embedding:
         self._running = pattern.root if only_running else None
         """The operator that may not be bound to what depends on weights only, if there is one."""
 
-    def extended(self, bound: Bindings, agenda: _Agenda, plan: Sequence[Entrance]) -> Iterator[Bindings]:
-        """Binds what is on the agenda and all below it, then goes on at the entrances of the plan."""
+    def extend(self, bound: Bindings, agenda: _Agenda, plan: Sequence[JoinPoint]) -> Iterator[Bindings]:
+        """Bind the agenda and everything below it, then continue at the plan's join points."""
         while agenda:
             slot, value = agenda.pop()
             place = slot.index
@@ -99,28 +99,28 @@ class _Embedding:
             operands = value.node.inputs
             if operator.swappable and operands[0] != operands[1]:
                 swapped = zip(operator.operands, reversed(operands), strict=True)
-                yield from self.extended(bound.copy(), [*agenda, *swapped], plan)
+                yield from self.extend(bound.copy(), [*agenda, *swapped], plan)
             agenda.extend(zip(operator.operands, operands, strict=True))
         if not plan:
             yield bound
             return
-        entrance, rest = plan[0], plan[1:]
-        for node in self._candidates(bound, entrance):
-            yield from self.extended(bound.copy(), [(Slot(False, entrance.index, 0), Value(node, 0))], rest)
+        join_point, rest = plan[0], plan[1:]
+        for node in self._candidates(bound, join_point):
+            yield from self.extend(bound.copy(), [(OperandRef(False, join_point.index, 0), Value(node, 0))], rest)
 
-    def _candidates(self, bound: Bindings, entrance: Entrance) -> Iterable[Node]:
-        """The nodes that may be bound at an entrance: most of what cannot be is told here, before anything is bound."""
-        kind, place = entrance.kind, self._index.place
-        nodes = [node for node in _reached(self._index, bound, entrance) if type(node.op) is kind]
-        if entrance.index == self._running:
+    def _candidates(self, bound: Bindings, join_point: JoinPoint) -> Iterable[Node]:
+        """Return the nodes that may be bound at a join point; most others are excluded before anything is bound."""
+        kind, place = join_point.kind, self._index.place
+        nodes = [node for node in _possible_nodes(self._index, bound, join_point) if type(node.op) is kind]
+        if join_point.index == self._running:
             nodes = [node for node in nodes if not node.is_static]
-        operator = self._operators[entrance.index]
+        operator = self._operators[join_point.index]
         if not operator.swappable:
             nodes = [node for node in nodes if _may_read(node, operator, bound)]
-        if entrance.index in self._roots:
+        if join_point.index in self._roots:
             taken = [bound.nodes[root] for root in self._roots]
             nodes = [node for node in nodes if node not in taken]
-        for operator in self._before.get(entrance.index, ()):
+        for operator in self._before.get(join_point.index, ()):
             earlier = bound.nodes[operator]
             if earlier is not None:
                 nodes = [node for node in nodes if place[node] >= place[earlier]]
@@ -128,7 +128,7 @@ class _Embedding:
 
 
 def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
-    """Whether the operands of a node are those of an operator, as far as these are bound."""
+    """Return whether the operands of a node are those of an operator, as far as these are bound."""
     for slot, value in zip(operator.operands, node.inputs, strict=False):
         if slot.is_variable:
             known = bound.values[slot.index]
@@ -139,11 +139,11 @@ def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
     return True
 
 
-def _reached(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable[Node]:
-    """The nodes that read what an entrance goes on from."""
-    slot = entrance.through
+def _possible_nodes(index: GraphIndex, bound: Bindings, join_point: JoinPoint) -> Iterable[Node]:
+    """Return the nodes that read the reference a join point continues from."""
+    slot = join_point.through
     if slot is None:
-        return index.by_operator.get(entrance.kind, ())
+        return index.by_operator.get(join_point.kind, ())
     if slot.is_variable:
         value = bound.values[slot.index]
         return () if value is None else index.users[value.node]
@@ -152,7 +152,7 @@ def _reached(index: GraphIndex, bound: Bindings, entrance: Entrance) -> Iterable
 
 
 def _is_static(pattern: Pattern, bound: Bindings) -> bool:
-    """Whether all that a complete embedding computes depends on weights only."""
+    """Return whether everything that a complete embedding computes depends on weights only."""
     return all(node is not None and node.is_static for node in map(bound.nodes.__getitem__, pattern.roots))
 
 

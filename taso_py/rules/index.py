@@ -1,6 +1,6 @@
-"""What matching asks of a graph: who reads a node, where it is, which nodes have an operator.
+"""Index of a graph for matching: readers and position of each node, and nodes by operator.
 
-Invariant: an index says nothing that the graph does not determine; it holds what would be slow to ask again.
+Invariant: an index contains nothing that the graph does not determine; it caches what would be slow to recompute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taso_py.ir.operator import Operator
 
 
 class GraphIndex:
-    """A graph, with what can be looked up in it."""
+    """A graph with lookup tables."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

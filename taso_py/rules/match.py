@@ -1,7 +1,7 @@
-"""Finding where substitutions apply: subgraph matching modulo commutativity, with sizes solved for on the way.
+"""Matching of substitutions: subgraph matching modulo commutativity that solves for sizes on the way.
 
 A rule with one output is matched from its root down. Where it has several, the further roots are found among the
-readers of what is bound already, so that operators which share an operand meet without a search over all pairs.
+readers of nodes that are bound already, so that operators that share an operand meet without a search over all pairs.
 
 Invariant: every match satisfies the rule's types, attributes and preconditions on the graph's sizes; matches come in an
 order that depends on rules and graph alone.
@@ -29,10 +29,10 @@ from taso_py.rules.pattern import MARK, Bindings, Counts, Pattern, Size, compile
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
-KEPT_RULES = 2048
-"""How many rules are kept prepared; the shipped database has 700."""
+MOST_RULES = 2048
+"""Most rules whose compiled patterns are cached; the shipped database has 700."""
 Identity: TypeAlias = tuple[int, ...]
-"""The number of a rule, then what tells apart what its variables and operators are matched to."""
+"""Identity of a match: the number of the rule, then those of what its variables and operators are matched to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,24 +43,24 @@ class Match:
     nodes: tuple[Node, ...]
     """The nodes that the operators of the source are matched to, operands first."""
     values: Mapping[str, Value]
-    """What the variables stand for, by name."""
+    """The graph's value for each variable, by name."""
     sizes: Mapping[str, Size]
-    """What the size variables stand for; a symbol that is a number attribute may stand for any number."""
+    """The size or number for each size variable; one that is a number attribute may stand for any number."""
     dtype: DType | None
-    """What ``FLOAT`` stands for; None where the rule does not mention it."""
+    """The element type for ``FLOAT``; None where the rule does not mention it."""
     outputs: tuple[Value, ...]
     """The values that are replaced, in the order of the source's outputs."""
 
 
 class Matcher:
-    """A set of rules, prepared; finds their matches in graphs."""
+    """Compiled rules that find their matches in graphs."""
 
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
-        """Prepare rules; of the matches that a symmetry of a rule carries into each other one is found, or all."""
+        """Compile rules; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
         self.keeps_symmetric = keep_symmetric
-        prepared = [(rule, *_prepared(rule)) for rule in rules]
+        prepared = [(rule, *_compile_cached(rule)) for rule in rules]
         self._searches = {
-            rule.id: _Search(_own(pattern, rule), number, () if keep_symmetric else moves)
+            rule.id: _Search(_for_rule(pattern, rule), number, () if keep_symmetric else moves)
             for number, (rule, pattern, moves) in enumerate(prepared)
         }
         self._roots, self._anywhere = _Anchors(), _Anchors()
@@ -70,9 +70,9 @@ class Matcher:
             self._roots.add(search, search.pattern.outputs[0].index)
 
     def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
-        """All matches in a graph; or only those that compute something which does not depend on weights alone."""
+        """Return all matches in a graph, or only those that compute something at run time."""
         index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
-        return self._find(index, index.graph.nodes, self._roots, only_running, ())
+        return self._find(index, index.graph.nodes, self._roots, only_running=only_running, known=())
 
     def around(
         self,
@@ -81,18 +81,18 @@ class Matcher:
         only_running: bool = False,
         known: Container[Identity] = (),
     ) -> list[Match]:
-        """The matches in which at least one of the nodes is matched to an operator.
+        """Return the matches in which at least one of the nodes is matched to an operator.
 
         Args:
             index: the graph.
             nodes: some of its nodes.
-            only_running: whether to leave out matches that compute only what depends on weights alone.
-            known: what :meth:`identity` gives for matches that are not asked for.
+            only_running: whether to leave out matches that compute only values that depend on weights alone.
+            known: identities (see :meth:`identity`) of matches to leave out.
         """
-        return self._find(index, nodes, self._anywhere, only_running, known)
+        return self._find(index, nodes, self._anywhere, only_running=only_running, known=known)
 
     def identity(self, match: Match, index: GraphIndex) -> Identity:
-        """The same for matches that do the same: for those that a symmetry of the rule carries into each other."""
+        """Return an identity that is equal for matches that differ only by a symmetry of the rule."""
         return self._searches[match.rule.id].identity(match.nodes, match.values.values(), index)[0]
 
     def _find(
@@ -108,37 +108,36 @@ class Matcher:
             is_static = only_running and node.is_static
             for search, place in anchors.at(node, index):
                 if not (is_static and place == search.pattern.root):
-                    search.find(index, node, place, found, only_running, known)
+                    search.find(index, node, place, found=found, only_running=only_running, known=known)
         return list(found.values())
 
 
 _Readers: TypeAlias = frozenset[tuple[type[Operator], int]]
-"""The operators that read something, each with how many nodes of it do, counted up to what any rule asks for."""
+"""The operators that read a node, each with the number of such readers, capped at the most that any rule requires."""
 _Operand: TypeAlias = tuple[str, int, tuple[TensorType, ...], int, int, _Readers]
-"""Its operator, of how many operands, the types of what that gives, which is read, the first operand that is it, and
-what reads it."""
+"""Text and arity of an operand's operator, its result types, the output read, its first position, and its readers."""
 _Surroundings: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[_Operand, ...], _Readers]
-"""The operator of a node, the types of what it gives, what it reads, and what reads it."""
+"""A node's operator, its result types, its operands and its readers."""
 
 
 class _Anchors:
-    """Places to begin at, in any rule, by what a node must be there; nodes with equal surroundings are told alike."""
+    """Operators of rules by what a node must be to start a match there; equal surroundings are looked up once."""
 
     def __init__(self) -> None:
         self._places: dict[type[Operator], list[tuple[_Search, int]]] = {}
         """By operator."""
         self._known: dict[_Surroundings, Sequence[tuple[_Search, int]]] = {}
         self._most = 1
-        """How many readers of a kind any rule asks for."""
+        """Most readers of one kind that any rule requires."""
 
     def add(self, search: _Search, place: int) -> None:
-        """Adds an operator of a rule."""
+        """Add an operator of a rule."""
         counts = chain.from_iterable(needed.values() for needed in search.pattern.readers[place])
         self._most = max(self._most, max(counts, default=1))
         self._places.setdefault(type(search.pattern.operators[place].op), []).append((search, place))
 
     def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[_Search, int]]:
-        """Where to begin with a node of a graph."""
+        """Return the searches that may start at a node, each with the operator's number."""
         inputs = node.inputs
         operands = tuple(
             [
@@ -153,7 +152,7 @@ class _Anchors:
             known = self._known[there] = [
                 (search, place)
                 for search, place in self._places.get(type(node.op), ())
-                if may_begin(search.pattern, node, place) and _are_read(search.pattern.readers[place], readers)
+                if may_begin(search.pattern, node, place) and _has_readers(search.pattern.readers[place], readers)
             ]
         return known
 
@@ -162,8 +161,8 @@ class _Anchors:
         return frozenset([(kind, min(self._most, kinds.count(kind))) for kind in set(kinds)])
 
 
-def _are_read(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
-    """Whether what a node reads, and then the node, has the readers that it needs."""
+def _has_readers(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
+    """Return whether a node's operands, and then the node, have the readers that the pattern requires."""
     return all(
         there.get(kind, 0) >= count
         for wanted, there in zip(needed, readers, strict=True)
@@ -171,15 +170,15 @@ def _are_read(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
     )
 
 
-@lru_cache(maxsize=KEPT_RULES)
-def _prepared(rule: Substitution) -> tuple[Pattern, Sequence[Symmetry]]:
-    """The pattern of a rule, and its symmetries, which a process that optimizes several models finds once."""
+@lru_cache(maxsize=MOST_RULES)
+def _compile_cached(rule: Substitution) -> tuple[Pattern, Sequence[Symmetry]]:
+    """Return the compiled pattern of a rule and its symmetries; cached for processes that optimize several models."""
     pattern = compile_pattern(rule)
     return pattern, symmetries(pattern)
 
 
-def _own(pattern: Pattern, rule: Substitution) -> Pattern:
-    """A pattern as that of a rule, of which one that is equal may have been prepared before."""
+def _for_rule(pattern: Pattern, rule: Substitution) -> Pattern:
+    """Return the pattern for this rule object, of which an equal one may have been compiled before."""
     return pattern if pattern.rule is rule else replace(pattern, rule=rule)
 
 
@@ -195,7 +194,7 @@ class _Search:
 
     @property
     def anchors(self) -> list[int]:
-        """The operators to begin at: of those that can be exchanged, one."""
+        """The operators to start at: one of each set that symmetries exchange."""
         return [place for place in range(len(self.pattern.operators)) if place == min(orbit(self._moves, place))]
 
     def find(
@@ -207,27 +206,29 @@ class _Search:
         only_running: bool,
         known: Container[Identity],
     ) -> None:
-        """Adds the matches in which operator number ``place``, or one it can be exchanged with, is matched to ``node``.
+        """Add the matches in which operator number ``place``, or one exchangeable with it, is matched to ``node``.
 
-        Of matches that symmetries carry into each other it is the one with the least numbers in its identity. What is
-        left out is said in :meth:`Matcher.around`.
+        Of matches that differ by a symmetry it adds the one with the least identity. See :meth:`Matcher.around` for
+        what is left out.
         """
-        for bound in embeddings(self.pattern, index, node, place, self._order(place), only_running):
+        for bound in embeddings(
+            self.pattern, index, node, place=place, before=self._order_constraints(place), only_running=only_running
+        ):
             nodes = [node for node in bound.nodes if node is not None]
             values = [value for value in bound.values if value is not None]
             identity, move = self.identity(nodes, values, index)
             if identity not in found and identity not in known:
-                match = completed(self.pattern, bound if move is None else self._moved(nodes, values, move))
+                match = complete_match(self.pattern, bound if move is None else self._moved(nodes, values, move))
                 if match is not None:
                     found[identity] = match
 
     def identity(
         self, nodes: Iterable[Node], values: Iterable[Value], index: GraphIndex
     ) -> tuple[Identity, Symmetry | None]:
-        """The least identity that the symmetries of the rule give what is matched, and the one that gives it."""
+        """Return the least identity over the symmetries of the rule, and the symmetry that gives it."""
         numbers = [self._number]
         for node, output in values:
-            numbers += (_order(node, index), output)
+            numbers += (_node_number(node, index), output)
         numbers += [index.place[node] for node in nodes]
         best, moved = tuple(numbers), None
         for exchange, move in zip(self._exchanges, self._moves, strict=True):
@@ -237,13 +238,13 @@ class _Search:
         return best, moved
 
     def _exchange(self, move: Symmetry) -> Callable[[Sequence[int]], Identity]:
-        """Takes an identity to the one after a move."""
+        """Return the function that maps an identity to the one after a symmetry."""
         first = 1 + 2 * len(move.variables)
         places = [place for variable in move.variables for place in (1 + 2 * variable, 2 + 2 * variable)]
         return itemgetter(0, *places, *(first + operator for operator in move.operators))
 
     def _moved(self, nodes: Sequence[Node], values: Sequence[Value], move: Symmetry) -> Bindings:
-        """What is bound after a move."""
+        """Return the bindings after a symmetry."""
         pattern = self.pattern
         bound = Bindings(len(nodes), len(values))
         fits = all(bound.bind_node(i, pattern.operators[i], nodes[j]) for i, j in enumerate(move.operators))
@@ -252,18 +253,18 @@ class _Search:
             raise InvariantError(f"a symmetry of {pattern.rule.id} takes a match to what is none")
         return bound
 
-    def _order(self, place: int) -> Mapping[int, Sequence[int]]:
-        """What keeps matches from being found again in another order, beginning at an operator."""
+    def _order_constraints(self, place: int) -> Mapping[int, Sequence[int]]:
+        """Return constraints on the order of nodes that prevent finding a match again, starting at an operator."""
         known = self._orders.get(place)
         if known is None:
             staying = [move for move in self._moves if move.operators[place] == place]
-            path = [entrance.index for entrance in self.pattern.plans[place]]
+            path = [join_point.index for join_point in self.pattern.plans[place]]
             known = self._orders[place] = least_first(staying, path)
         return known
 
 
-def completed(pattern: Pattern, bound: Bindings) -> Match | None:
-    """The match that complete bindings are; None if a precondition does not hold."""
+def complete_match(pattern: Pattern, bound: Bindings) -> Match | None:
+    """Return the match of complete bindings; None if a precondition does not hold."""
     sizes = {name.removeprefix(MARK): size for name, size in bound.sizes.items()}
     integers = {name: size for name, size in sizes.items() if not isinstance(size, float)}
     if not all(_holds(condition, integers) for condition in pattern.rule.preconditions):
@@ -272,20 +273,20 @@ def completed(pattern: Pattern, bound: Bindings) -> Match | None:
     values = (value for value in bound.values if value is not None)
     outputs = tuple(Value(nodes[slot.index], slot.output) for slot in pattern.outputs)
     named = dict(zip(map(key, pattern.variables), values, strict=True))
-    return Match(pattern.rule, nodes, named, sizes, bound.dtype, outputs)
+    return Match(pattern.rule, nodes, values=named, sizes=sizes, dtype=bound.dtype, outputs=outputs)
 
 
-def _order(node: Node, index: GraphIndex) -> int:
-    """A number that tells nodes apart; for what depends on weights only, the same in all graphs.
+def _node_number(node: Node, index: GraphIndex) -> int:
+    """Return a number that identifies a node; for a node that depends on weights only, the same in all graphs.
 
-    Hence of symmetric matches the same is chosen wherever a model uses the same weights, and what is concatenated of
-    them is stored once.
+    Hence of symmetric matches the same one is chosen wherever a model uses the same weights, and their concatenation is
+    stored once.
     """
     return int(node.digest[:16], 16) if node.is_static else index.place[node]
 
 
 def _holds(condition: Condition, sizes: Mapping[str, Dim]) -> bool:
-    """Whether a precondition is true for all values of the sizes that the model leaves open (which are at least 1)."""
+    """Return whether a precondition is true for all values of the model's open sizes (which are at least 1)."""
     if not symbols(condition.value) <= sizes.keys():
         return False
     value = substitute(condition.value, sizes)

@@ -1,6 +1,6 @@
-"""The source of a substitution, prepared for matching, and what a match has bound so far.
+"""The source of a substitution compiled for matching, and the bindings of a partial match.
 
-Invariant: bindings only grow; when :meth:`Bindings.settle` has answered true, every size that the source mentions is
+Invariant: bindings only grow; once :meth:`Bindings.settle` has returned true, every size that the source mentions is
 bound and every equation between the source and the graph holds.
 """
 
@@ -20,12 +20,12 @@ from taso_py.rules.substitution import Substitution, attribute_symbols
 
 Size: TypeAlias = Dim | float
 Counts: TypeAlias = Mapping[type[Operator], int]
-"""How many nodes of a kind there are."""
+"""Number of nodes of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """What an operand of the source is: variable number ``index``, or output ``output`` of operator ``index``."""
+class OperandRef:
+    """Reference to a value of the source: variable number ``index``, or output ``output`` of operator ``index``."""
 
     is_variable: bool
     index: int
@@ -33,14 +33,14 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """Where matching goes on once everything below what is bound is bound: at an operator that reads a bound slot."""
+class JoinPoint:
+    """An operator at which matching continues once everything below the bound operators is bound."""
 
     index: int
-    """The operator."""
+    """Number of the operator."""
     kind: type[Operator]
-    through: Slot | None
-    """What it reads; None if it shares nothing with the rest and may be anywhere."""
+    through: OperandRef | None
+    """The bound value that the operator reads; None if it shares none and may be anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +48,28 @@ class PatternOperator:
     """One operator of the source."""
 
     op: Operator
-    operands: tuple[Slot, ...]
+    operands: tuple[OperandRef, ...]
     symbolic: tuple[tuple[str, AttributeValue], ...]
-    """Attributes that mention sizes or the element type of the rule; equations are made of them. Zeros have a sign."""
+    """Attributes that mention sizes or the element type of the rule, matched by equations; zeros have a sign."""
     literal: tuple[tuple[str, AttributeValue], ...]
-    """All other attributes; the graph must have the same."""
+    """All other attributes; the graph must have equal ones."""
     swappable: bool
-    """Whether both orders of the operands have to be tried."""
+    """True if both orders of the operands have to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariableType:
-    """The type of a variable, taken apart."""
+    """The type of a variable, split into element type, axis group and axes."""
 
     dtype: DType
     group: str | None
     axes: tuple[int | str | Poly, ...]
-    """Those after the group: each a number, the name of a size, or what is computed from sizes."""
+    """The axes after the group: each a number, the name of a size, or an expression of sizes."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A source, prepared. Its sizes have names that begin with ``MARK``."""
+    """A compiled source; its sizes have names that begin with ``MARK``."""
 
     rule: Substitution
     nodes: tuple[Node, ...]
@@ -80,31 +80,31 @@ class Pattern:
     """One for each of ``nodes``."""
     types: tuple[VariableType, ...]
     """One for each of ``variables``."""
-    outputs: tuple[Slot, ...]
-    plans: tuple[tuple[Entrance, ...], ...]
-    """For each operator at which matching may begin, where it goes on."""
+    outputs: tuple[OperandRef, ...]
+    plans: tuple[tuple[JoinPoint, ...], ...]
+    """For each operator at which matching may begin, the join points to continue at."""
     readers: tuple[tuple[Counts, ...], ...]
-    """For each operator, the readers that what it reads must have, operand by operand, and then those it must have."""
+    """For each operator, the readers that its operands must have, one by one, and then those it must have itself."""
     sizes: tuple[str, ...]
-    """The names that a match must bind."""
+    """Names of the sizes that a match must bind."""
 
     @cached_property
     def roots(self) -> frozenset[int]:
-        """The operators that give the outputs; a match has a node for each."""
+        """The operators that yield the outputs; a match has a node for each."""
         return frozenset([slot.index for slot in self.outputs])
 
     @cached_property
     def root(self) -> int | None:
-        """The operator that gives all outputs; None if there are several."""
+        """The operator that yields all outputs; None if there are several."""
         return next(iter(self.roots)) if len(self.roots) == 1 else None
 
 
 MARK = "?"
-"""Begins the names of a rule's sizes while it is matched, which keeps them apart from the sizes of a model."""
+"""Prefix of the names of a rule's sizes during matching, which keeps them apart from the sizes of a model."""
 
 
 def compile_pattern(rule: Substitution) -> Pattern:
-    """The source of a rule, prepared for matching."""
+    """Compile the source of a rule for matching."""
     used = Graph((), rule.source.outputs).nodes
     nodes = tuple(node for node in used if not isinstance(node.op, Input))
     variables = tuple(node for node in used if isinstance(node.op, Input))
@@ -113,30 +113,30 @@ def compile_pattern(rule: Substitution) -> Pattern:
     names = {name for node in used for _, value in node.op.attributes for name in attribute_symbols(value)}
     marked = {name: symbol(MARK + name) for name in names}
     operators = tuple(_operator(node, slots, marked) for node in nodes)
-    outputs = tuple(Slot(*slots[value.node], value.output) for value in rule.source.outputs)
+    outputs = tuple(OperandRef(*slots[value.node], value.output) for value in rule.source.outputs)
     return Pattern(
-        rule,
-        nodes,
-        variables,
-        operators,
-        tuple(_variable(node.types[0].substitute(marked)) for node in variables),
-        outputs,
-        tuple(_plan(operators, start) for start in range(len(operators))),
-        tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
-        tuple(sorted(map(str, marked.values()))),
+        rule=rule,
+        nodes=nodes,
+        variables=variables,
+        operators=operators,
+        types=tuple(_variable(node.types[0].substitute(marked)) for node in variables),
+        outputs=outputs,
+        plans=tuple(_plan(operators, start) for start in range(len(operators))),
+        readers=tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
+        sizes=tuple(sorted(map(str, marked.values()))),
     )
 
 
 def _operator(node: Node, slots: Mapping[Node, tuple[bool, int]], marked: Mapping[str, Dim]) -> PatternOperator:
     names = type(node.op).__dataclass_fields__
     attributes = [(name, substitute_attribute(getattr(node.op, name), marked)) for name in names]
-    operands = tuple(Slot(*slots[value.node], value.output) for value in node.inputs)
+    operands = tuple(OperandRef(*slots[value.node], value.output) for value in node.inputs)
     return PatternOperator(
-        node.op,
-        operands,
-        tuple(pair for pair in attributes if _is_symbolic(pair[1])),
-        tuple(pair for pair in attributes if not _is_symbolic(pair[1])),
-        node.op.commutative and len(set(operands)) == 2,
+        op=node.op,
+        operands=operands,
+        symbolic=tuple(pair for pair in attributes if _is_symbolic(pair[1])),
+        literal=tuple(pair for pair in attributes if not _is_symbolic(pair[1])),
+        swappable=node.op.commutative and len(set(operands)) == 2,
     )
 
 
@@ -155,50 +155,50 @@ def _variable(type_: TensorType) -> VariableType:
 
 
 def _readers(operators: Sequence[PatternOperator], place: int, roots: Set[int]) -> tuple[Counts, ...]:
-    """What must read the operands of an operator, and the operator; nothing is said where operands may be swapped."""
+    """Return the readers required of an operator's operands and of itself; none for operands that may be swapped."""
 
-    def needed(slots: Set[Slot]) -> Counts:
-        """How many nodes of each kind read some slots; only those of roots are surely distinct."""
+    def needed(slots: Set[OperandRef]) -> Counts:
+        """Return how many nodes of each kind must read some values; only roots are known to be distinct nodes."""
         reading = [(n, type(reader.op)) for n, reader in enumerate(operators) if not slots.isdisjoint(reader.operands)]
         distinct = [kind for number, kind in reading if number in roots]
         return {kind: max(1, distinct.count(kind)) for _, kind in reading}
 
     operator = operators[place]
     operands = [{} if operator.swappable else needed({slot}) for slot in operator.operands]
-    given = {slot for reader in operators for slot in reader.operands if _is(slot, place)}
+    given = {slot for reader in operators for slot in reader.operands if _refers_to(slot, place)}
     return (*operands, needed(given))
 
 
-def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[Entrance, ...]:
-    """The entrances that lead from one operator, and all below it, to all the others."""
-    covered = _below(operators, [Slot(False, start, 0)])
-    plan: list[Entrance] = []
+def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[JoinPoint, ...]:
+    """Return the join points that lead from one operator, and all below it, to all the others."""
+    covered = _below(operators, [OperandRef(False, start, 0)])
+    plan: list[JoinPoint] = []
     while True:
-        open_ = [place for place in range(len(operators)) if not any(_is(slot, place) for slot in covered)]
+        open_ = [place for place in range(len(operators)) if not any(_refers_to(slot, place) for slot in covered)]
         if not open_:
             return tuple(plan)
-        plan.append(_entrance(operators, open_, covered))
-        covered |= _below(operators, [Slot(False, plan[-1].index, 0)])
+        plan.append(_join_point(operators, open_, covered))
+        covered |= _below(operators, [OperandRef(False, plan[-1].index, 0)])
 
 
-def _is(slot: Slot, place: int) -> bool:
+def _refers_to(slot: OperandRef, place: int) -> bool:
     return not slot.is_variable and slot.index == place
 
 
-def _entrance(operators: Sequence[PatternOperator], open_: Sequence[int], covered: set[Slot]) -> Entrance:
-    """An operator to go on at: rather a reader of an operator's output than of a variable's, which has more readers."""
+def _join_point(operators: Sequence[PatternOperator], open_: Sequence[int], covered: set[OperandRef]) -> JoinPoint:
+    """Choose an operator to continue at: preferably a reader of an operator, as variables have more readers."""
 
-    def readers(slot: Slot) -> int:
+    def readers(slot: OperandRef) -> int:
         return 1 if slot.is_variable else 0 if operators[slot.index].operands else 2
 
     ways = [(readers(slot), place, slot) for place in open_ for slot in operators[place].operands if slot in covered]
     _, place, through = min(ways, key=lambda way: way[:2], default=(0, open_[-1], None))
-    return Entrance(place, type(operators[place].op), through)
+    return JoinPoint(place, type(operators[place].op), through)
 
 
-def _below(operators: Sequence[PatternOperator], slots: Iterable[Slot]) -> set[Slot]:
-    """The slots and all that they are computed from."""
-    stack, found = list(slots), set[Slot]()
+def _below(operators: Sequence[PatternOperator], slots: Iterable[OperandRef]) -> set[OperandRef]:
+    """Return the references and everything that they are computed from."""
+    stack, found = list(slots), set[OperandRef]()
     while stack:
         slot = stack.pop()
         if slot not in found:
@@ -208,12 +208,12 @@ def _below(operators: Sequence[PatternOperator], slots: Iterable[Slot]) -> set[S
 
 
 def _is_same_number(one: Size, other: Size) -> bool:
-    """Whether two numbers are equal, zeros in their sign as well: one divided by them is not the same."""
+    """Return whether two numbers are equal, zeros including their sign, since one over them differs."""
     return one == other and (one != 0 or str(one).startswith("-") == str(other).startswith("-"))
 
 
 class Bindings:
-    """What a partial match has bound: operators to nodes, variables to values, sizes to numbers."""
+    """The bindings of a partial match: operators to nodes, variables to values, sizes to numbers."""
 
     __slots__ = ("dtype", "groups", "nodes", "pending", "sizes", "values")
 
@@ -222,9 +222,9 @@ class Bindings:
     sizes: dict[str, Size]
     groups: dict[str, tuple[Axis, ...]]
     dtype: DType | None
-    """What ``FLOAT`` stands for."""
+    """The element type for ``FLOAT``."""
     pending: list[tuple[Poly, Dim]]
-    """Equations whose left side could not be solved for when they were found."""
+    """Equations whose left side could not be solved when they were found."""
 
     def __init__(self, operators: int, variables: int) -> None:
         self.nodes, self.values = [None] * operators, [None] * variables
@@ -232,7 +232,7 @@ class Bindings:
         self.dtype = None
 
     def copy(self) -> Bindings:
-        """The same bindings, free to grow apart."""
+        """Return an independent copy."""
         new = Bindings.__new__(Bindings)
         new.nodes, new.values = self.nodes.copy(), self.values.copy()
         new.sizes, new.groups, new.pending = self.sizes.copy(), self.groups.copy(), self.pending.copy()
@@ -240,7 +240,7 @@ class Bindings:
         return new
 
     def bind_node(self, index: int, operator: PatternOperator, node: Node) -> bool:
-        """Binds an operator to a node; false if the node is something else."""
+        """Bind an operator to a node; False if the node does not fit."""
         op = node.op
         if type(op) is not type(operator.op) or len(node.inputs) != len(operator.operands) or node.token is not None:
             return False
@@ -257,7 +257,7 @@ class Bindings:
         return True
 
     def bind_variable(self, index: int, variable: VariableType, value: Value) -> bool:
-        """Binds a variable to a value; false if it is bound to another or the types do not fit."""
+        """Bind a variable to a value; False if it is bound to another one or the types do not fit."""
         known = self.values[index]
         if known is not None:
             return known == value
@@ -298,7 +298,7 @@ class Bindings:
         return True
 
     def _bind_size(self, name: str, actual: Dim) -> bool:
-        """Lets a name stand for a size; false if it stands for another, or for a number that is not equal to it."""
+        """Bind a name to a size; False if it is bound to another one, or to a number that differs from it."""
         known = self.sizes.setdefault(name, actual)
         if isinstance(known, float):
             if not _is_same_number(known, actual):
@@ -325,7 +325,7 @@ class Bindings:
         return wanted == actual
 
     def settle(self, names: Iterable[str]) -> bool:
-        """Solves the pending equations; whether all hold and all names are bound."""
+        """Solve the pending equations; return whether all hold and all names are bound."""
         progress = True
         while self.pending and progress:
             progress, waiting = False, self.pending
@@ -345,7 +345,7 @@ class Bindings:
         return not self.pending and all(name in self.sizes for name in names)
 
     def _solve(self, difference: Dim) -> tuple[str, Dim] | None:
-        """The one unbound size of an equation, and its value; also of ``4*K - 12``, since a size is an integer."""
+        """Return the only unbound size of an equation and its value; also of ``4*K - 12``, as sizes are integers."""
         unbound = [name for name in symbols(difference) if name.startswith(MARK)]
         if len(unbound) != 1:
             return None
@@ -361,5 +361,5 @@ class Bindings:
         return (name, value) if substitute(difference, {name: value}) == 0 else None
 
     def integers(self) -> dict[str, Dim]:
-        """The bound sizes that are sizes, not other numbers."""
+        """Return the bindings of sizes, without those of other numbers."""
         return {name: size for name, size in self.sizes.items() if not isinstance(size, float)}

@@ -2,7 +2,7 @@
 
 Invariant: a substitution that exists is well-formed: both sides type-check for all sizes under one set of variables,
 have equal output types, and the target uses no variable, size or group that the source does not bind. Whether it is
-true is for a prover to say.
+true is for a prover to decide.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from taso_py.ops.scalar import Condition
 from taso_py.rules.verdict import Numerics
 
 Recipe: TypeAlias = tuple[tuple[Operator, tuple[TensorType, ...]], ...]
-"""The operators of a target as they are in a model, operands first, with the types that they give."""
+"""The operators of a target as instantiated in a model, operands first, with their result types."""
 
 
 @dataclass(frozen=True)
 class Substitution:
-    """``source`` may be replaced by ``target`` wherever the preconditions hold."""
+    """A rule: ``source`` may be replaced by ``target`` wherever the preconditions hold."""
 
     source: Graph
-    """The inputs are the variables; sizes and integer attributes may be symbols."""
+    """Its inputs are the variables; sizes and integer attributes may be symbols."""
     target: Graph
-    """The same variables."""
+    """A graph over the same variables."""
     preconditions: tuple[Condition, ...] = ()
-    """Statements about the sizes beyond those that repeated symbols express."""
+    """Conditions on the sizes beyond those that repeated symbols express."""
     numerics: Numerics = Numerics.EXACT
     proof: str = ""
-    """How it was proved: ``index`` or ``derived``; empty for a candidate."""
+    """Kind of proof: ``index`` or ``derived``; empty for a candidate."""
 
     def __post_init__(self) -> None:
         source, target = self.source, self.target
@@ -55,22 +55,22 @@ class Substitution:
 
     @cached_property
     def recipes(self) -> dict[Hashable, Recipe | None]:
-        """What the target was made of, by what decides on it; None where it could not be made. Application fills it."""
+        """Cache of instantiated targets, filled by :mod:`taso_py.rules.apply`; None where the target does not fit."""
         return {}
 
     @property
     def variables(self) -> tuple[Node, ...]:
-        """The input nodes of both sides."""
+        """Input nodes of both sides."""
         return self.source.inputs
 
     @cached_property
     def id(self) -> str:
-        """``r`` and twelve hexadecimal digits of the content (not of the proof)."""
+        """``r`` and twelve hexadecimal digits that hash the content (without the proof)."""
         return "r" + hashlib.blake2b(self.statement.encode(), digest_size=6).hexdigest()
 
     @cached_property
     def statement(self) -> str:
-        """What the substitution says, as the grammar writes it."""
+        """Text of the substitution in the rule grammar, without identifier, numerics and proof."""
         variables = ", ".join(f"{key(node)}: {node.types[0]}" for node in self.variables)
         lines = [
             variables,
@@ -83,12 +83,12 @@ class Substitution:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The numbers of operators of source and target."""
+        """Numbers of operators of source and target."""
         return operator_count(self.source), operator_count(self.target)
 
     @property
     def reversed(self) -> Substitution:
-        """The other direction.
+        """The substitution from target to source.
 
         Raises:
             InvariantError: it is not well-formed, e.g. because the target forgets a variable.
@@ -96,7 +96,7 @@ class Substitution:
         return replace(self, source=self.target, target=self.source)
 
     def substitute(self, bindings: Mapping[str, Dim]) -> Substitution:
-        """The instance with size variables replaced."""
+        """Return the instance with size variables replaced."""
         source, target = (
             rebuild(side, lambda type_: type_.substitute(bindings), lambda op: op.substitute(bindings))
             for side in (self.source, self.target)
@@ -106,14 +106,14 @@ class Substitution:
 
 
 def key(variable: Node) -> str:
-    """The name of a variable."""
+    """Return the name of a variable."""
     if not isinstance(variable.op, Input):
         raise InvariantError(f"{variable!r} is not a variable")
     return variable.op.key
 
 
 def operator_count(graph: Graph) -> int:
-    """The number of nodes that are not inputs."""
+    """Return the number of nodes that are not inputs."""
     return sum(not isinstance(node.op, Input) for node in graph.nodes)
 
 
@@ -123,7 +123,7 @@ def rebuild(
     change: Callable[[Operator], Operator] = lambda op: op,
     rename: Callable[[str], str] = lambda name: name,
 ) -> Graph:
-    """A graph with the types of its inputs, their names, and its operators' attributes changed."""
+    """Return a graph with the types and names of its inputs and its operators' attributes changed."""
 
     def rebuilt(node: Node, inputs: tuple[Value, ...]) -> Node:
         if isinstance(node.op, Input):
@@ -134,7 +134,7 @@ def rebuild(
 
 
 def attribute_symbols(value: AttributeValue) -> set[str]:
-    """The size variables in an attribute value."""
+    """Return the size variables in an attribute value."""
     if isinstance(value, Poly):
         return set(value.symbols)
     if isinstance(value, TensorType):
@@ -145,7 +145,7 @@ def attribute_symbols(value: AttributeValue) -> set[str]:
 
 
 def _names(graph: Graph) -> set[str]:
-    """Variables, sizes and groups that a side uses; only inputs that are reached count."""
+    """Return variables, sizes and groups that a side uses; only inputs that its outputs reach count."""
     reached = Graph((), graph.outputs).nodes
     found: set[str] = set()
     for node in reached:
@@ -158,7 +158,7 @@ def _names(graph: Graph) -> set[str]:
 
 
 def canonical(rule: Substitution) -> Substitution:
-    """The same rule with variables ``a, b, ...`` and sizes ``A, B, ...`` in the order of first occurrence.
+    """Return the rule in canonical form: variables ``a, b, ...`` and sizes ``A, B, ...`` in order of first occurrence.
 
     Unused variables are dropped. Rules that differ in names only become equal (up to the order of commutative operands,
     which follows the names).

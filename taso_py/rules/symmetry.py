@@ -2,8 +2,8 @@
 
 Two matrix products on one operand may be merged in either order; only one of the two matches is worth following.
 
-Invariant: under a symmetry the preconditions are the same, the source up to the order of its outputs, and the target
-too, except for the order of concatenated operands and, with it, for where slices begin and end.
+Invariant: under a symmetry the preconditions are unchanged, the source too up to the order of its outputs, and the
+target except for the order of concatenated operands and the bounds of slices that follow it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from taso_py.rules.pattern import MARK, Bindings, Pattern, Size
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Where the roles of a pattern go: operator ``i`` to ``operators[i]``, variable ``i`` to ``variables[i]``."""
+    """A permutation of a pattern: operator ``i`` to ``operators[i]``, variable ``i`` to ``variables[i]``."""
 
     operators: tuple[int, ...]
     variables: tuple[int, ...]
 
 
 def symmetries(pattern: Pattern) -> list[Symmetry]:
-    """The symmetries of a rule, except for the one that moves nothing."""
+    """Return the symmetries of a rule except the identity."""
     index = GraphIndex(Graph((), pattern.rule.source.outputs))
     root = pattern.outputs[0].index
     onto = [bound for node in pattern.nodes for bound in embeddings(pattern, index, node, root)]
@@ -39,16 +39,16 @@ def symmetries(pattern: Pattern) -> list[Symmetry]:
 
 
 def orbit(moves: Iterable[Symmetry], operator: int) -> frozenset[int]:
-    """An operator and those that it can be exchanged with; the moves are a group, with or without the neutral one."""
+    """Return an operator and those it can be exchanged with; the moves form a group, with or without the identity."""
     return frozenset((operator, *(move.operators[operator] for move in moves)))
 
 
 def least_first(moves: Sequence[Symmetry], path: Sequence[int]) -> Mapping[int, Sequence[int]]:
-    """For operators that are bound one after the other, those bound before whose nodes must not come later.
+    """Return, for operators bound in this order, those bound before whose nodes must not come later.
 
-    Of the matches that symmetries carry into each other at least one keeps this order: the one in which the first
-    operator's node comes as early as possible, then the second's, and so on (Grochow and Kellis, Network motif
-    discovery using subgraph enumeration and symmetry-breaking, RECOMB 2007).
+    Of matches that differ by a symmetry at least one keeps this order: the one in which the first operator's node comes
+    as early as possible, then the second's, and so on (Grochow and Kellis, Network motif discovery using subgraph
+    enumeration and symmetry-breaking, RECOMB 2007).
     """
     before: dict[int, list[int]] = {}
     for operator in path:
@@ -59,7 +59,7 @@ def least_first(moves: Sequence[Symmetry], path: Sequence[int]) -> Mapping[int, 
 
 
 def _symmetry(pattern: Pattern, onto: Bindings) -> Symmetry | None:
-    """The symmetry that an embedding of a pattern into its own source is, if it is one."""
+    """Return the symmetry given by an embedding of a pattern into its own source, or None."""
     nodes = [node for node in onto.nodes if node is not None]
     values = [value for value in onto.values if value is not None]
     if sorted(map(_digest, nodes)) != sorted(map(_digest, pattern.nodes)):
@@ -94,7 +94,7 @@ def _keeps_target(pattern: Pattern, found: Symmetry, onto: Bindings) -> bool:
 
 
 def _forms(outputs: Sequence[Value], moved: Mapping[Node, Node], sizes: Mapping[str, Size]) -> list[str]:
-    """The outputs as texts in which the order of concatenated operands and the ends of slices do not show."""
+    """Return the outputs as texts that hide the order of concatenated operands and the bounds of slices."""
     texts: dict[Node, str] = {}
     for node in topological(value.node for value in outputs):
         operands = [f"{texts[value.node]}.{value.output}" for value in node.inputs]

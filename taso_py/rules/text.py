@@ -28,18 +28,18 @@ from taso_py.rules.verdict import Numerics
 
 
 def write_rule(rule: Substitution) -> str:
-    """One rule as text, without a trailing newline."""
+    """Return one rule as text, without a trailing newline."""
     proof = [f"  proof {rule.proof}"] if rule.proof else []
     return "\n".join([f"rule {rule.id}", rule.statement, f"  numerics {rule.numerics.name}", *proof])
 
 
 def write_rules(rules: Iterable[Substitution]) -> str:
-    """Rules as text, an empty line between them."""
+    """Return rules as text, separated by empty lines."""
     return "\n\n".join(map(write_rule, rules)) + "\n"
 
 
 def read_rules(text: str) -> list[Substitution]:
-    """Reads every rule of a text.
+    """Parse every rule of a text.
 
     Raises:
         GraphTextError: the text does not follow the grammar, a rule is not well-formed, or an identifier does not fit.
@@ -67,7 +67,7 @@ class _RuleParser(GraphParser):
         numerics = self._numerics() if self.accept("numerics") else Numerics.EXACT
         proof = self.expect("", kind="name") if self.accept("proof") else ""
         try:
-            rule = Substitution(source, target, tuple(conditions), numerics, proof)
+            rule = Substitution(source, target, preconditions=tuple(conditions), numerics=numerics, proof=proof)
         except TasoError as error:
             self.fail(f"rule {stated or ''}: {error}")
         if stated is not None and stated != rule.id:

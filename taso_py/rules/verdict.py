@@ -1,4 +1,4 @@
-"""What a prover answers, and how close the two sides of a substitution are in floating point.
+"""Verdicts of a prover, and numerics classes: how close the sides of a substitution are in floating point.
 
 Invariant: a verdict is a value with a reason, never a boolean.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Numerics(enum.IntEnum):
-    """How the results of the two sides may differ in floating point, from least to most; a cap allows all up to it."""
+    """How much the two sides may differ in floating point, from least to most; a cap allows all classes up to it."""
 
     EXACT = 0
     """Data movement and identical arithmetic."""
     REORDER = 1
-    """The same terms, perhaps accumulated in another order."""
+    """Equal terms, possibly accumulated in another order."""
     REASSOCIATE = 2
     """Distributivity, factoring, folding of factors."""
     ZERO_TERMS = 3
@@ -38,12 +38,12 @@ class Numerics(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As users write it: ``zero-terms``."""
+        """The name as users write it: ``zero-terms``."""
         return self.name.lower().replace("_", "-")
 
     @classmethod
     def labelled(cls, label: str) -> Numerics:
-        """The class of a label.
+        """Return the class of a label.
 
         Raises:
             TasoError: there is none.
@@ -55,7 +55,7 @@ class Numerics(enum.IntEnum):
 
 
 class Outcome(enum.Enum):
-    """The three answers."""
+    """Outcome of an attempt to prove a substitution."""
 
     PROVED = "proved"
     REFUTED = "refuted"
@@ -73,7 +73,7 @@ class Counterexample:
     source: NDArray[np.float64]
     """The source's first differing output."""
     target: NDArray[np.float64]
-    """The target's."""
+    """The target's output at the same position."""
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
@@ -93,9 +93,9 @@ class Verdict:
     reason: str
     """One line: how it was proved, why it is false, or what stopped the prover."""
     numerics: Numerics | None = None
-    """For a proved substitution, its class."""
+    """Numerics class of a proved substitution."""
     counterexample: Counterexample | None = None
-    """For a refuted one, the evidence."""
+    """Evidence against a refuted substitution."""
 
 
 Prover: TypeAlias = Callable[["Substitution"], Verdict]

@@ -34,7 +34,7 @@ from taso_py.checking.resize import OpenInputs
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
-from taso_py.frontend.export import told_apart
+from taso_py.frontend.export import distinct_arguments
 from taso_py.frontend.higher_order import without_attention_operator
 from taso_py.ir.errors import first_line
 from taso_py.ir.operator import Input
@@ -67,7 +67,7 @@ def serialize(
     Raises:
         UnsavableError: the module cannot be saved.
     """
-    buffer, (given, named) = io.BytesIO(), told_apart(args, kwargs)
+    buffer, (given, named) = io.BytesIO(), distinct_arguments(args, kwargs)
     with quiet():
         try:
             plain = without_attention_operator(module)

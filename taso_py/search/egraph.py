@@ -17,10 +17,10 @@ from typing import TypeAlias
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Operator
-from taso_py.rules.match import Match, completed
-from taso_py.rules.pattern import Bindings, Pattern, Slot
+from taso_py.rules.match import Match, complete_match
+from taso_py.rules.pattern import Bindings, OperandRef, Pattern
 
-_Agenda: TypeAlias = list[tuple[Slot, Value]]
+_Agenda: TypeAlias = list[tuple[OperandRef, Value]]
 
 
 class EGraph:
@@ -155,11 +155,13 @@ class EGraph:
         slot = pattern.outputs[0]
         for bound in self._bind(pattern, start, slot, node=root, agenda=[]):
             if bound.settle(pattern.sizes):
-                match = completed(pattern, bound)
+                match = complete_match(pattern, bound)
                 if match is not None:
                     yield match
 
-    def _bind(self, pattern: Pattern, bound: Bindings, slot: Slot, node: Node, agenda: _Agenda) -> Iterator[Bindings]:
+    def _bind(
+        self, pattern: Pattern, bound: Bindings, slot: OperandRef, node: Node, agenda: _Agenda
+    ) -> Iterator[Bindings]:
         """Bind an operator to a node, then everything on the agenda and below it."""
         bound, operator = bound.copy(), pattern.operators[slot.index]
         if not bound.bind_node(slot.index, operator, node):

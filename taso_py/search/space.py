@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
-from taso_py.rules.apply import changes, circle, replacements
+from taso_py.rules.apply import acyclic_replacements, cyclic_path, replacements
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Identity, Match, Matcher
 from taso_py.search.canonical import CanonicalForm, CanonicalForms
@@ -159,7 +159,7 @@ class Space:
                 continue
             self._pause()
             is_near = not change.changed.isdisjoint(match.nodes)
-            way = circle(match, change.index)
+            way = cyclic_path(match, change.index)
             if way:
                 if not is_near:
                     blocked.append(BlockedMatch(match, change.node_ids, way))
@@ -203,7 +203,7 @@ class Space:
             self._pause()
             if not self._allows(match):
                 continue
-            way = circle(match, index)
+            way = cyclic_path(match, index)
             if way:
                 blocked.append(BlockedMatch(match, node_ids, way))
                 continue
@@ -215,7 +215,7 @@ class Space:
 
     def _evaluated(self, match: Match, index: GraphIndex) -> tuple[_Key, CostDelta] | None:
         """Return the key of a match that is not circular, and its cost delta; None if it has no effect."""
-        replaced = changes(match)
+        replaced = acyclic_replacements(match)
         return None if replaced is None else (frozenset(replaced.items()), cost_delta(self._cost, index, replaced))
 
 

@@ -19,9 +19,9 @@ from experiments.end_to_end import (
     MEAN,
     OTHERS,
     TEMPLATES,
+    _build_ways,
     _facts,
     _figures,
-    _made,
 )
 from experiments.harness import Row, Settings
 from taso_py.driver.result import Options
@@ -69,14 +69,14 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(end_to_end, "optimize_source", optimized)
     monkeypatch.setattr(end_to_end, "prepare", prepared)
-    monkeypatch.setattr(end_to_end, "read_rules", lambda _: [])
+    monkeypatch.setattr(end_to_end, "rules_for", lambda _: [])
     monkeypatch.setattr(end_to_end, "_kernels", lambda _: nn.Tanh())
     monkeypatch.setattr(end_to_end, "race", lambda *_, **__: SimpleNamespace(best=lambda: EAGER))
     return done
 
 
 def made(device: str) -> Any:
-    return _made(Source("model", nn.Tanh(), (torch.ones(2),)), Settings(device, quick=True, out=Path(), seed=0))
+    return _build_ways(Source("model", nn.Tanh(), (torch.ones(2),)), Settings(device, quick=True, out=Path(), seed=0))
 
 
 def test_what_compiles_is_ready_before_anything_is_captured(steps: list[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from experiments.harness import Experiment
-from experiments.running import Outcome, conduct, part_path
+from experiments.running import ExperimentRun, conduct, part_path
 from experiments.table import read_csv
 from experiments.worker import DIED
 from tests.experiments.examples import PROCESS, calls, cannot_plot, experiment, settings
@@ -60,7 +60,7 @@ def test_what_is_there_is_measured_anew_where_it_has_to_be(tmp_path: Path, chang
     if change == "damage":
         path = part_path(settings(tmp_path), "example", "good")
         path.write_text(path.read_text()[:40])
-    outcome = Outcome(["good"]) if change == "again" else None
+    outcome = ExperimentRun(["good"]) if change == "again" else None
     conduct(experiment("good"), settings(tmp_path, seed=int(change == "seed")), outcome=outcome)
     assert calls(tmp_path) == ["good", "good"]
 
@@ -124,7 +124,7 @@ def test_earlier_results_stay_until_there_are_rows_in_their_place(tmp_path: Path
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        outcome = Outcome(["raises", "first"]) if way == "again" else None
+        outcome = ExperimentRun(["raises", "first"]) if way == "again" else None
         until = time.monotonic() - 1 if way in ("no time", "again") else None
         conduct(one, elsewhere, outcome=outcome, until=until, most=1, tell=interrupt)
     assert [(tmp_path / name).read_bytes() for name in names] == earlier

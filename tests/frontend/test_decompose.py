@@ -31,7 +31,7 @@ class Composite(nn.Module):
 
 @pytest.fixture(autouse=True)
 def nothing_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking_apart, "_met", set())
+    monkeypatch.setattr(taking_apart, "_called_composites", set())
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def test_operators_that_nobody_expected_are_seen_as_they_are_called(
     def none(_: nn.Module) -> Iterator[Any]:
         return iter(())
 
-    monkeypatch.setattr(taking_apart, "_called", none)
+    monkeypatch.setattr(taking_apart, "_called_operators", none)
     assert _here(exported) == there
-    assert torch.ops.aten.linear.default in taking_apart._met
+    assert torch.ops.aten.linear.default in taking_apart._called_composites
     # The control: were they not seen, they would be taken apart.
-    monkeypatch.setattr(taking_apart, "_met", set())
-    monkeypatch.setattr(taking_apart, "_note_met", lambda _: False)
+    monkeypatch.setattr(taking_apart, "_called_composites", set())
+    monkeypatch.setattr(taking_apart, "_record_called", lambda _: False)
     assert "aten.linear" not in _here(exported)
 
 

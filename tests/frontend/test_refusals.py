@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "memory beyond the operand": (_beyond, "as_strided.* reads memory by strides beyond its operand"),
     "list among results": (
         lambda s, x: torch.histogramdd(x, [2, 2, 2]).bin_edges,
-        "getitem reads a result that is no tensor .* compute it from tensors",
+        "getitem reads a result that is not a tensor .* compute it from tensors",
     ),
     "wrong shape": (
         lambda s, x: x @ x,

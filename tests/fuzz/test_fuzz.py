@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from fuzz import campaign, check
 from fuzz.__main__ import main
-from fuzz.campaign import BATCH, Tally, run, run_batch
-from fuzz.check import CALLED_ONE_IN, Checker, DiscrepancyError, Outcome
+from fuzz.campaign import BATCH, CampaignTally, run, run_batch
+from fuzz.check import CALLED_ONE_IN, Checker, CheckOutcome, DiscrepancyError
 from fuzz.draft import Case, Draft
 from fuzz.excerpts import add_excerpt, known_rules
 from fuzz.kinds import COMPLEX, HOOKS, THREADS, WRITING
@@ -49,8 +49,8 @@ def model():
 """
 
 
-def _tally(count: int, seed: int) -> Tally:
-    tally = Tally()
+def _tally(count: int, seed: int) -> CampaignTally:
+    tally = CampaignTally()
     for found in run(count, seed):
         tally.add(found)
     return tally
@@ -198,11 +198,11 @@ def test_the_source_of_a_rule_is_written_so_that_it_matches() -> None:
 class Picky:
     """A checker that cannot stand sums."""
 
-    def check(self, case: Case, seed: int) -> Outcome:
+    def check(self, case: Case, seed: int) -> CheckOutcome:
         case.make()
         if ".sum(" in case.text:
             raise DiscrepancyError("a sum")
-        return Outcome()
+        return CheckOutcome()
 
 
 def test_a_failing_model_is_made_small_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_engines_compute_models_and_what_they_compute_wrongly_is_found(monkeypat
 
 def test_what_engines_refuse_is_counted() -> None:
     case = Case(TEXT.replace("y.tanh()", "y.sort()[0]"), is_smooth=True)
-    tally = Tally()
+    tally = CampaignTally()
     tally.count(Checker([], [engine_named(name).name for name in NAMES]).check(case, 3))
     assert not tally.engines
     assert [reason.partition(" cannot")[0] for reason in tally.refusals] == list(NAMES)
@@ -254,17 +254,17 @@ def test_an_exception_that_is_no_refusal_is_found(monkeypatch: pytest.MonkeyPatc
         Checker([]).check(Case(TEXT, is_smooth=True), 0)
 
 
-def _dies(number: int, count: int, kind: str) -> Tally:
+def _dies(number: int, count: int, kind: str) -> CampaignTally:
     if number == BATCH:
         os._exit(1)
-    return Tally(tried=count)
+    return CampaignTally(tried=count)
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_process_that_dies_is_a_failure_and_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "run_batch", _dies)
-    tally = Tally()
+    tally = CampaignTally()
     fingerprint()  # found out once: processes that fork know it
     pool = Pool(lambda: ProcessPoolExecutor(2, multiprocessing.get_context("fork")))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taso_py.generate.derive import Derivation, Deriver
-from taso_py.generate.egraph import Pattern
+from taso_py.generate.egraph import EgglogRule
 from taso_py.generate.worth import lowers_cost, only_adds, saves_contraction
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
@@ -83,7 +83,7 @@ def test_a_derivation_leaves_nothing_behind() -> None:
     deriver.add(split)
     assert deriver.derive(split) is Derivation.ONE_STEP
     assert deriver.derive(merge) is Derivation.NOT
-    assert deriver.derive(split, {Pattern().rewrite(split)}) is Derivation.NOT
+    assert deriver.derive(split, {EgglogRule().rewrite(split)}) is Derivation.NOT
 
 
 def test_what_later_rules_derive_is_redundant() -> None:

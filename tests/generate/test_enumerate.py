@@ -9,7 +9,7 @@ import numpy as np
 from taso_py.generate.candidates import collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.fingerprint import USELESS, Hasher, samples
-from taso_py.generate.retest import Trial, retest
+from taso_py.generate.retest import RetestOutcome, retest
 from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.vocabulary import DATA, Family, Half, Production, Variables
 from taso_py.ir.errors import ShapeError
@@ -126,4 +126,4 @@ def test_a_relu_after_padded_convolution_and_pool_is_seen() -> None:
       source relu(max_pool2d(conv2d(a, b){padding=[1,1]}){kernel=[3,3], stride=[1,1], padding=[1,1]})
       target max_pool2d(conv2d(a, b){padding=[1,1]}){kernel=[3,3], stride=[1,1], padding=[1,1]}"""
     (rule,) = read_rules(text)
-    assert any(retest(rule, seed) is Trial.FALSE for seed in range(20))
+    assert any(retest(rule, seed) is RetestOutcome.FALSE for seed in range(20))

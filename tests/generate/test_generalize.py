@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taso_py.generate.generalize import Generality, lift, numbers, starts
-from taso_py.generate.retest import Trial, generic_instance, instances, retest
+from taso_py.generate.generalize import Generality, initial_generalities, lift, numbers
+from taso_py.generate.retest import RetestOutcome, generic_instance, instances, retest
 from taso_py.generate.settle import Settler
 from taso_py.ir.node import Value
 from taso_py.ops.table import parse_graph
@@ -22,9 +22,9 @@ def _sides(variables: str, source: str, target: str) -> tuple[tuple[Value, ...],
 def _first_true(variables: str, source: str, target: str) -> str:
     """The statement of the most general rule that passes random instances."""
     sides = _sides(variables, source, target)
-    for generality in starts(numbers(*sides)):
+    for generality in initial_generalities(numbers(*sides)):
         for rule in lift(*sides, generality):
-            if retest(rule, 0) is Trial.PASSED and generic_instance(rule, 0) is not None:
+            if retest(rule, 0) is RetestOutcome.PASSED and generic_instance(rule, 0) is not None:
                 return " ".join(rule.statement.split())
     return ""
 
@@ -93,13 +93,13 @@ def test_retest_tells_true_from_false() -> None:
         "rule a: float[N] source slice(slice(a){axis=-1, start=A, stop=B}){axis=-1, start=C, stop=D} "
         "target slice(a){axis=-1, start=A, stop=A+D-C}"
     )[0]
-    assert retest(true, 0) is Trial.PASSED
-    assert retest(false, 0) is Trial.FALSE
+    assert retest(true, 0) is RetestOutcome.PASSED
+    assert retest(false, 0) is RetestOutcome.FALSE
 
 
 def test_instances_do_not_depend_on_anything_but_rule_and_seed() -> None:
     rule = _rule("slice(concat(a, b){axis=-1}){axis=-1, start=A, stop=B}", "slice(a){axis=-1, start=A, stop=B}")
-    first, again = ([instance.of(rule).statement for instance in instances(rule, 7)] for _ in range(2))
+    first, again = ([instance.instantiate(rule).statement for instance in instances(rule, 7)] for _ in range(2))
     assert first == again
     assert len(first) > 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taso_py.generate.candidates import Candidate, collect, distinct
+from taso_py.generate.candidates import RuleCandidate, collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
 from taso_py.generate.pairs import Pair, pairs
 from taso_py.generate.terms import Terms
@@ -16,7 +16,7 @@ from taso_py.ops.movement import Concat
 
 def _found(
     *productions: Production, operators: int, shape: tuple[int, ...] = (4,), equal: int = 9
-) -> dict[str, Candidate]:
+) -> dict[str, RuleCandidate]:
     family = Family("small", (Variables("x", shape, DATA),), productions, operators, equal=equal)
     return {candidate.key: candidate for candidate in distinct(collect(enumerate_terms(family, 0)))}
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from taso_py.generate.candidates import Candidate, collect, distinct
+from taso_py.generate.candidates import RuleCandidate, collect, distinct
 from taso_py.generate.enumerate import enumerate_terms
-from taso_py.generate.generalize import lift, numbers, starts
+from taso_py.generate.generalize import initial_generalities, lift, numbers
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.settle import Settler
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, MASK, STATISTIC, Family, Production, Variables, Written
-from taso_py.generate.written import written
+from taso_py.generate.written import written_forms
 from taso_py.ir.errors import InvariantError
 from taso_py.ops.elementwise import Add, Exp, Gelu, Mul, Relu, Rsqrt, Silu
 from taso_py.ops.functions import IRRATIONALS
@@ -37,7 +37,7 @@ RMS = Family(
 )
 
 
-def _statements(candidate: Candidate) -> list[str]:
+def _statements(candidate: RuleCandidate) -> list[str]:
     rules = Settler(prove, 0).settle(candidate.left, candidate.right, candidate.data)
     return [" ".join(rule.statement.split()) for rule in rules]
 
@@ -48,7 +48,7 @@ def test_the_form_of_gelu_that_is_usually_written_is_proved() -> None:
         add(constant{{value=1.0, dtype=float}}, tanh(mul(constant{{value={IRRATIONALS["sqrt(2/pi)"]!r}, dtype=float}},
         add(x, mul(constant{{value=0.044715, dtype=float}}, mul(mul(x, x), x))))))) }}"""
     ).outputs
-    found = [c for c in written(Written("gelu", Gelu("tanh"))) if c.left == (root,)]
+    found = [c for c in written_forms(Written("gelu", Gelu("tanh"))) if c.left == (root,)]
     assert len(found) == 1
     (statement,) = _statements(found[0])
     assert statement.startswith("a: float[..A] source mul(")
@@ -64,7 +64,7 @@ def test_the_form_of_gelu_that_is_usually_written_is_proved() -> None:
     ],
 )
 def test_the_forms_of_the_exact_gelu_that_libraries_write_are_proved(argument: str) -> None:
-    found = {candidate.left: candidate for candidate in written(Written("gelu by erf", Gelu()))}
+    found = {candidate.left: candidate for candidate in written_forms(Written("gelu by erf", Gelu()))}
     half, one = "constant{value=0.5, dtype=float}", "constant{value=1.0, dtype=float}"
     for form in (f"mul(mul(x, {half}), t)", f"mul(x, mul({half}, t))", f"mul({half}, mul(x, t))"):
         root = parse_graph(f"graph(x: float[4]) {{ t = add({one}, erf({argument})) return {form} }}").outputs
@@ -75,7 +75,7 @@ def test_the_forms_of_the_exact_gelu_that_libraries_write_are_proved(argument: s
 
 @pytest.mark.parametrize("form", ["div(mul(x, t), TWO)", "mul(div(x, TWO), t)", "mul(x, div(t, TWO))"])
 def test_a_half_may_be_divided_by_two(form: str) -> None:
-    found = {candidate.left: candidate for candidate in written(Written("gelu by erf", Gelu()))}
+    found = {candidate.left: candidate for candidate in written_forms(Written("gelu by erf", Gelu()))}
     one = "constant{value=1.0, dtype=float}"
     text = "graph(x: float[4]) { t = add(ONE, erf(div(x, ROOT))) return FORM }"
     text = text.replace("FORM", form).replace("ONE", one).replace("ROOT", one.replace("1.0", repr(math.sqrt(2))))
@@ -87,7 +87,7 @@ def test_a_half_may_be_divided_by_two(form: str) -> None:
 
 
 def test_another_root_is_another_function() -> None:
-    form = next(written(Written("gelu by erf", Gelu())))
+    form = next(written_forms(Written("gelu by erf", Gelu())))
     text = repr_of(form)
     near = next(text.replace(repr(value), "0.7071") for value in (math.sqrt(0.5), math.sqrt(2)) if repr(value) in text)
     assert Settler(prove, 0).settle(form.left, form.right, form.data)
@@ -95,13 +95,13 @@ def test_another_root_is_another_function() -> None:
 
 
 def test_another_constant_is_another_function() -> None:
-    form = next(written(Written("gelu", Gelu("tanh"))))
+    form = next(written_forms(Written("gelu", Gelu("tanh"))))
     other = parse_graph(repr_of(form).replace("0.044715", "0.044714")).outputs
     assert Settler(prove, 0).settle(form.left, form.right, form.data)
     assert not Settler(prove, 0).settle(other, form.right, form.data)
 
 
-def repr_of(candidate: Candidate) -> str:
+def repr_of(candidate: RuleCandidate) -> str:
     """The source of a candidate as a graph text."""
     from taso_py.ir.text import print_values
 
@@ -110,8 +110,8 @@ def repr_of(candidate: Candidate) -> str:
 
 
 def test_forms_come_once() -> None:
-    assert len(list(written(Written("silu", Silu())))) == 1
-    forms = [candidate.left for candidate in written(Written("gelu", Gelu("tanh")))]
+    assert len(list(written_forms(Written("silu", Silu())))) == 1
+    forms = [candidate.left for candidate in written_forms(Written("gelu", Gelu("tanh")))]
     assert len(forms) == len(set(forms)) > 10
 
 
@@ -121,7 +121,7 @@ def test_a_function_without_an_operator_is_not_written_out() -> None:
         name = "cosine"
 
     with pytest.raises(InvariantError, match="no operator computes"):
-        list(written(Written("cosine", Cosine())))
+        list(written_forms(Written("cosine", Cosine())))
 
 
 def test_a_normalisation_is_found_and_nothing_else() -> None:
@@ -142,7 +142,7 @@ def test_what_is_broadcast_stays_so() -> None:
     )
     found = distinct(collect(enumerate_terms(family, 0)))
     (candidate,) = [c for c in found if "relu(relu" in c.key and "add" in c.key and "softmax" not in c.key]
-    lifted = [rule for start in starts(numbers(candidate.left, candidate.right))
+    lifted = [rule for start in initial_generalities(numbers(candidate.left, candidate.right))
               for rule in lift(candidate.left, candidate.right, start)]  # fmt: skip
     assert lifted
     assert all("1" in str(rule.variables[1].types[0]) or "1" in str(rule.variables[0].types[0]) for rule in lifted)

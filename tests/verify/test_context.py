@@ -40,7 +40,7 @@ def test_facts_are_multiplied_by_sizes() -> None:
     assert context.follows(M * N - M * A - M)
     assert not context.follows(M * N - M * A - M - 1)
     assert context.follows(M * N - 1 - J - M * A, [J, M - 1 - J])
-    assert context.settle(floordiv(J + M * A, M * N), [J, M - 1 - J]) == 0
+    assert context.divide_out(floordiv(J + M * A, M * N), [J, M - 1 - J]) == 0
 
 
 def test_a_fact_about_one_symbol_is_a_bound() -> None:
@@ -56,13 +56,13 @@ def test_contradictory_facts_are_noticed() -> None:
 
 def test_evident_divisions_are_carried_out() -> None:
     context = Context(SIZES, [N - 1 - A])
-    assert context.settle(floordiv(A, N)) == 0
-    assert context.settle(floordiv(A + N, N)) == 1
-    assert context.settle(M * floordiv(M * N + A, N) + A) == M * M + A
-    assert context.settle(floordiv(A + 1, N)) == floordiv(A + 1, N)
-    assert context.settle(floordiv(J, N), [J, N - 1 - J]) == 0
-    assert context.settle(floordiv(floordiv(A, M) + S, N)) == floordiv(A + M * S, M * N)
-    assert context.settle(floordiv(S * M + S * N + A, M + N)) == S
+    assert context.divide_out(floordiv(A, N)) == 0
+    assert context.divide_out(floordiv(A + N, N)) == 1
+    assert context.divide_out(M * floordiv(M * N + A, N) + A) == M * M + A
+    assert context.divide_out(floordiv(A + 1, N)) == floordiv(A + 1, N)
+    assert context.divide_out(floordiv(J, N), [J, N - 1 - J]) == 0
+    assert context.divide_out(floordiv(floordiv(A, M) + S, N)) == floordiv(A + M * S, M * N)
+    assert context.divide_out(floordiv(S * M + S * N + A, M + N)) == S
 
 
 def test_answers_hold_for_all_small_integers() -> None:
@@ -97,7 +97,7 @@ def test_answers_about_divisions_hold_for_all_small_integers() -> None:
         facts = [_random_guard(random, ["M", "P", "@0", "~1"]) for _ in range(4)]
         goal = _random_guard(random, ["M", "P", "@0"]) + random.choice((-1, 1, M)) * _random_division(random)
         context = Context({"M": 1, "P": 0, "@0": 0}, facts)
-        follows, linear, settled = context.follows(goal), context.linear(goal), context.settle(goal)
+        follows, linear, settled = context.follows(goal), context.linear(goal), context.divide_out(goal)
         shown += follows or linear != goal or settled != goal
         for env in _places():
             if all(evaluate(fact, env) >= 0 for fact in facts):
@@ -118,6 +118,6 @@ def _random_guard(random: Random, names: list[str]) -> Dim:
 
 
 def test_bounds_are_never_forgotten() -> None:
-    context = Context({"M": 1}, []).extended({"@0": 0}, [M - 1 - A])
+    context = Context({"M": 1}, []).with_facts({"@0": 0}, [M - 1 - A])
     assert context.follows(M - 1 - A)
     assert symbols(context.facts[0]) == {"M", "@0"}

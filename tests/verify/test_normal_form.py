@@ -20,9 +20,9 @@ from taso_py.ops.functions import IRRATIONALS
 from taso_py.ops.scalar import Irrational, Read, SizeOf
 from taso_py.rules.substitution import Substitution, key
 from verify import witness
-from verify.hypotheses import assumptions, output_index, solved
-from verify.laws import Level
-from verify.limits import Budget, Limits
+from verify.hypotheses import assumptions, output_index, without_equalities
+from verify.laws import ProofLevel
+from verify.limits import Budget, ProofLimits
 from verify.normalize import Normalizer
 from verify.sampling import Sample, Sampler
 from verify.solver import Solver
@@ -99,9 +99,9 @@ def _places(term: Term, env: dict[str, int], bound: Sequence[str]) -> list[dict[
     return list(itertools.chain.from_iterable(_places(term, {**env, bound[0]: i}, bound[1:]) for i in RANGE))
 
 
-@pytest.mark.parametrize("level", [Level.TERMS, Level.ALGEBRA])
-def test_both_sides_are_what_torch_computes(true_rule: Substitution, level: Level) -> None:
-    rule = solved(true_rule)
+@pytest.mark.parametrize("level", [ProofLevel.TERMS, ProofLevel.ALGEBRA])
+def test_both_sides_are_what_torch_computes(true_rule: Substitution, level: ProofLevel) -> None:
+    rule = without_equalities(true_rule)
     random = Random(zlib.crc32(rule.statement.encode()))
     sample = _small_sample(rule, random)
     tensors = witness._values(rule, sample, random.randrange(1000), witness._Kind.POSITIVE)
@@ -140,12 +140,12 @@ def _compare(
     expected: NDArray[np.float64],
     interpreter: Interpreter,
     sample: Sample,
-    level: Level,
+    level: ProofLevel,
     random: Random,
 ) -> None:
     facts = assumptions(rule)
     index, context = output_index(side.outputs[number].type, facts)
-    budget = Budget(Limits())
+    budget = Budget(ProofLimits())
     sum_ = close(Normalizer(context, budget, Solver(context, budget), level).element(side.outputs[number], index))
     sizes = {**sample.sizes, **{f"..{name}": math.prod(axes) for name, axes in sample.groups.items()}}
     for _ in range(3):

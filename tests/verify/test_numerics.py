@@ -11,7 +11,7 @@ from taso_py.ops.table import DEFINED
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from verify import prove
-from verify.laws import Level
+from verify.laws import ProofLevel
 from verify.numerics import classify
 from verify.witness import compute
 
@@ -205,7 +205,7 @@ def test_factors_that_are_too_many_to_tell_are_one_each() -> None:
     for one, other in zip(sums[1:], sums[-2::-1], strict=True):
         left, right = f"mul({left}, {one})", f"mul({right}, {other})"
     (rule,) = read_rules(f"rule {names} source {left} target {right}")
-    assert classify(rule, Level.TERMS) is Numerics.RANGE
+    assert classify(rule, ProofLevel.TERMS) is Numerics.RANGE
 
 
 FUNCTIONS = [
@@ -218,6 +218,6 @@ def test_a_function_that_rounds_is_not_just_a_sum_in_another_order(op: type[Tens
     written = f"rule x: float[M]\n source {op.name}(x)\n target mul(x, constant{{value=3.0, dtype=float}})\n"
     x = torch.linspace(0.1, 9.0, 4096)
     single, double = (compute(op(), [x.to(dtype)]).double() for dtype in (torch.float32, torch.float64))
-    found = classify(read_rules(written)[0], Level.TERMS)
+    found = classify(read_rules(written)[0], ProofLevel.TERMS)
     assert found >= Numerics.REASSOCIATE or not bool((single != double).any())
     assert (found is Numerics.REORDER) == (op is Relu)

@@ -7,7 +7,7 @@ import pytest
 from taso_py.rules.substitution import Substitution, canonical
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Outcome
-from verify import Limits, check, prove
+from verify import ProofLimits, check, prove
 from verify.witness import confirm
 
 
@@ -81,7 +81,7 @@ def test_a_side_equals_itself_exactly(true_rule: Substitution) -> None:
         ),
         (
             "rule x: float[k1,N]\n source sum(x){axes=[-1]}\n target sum(x){axes=[-1]}",
-            "rename k1: indices have such names",
+            "rename k1: the prover reserves such names for indices",
         ),
         (
             "rule x: float[M,N]\n source relu(x)\n target relu(x)\n where M-2 >= 0, 1-M >= 0",
@@ -107,14 +107,14 @@ def test_what_cannot_be_treated_is_unknown_with_a_reason(text: str, reason: str)
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (Limits(nodes=3), "more than 3 operators"),
-        (Limits(steps=5), "more than 5 steps"),
-        (Limits(work=20), "terms of more than 20 elements"),
-        (Limits(cells=2), "more than 2 cases"),
-        (Limits(queries=0), "more than 0 questions to the solver"),
+        (ProofLimits(nodes=3), "more than 3 operators"),
+        (ProofLimits(steps=5), "more than 5 steps"),
+        (ProofLimits(work=20), "terms of more than 20 elements"),
+        (ProofLimits(cells=2), "more than 2 cases"),
+        (ProofLimits(queries=0), "more than 0 questions to the solver"),
     ],
 )
-def test_limits_are_counts(limits: Limits, reason: str) -> None:
+def test_limits_are_counts(limits: ProofLimits, reason: str) -> None:
     rule = rule_of(
         "rule x: float[N,C,H,W]\n"
         " source relu(max_pool2d(pad(x){widths=[[A,B],[D,E]]}){kernel=[K,L], stride=[S,T], padding=[P,Q]})\n"

@@ -10,7 +10,7 @@ import substitutions
 from taso_py.rules.database import MANIFEST, read_database
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
-from verify.laws import Level
+from verify.laws import ProofLevel
 from verify.numerics import classify
 
 FOLDER = Path(substitutions.__file__).parent
@@ -25,7 +25,7 @@ def test_each_rule_is_shipped_once() -> None:
 
 def test_no_rule_states_less_than_its_operators_show() -> None:
     rules = [rule for rule in read_database() if rule.numerics is not Numerics.EXACT]
-    assert [rule.id for rule in rules if classify(rule, Level.TERMS) > rule.numerics] == []
+    assert [rule.id for rule in rules if classify(rule, ProofLevel.TERMS) > rule.numerics] == []
 
 
 def test_rules_that_only_multiply_are_off_in_half_precision() -> None:

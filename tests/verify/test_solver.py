@@ -6,7 +6,7 @@ import pytest
 
 from taso_py.ir.size import floordiv, symbol
 from verify.context import Context
-from verify.limits import Budget, Limits, Refused
+from verify.limits import Budget, ProofLimits, Refused
 from verify.solver import Solver
 
 A, J, M, N, S, H, K = (symbol(name) for name in ("@0", "~1", "M", "N", "S", "H", "K"))
@@ -14,8 +14,8 @@ SIZES = {"M": 1, "N": 1, "S": 1, "H": 1, "K": 1, "@0": 0}
 ONE = Fraction(1)
 
 
-def solver(*facts: object, limits: Limits | None = None) -> Solver:
-    return Solver(Context(SIZES, facts), Budget(limits or Limits()))  # pyright: ignore[reportArgumentType]
+def solver(*facts: object, limits: ProofLimits | None = None) -> Solver:
+    return Solver(Context(SIZES, facts), Budget(limits or ProofLimits()))  # pyright: ignore[reportArgumentType]
 
 
 def test_two_halves_make_a_whole() -> None:
@@ -72,11 +72,11 @@ def test_what_is_impossible() -> None:
 
 
 def test_questions_are_counted() -> None:
-    limited = solver(limits=Limits(queries=1))
+    limited = solver(limits=ProofLimits(queries=1))
     limited.impossible([A - N])
     with pytest.raises(Refused, match="more than 1 questions"):
         limited.impossible([A - N])
 
 
 def test_a_question_that_takes_too_many_steps_is_not_answered() -> None:
-    assert not solver(limits=Limits(rlimit=1)).implied([], [[A - N], [N - A]])
+    assert not solver(limits=ProofLimits(rlimit=1)).implied([], [[A - N], [N - A]])

@@ -2,7 +2,7 @@
 
 A mutant is a proved rule with one thing changed: operands exchanged, an operator or an attribute replaced, a value
 replaced by another of its type, a precondition dropped. Most are false, and false in ways that a mistaken prover would
-not notice. Each is put to the prover and to the witness.
+not notice. Each is given to the prover and to the witness.
 
 Invariant: the mutants depend on the rules and the seed only.
 """
@@ -37,14 +37,14 @@ from verify.witness import TargetRefused, witness
 TRIALS = 12
 """Random trials of each mutant."""
 CHANGES = (1, 1, 1, 2, 2, 3)
-"""How many changes make a mutant, one of these at random."""
+"""Numbers of changes in a mutant, one of these drawn at random."""
 _PLAIN = [op for op in DEFINED.values() if op.is_elementwise and not fields(op)]
 _BINARY, _UNARY = ([op for op in _PLAIN if op.arity == (count, count)] for count in (2, 1))
 
 
 @dataclass
-class Tally:
-    """What became of the mutants."""
+class MutantTally:
+    """Counts of mutants by the answers of prover and witness."""
 
     proved: int = 0
     """Proved, and not refuted."""
@@ -53,13 +53,13 @@ class Tally:
     undecided: int = 0
     """Neither proved nor refuted."""
     untried: int = 0
-    """PyTorch could try it at no sizes."""
+    """PyTorch could not compute it at any sizes."""
     wrong: list[str] = field(default_factory=list[str])
-    """Mutants that are proved although PyTorch refutes them: none, or the prover is mistaken."""
+    """Mutants that are proved although PyTorch refutes them; any is a mistake of the prover."""
 
     @classmethod
-    def of(cls, fates: Iterable[tuple[str, str]]) -> Tally:
-        """Counts what :func:`examine` returned."""
+    def of(cls, fates: Iterable[tuple[str, str]]) -> MutantTally:
+        """Count the results of :func:`examine`."""
         tally = cls()
         for fate, text in fates:
             if fate == "wrong":
@@ -70,12 +70,12 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """How many mutants there were."""
+        """Number of mutants."""
         return self.proved + self.false + self.undecided + self.untried + len(self.wrong)
 
 
 def examine(case: tuple[Substitution, int]) -> tuple[str, str]:
-    """Puts a mutant, with a seed, to prover and witness; returns its field of the tally, and why it is wrong."""
+    """Give a mutant, with a seed, to prover and witness; return its field of the tally, and why it is wrong."""
     mutant, seed = case
     is_proved = prove(mutant).outcome is Outcome.PROVED
     try:
@@ -90,14 +90,14 @@ def examine(case: tuple[Substitution, int]) -> tuple[str, str]:
 
 
 def examine_all(seed: int, mutants: Iterable[Substitution], pool: Pool = HERE) -> Iterator[tuple[str, str]]:
-    """Puts mutants to prover and witness; what either raises, apart from refusals, is a mistake and passes through."""
+    """Give mutants to prover and witness; any exception but a refusal is a mistake and passes through."""
     random = Random(seed)
     cases = ((mutant, random.randrange(1 << 20)) for mutant in mutants)
     return pool.map(examine, cases, chunk=8)
 
 
 def mutants(rules: Sequence[Substitution], random: Random, count: int) -> Iterator[Substitution]:
-    """Distinct mutants of the rules, of one change or several: of one change alone there are not that many."""
+    """Yield distinct mutants of the rules, of one change or several: single changes alone are too few."""
     seen: set[str] = set()
     while len(seen) < count:
         rule = mutant = random.choice(rules)
@@ -112,7 +112,7 @@ def mutants(rules: Sequence[Substitution], random: Random, count: int) -> Iterat
 
 
 def _mutant(rule: Substitution, random: Random) -> Substitution | None:
-    """One node of the target changed, or an output replaced by a wrong one, or the preconditions dropped."""
+    """Return a rule with one node of the target changed, or with the preconditions dropped."""
     if rule.preconditions and random.random() < 0.3:
         return replace(rule, preconditions=())
     inner = [node for node in rule.target.nodes if not isinstance(node.op, Input)]
@@ -122,13 +122,13 @@ def _mutant(rule: Substitution, random: Random) -> Substitution | None:
 
     def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
         if node is chosen:
-            return _changed(node, inputs, rule, random)
+            return _mutate_node(node, inputs, rule, random)
         return node if inputs == node.inputs else make(node.op, inputs, node.token)
 
     return replace(rule, target=rule.target.map(rebuild))
 
 
-def _changed(node: Node, inputs: tuple[Value, ...], rule: Substitution, random: Random) -> Node:
+def _mutate_node(node: Node, inputs: tuple[Value, ...], rule: Substitution, random: Random) -> Node:
     kind = random.randrange(4)
     if kind == 0 and len(inputs) > 1:
         shuffled = list(inputs)
@@ -156,10 +156,10 @@ def _with_other_attribute(op: Operator, random: Random) -> Operator:
     name, value = random.choice(op.attributes)
     if name in ("eps", "scale", "value") and not isinstance(value, float):
         return replace(op, **{name: 0.25})  # a symbol for a real number: nothing is computed from it
-    return replace(op, **{name: _nudged(value, random)})
+    return replace(op, **{name: _perturbed(value, random)})
 
 
-def _nudged(value: AttributeValue, random: Random) -> AttributeValue:
+def _perturbed(value: AttributeValue, random: Random) -> AttributeValue:
     match value:
         case bool():
             return not value
@@ -167,7 +167,7 @@ def _nudged(value: AttributeValue, random: Random) -> AttributeValue:
             place = random.randrange(len(value))
             if random.random() < 0.3:
                 return tuple(reversed(value))
-            return (*value[:place], _nudged(value[place], random), *value[place + 1 :])
+            return (*value[:place], _perturbed(value[place], random), *value[place + 1 :])
         case int() | float():
             return value + random.choice((-2, -1, 1, 2))
         case None | str():
@@ -179,7 +179,7 @@ def _nudged(value: AttributeValue, random: Random) -> AttributeValue:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; exit status 0 if no false mutant is proved."""
+    """Run the command; exit status 0 if no false mutant is proved."""
     parser = CommandParser(prog="python -m verify.audit.mutations", description="Mutants of proved rules.")
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="*", help="rules (default: the shipped database)")
     parser.add_argument("--count", metavar="N", type=int, default=1000, help="mutants (%(default)s)")
@@ -192,7 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rules = [rule for rule in stated if prove(rule).outcome is Outcome.PROVED]
             chosen = mutants(rules, Random(parsed.seed), parsed.count)
             fates = examine_all(parsed.seed, chosen, pool)
-            tally = Tally.of(track(fates, description="mutants", total=parsed.count, console=Console(stderr=True)))
+            tally = MutantTally.of(
+                track(fates, description="mutants", total=parsed.count, console=Console(stderr=True))
+            )
     except TasoError as error:
         sys.stderr.write(f"verify.audit.mutations: error: {error}\n")
         return 2

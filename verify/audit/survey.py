@@ -1,8 +1,8 @@
-"""How a collection of rules fares, file by file: ``python -m verify.audit.survey tests/sound tests/unsound``.
+"""Verdicts on a collection of rules, file by file: ``python -m verify.audit.survey tests/sound tests/unsound``.
 
-Each file is a class of statements. Rules are proved one after the other in this process, so that times are those of one
-core; with ``--witness`` those that are not proved are put to PyTorch. Exit status 0 if every file has at least the
-share ``--least`` of its rules proved.
+Each file is a class of statements. Rules are proved one after the other in this process, so that times are of one core;
+with ``--witness`` those that are not proved are given to PyTorch. Exit status 0 if in every file at least the share
+``--least`` of the rules is proved.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Class:
     results: tuple[Result, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """How many rules have that verdict."""
+        """Return the number of rules with this verdict."""
         return sum(result.verdict.outcome is outcome for result in self.results)
 
     @property
     def share(self) -> float:
-        """The proved part, from 0 to 1."""
+        """Share of proved rules, from 0 to 1."""
         return self.count(Outcome.PROVED) / len(self.results) if self.results else 1.0
 
 
 def survey(path: Path, asks_witness: bool = False) -> Class:
-    """Proves every rule of a file.
+    """Prove every rule of a file.
 
     Raises:
         TasoError: the file cannot be read.
@@ -67,7 +67,7 @@ def survey(path: Path, asks_witness: bool = False) -> Class:
 
 
 def survey_rules(name: str, rules: Iterable[Substitution], asks_witness: bool = False) -> Class:
-    """Proves rules one after the other; what is not proved is put to PyTorch if that is asked for."""
+    """Prove rules one after the other; those that are not proved are given to PyTorch if ``asks_witness``."""
     return Class(name, tuple(_result(rule, asks_witness) for rule in rules))
 
 
@@ -81,7 +81,7 @@ def _result(rule: Substitution, asks_witness: bool) -> Result:
 
 
 def table(classes: Sequence[Class]) -> Table:
-    """Counts and times by class, and of all."""
+    """Return a table of counts and times by class, and in total."""
     result = Table(box=None)
     for column in ("class", "rules", "proved", "refuted", "unknown", "median ms", "max ms", "total s"):
         result.add_column(column, justify="left" if column == "class" else "right")
@@ -102,7 +102,7 @@ def _files(paths: Iterable[Path]) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; return the exit status."""
     parser = CommandParser(prog="python -m verify.audit.survey", description="Prove collections of rules.")
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="rule files, or folders of them")
     parser.add_argument("--witness", action="store_true", help="try what is not proved through PyTorch")

@@ -1,10 +1,10 @@
 """The weakest preconditions of a rule that is not true as stated: ``python -m verify.audit.weakest FILE``.
 
-Some rules hold only where two sizes are equal, or an attribute has its neutral value (one group, no padding). The
-smallest sets of such equalities under which the proof goes through are searched for, each direction on its own: what
-is an equality of sizes for one direction may be implied by the shapes of the other.
+Some rules hold only where two sizes are equal, or an attribute has its neutral value (one group, no padding). This
+searches for the smallest sets of such equalities under which the proof succeeds, separately for each direction: an
+equality of sizes in one direction may be implied by the shapes of the other.
 
-Invariant: under every precondition that is found the rule is proved; under none of its proper parts is it.
+Invariant: the rule is proved under every precondition that is found, and under no proper subset of it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from taso_py.rules.text import write_rule
 from taso_py.rules.verdict import Outcome
-from verify.hypotheses import number_symbols, reached, solved
-from verify.limits import Limits
+from verify.hypotheses import number_symbols, reachable_nodes, without_equalities
+from verify.limits import ProofLimits
 from verify.prover import DEFAULT_LIMITS, prove
 from verify.witness import witness
 
@@ -40,27 +40,27 @@ _NEUTRAL = {"groups": 1, "stride": 1, "dilation": 1, "padding": 0, "widths": 0, 
 
 
 def weakest(
-    rule: Substitution, most: int = MOST_EQUALITIES, limits: Limits = DEFAULT_LIMITS
+    rule: Substitution, most: int = MOST_EQUALITIES, limits: ProofLimits = DEFAULT_LIMITS
 ) -> tuple[Precondition, ...]:
-    """The smallest sets of equalities that make the rule provable: one empty set if it is as it stands.
+    """Return the smallest sets of equalities that make the rule provable: one empty set if it is as it stands.
 
-    An empty tuple if there is none of at most ``most`` equalities. Sets that say the same are found once.
+    The result is empty if there is none of at most ``most`` equalities. Equivalent sets are found once.
     """
     candidates = list(equalities(rule))
     for count in range(most + 1):
         found: dict[str, Precondition] = {}
         for chosen in itertools.combinations(candidates, count):
             if _holds(rule, chosen, limits):
-                found.setdefault(solved(_under(rule, chosen)).statement, chosen)
+                found.setdefault(without_equalities(_with_preconditions(rule, chosen)).statement, chosen)
         if found:
             return tuple(found.values())
     return ()
 
 
 def equalities(rule: Substitution) -> Iterator[Condition]:
-    """Attributes at their neutral value and sizes of axes at one; pairs of symbols of one role."""
+    """Yield attributes at their neutral value, axes of size one, and equalities of symbols in one role."""
     roles: dict[str, str] = {}
-    for node in reached(rule.source):
+    for node in reachable_nodes(rule.source):
         roles.update((name, role) for name, role in _roles(node) if name not in roles)
     for name, role in sorted(roles.items()):
         yield Condition(symbol(name) - _NEUTRAL.get(role, 1), is_equality=True)
@@ -79,8 +79,8 @@ def _roles(node: Node) -> Iterator[tuple[str, str]]:
         yield from ((name, role) for name in attribute_symbols(value) - numbers)
 
 
-def _holds(rule: Substitution, chosen: Precondition, limits: Limits) -> bool:
-    instance = _under(rule, chosen)
+def _holds(rule: Substitution, chosen: Precondition, limits: ProofLimits) -> bool:
+    instance = _with_preconditions(rule, chosen)
     try:
         if witness(instance, trials=_TRIALS) is not None:
             return False
@@ -89,7 +89,7 @@ def _holds(rule: Substitution, chosen: Precondition, limits: Limits) -> bool:
     return prove(instance, limits).outcome is Outcome.PROVED
 
 
-def _under(rule: Substitution, chosen: Precondition) -> Substitution:
+def _with_preconditions(rule: Substitution, chosen: Precondition) -> Substitution:
     return replace(rule, preconditions=(*rule.preconditions, *chosen))
 
 
@@ -101,14 +101,14 @@ def _directions(rule: Substitution) -> Iterator[tuple[str, Substitution]]:
         return
 
 
-def _described(found: Sequence[Precondition]) -> str:
+def _describe(found: Sequence[Precondition]) -> str:
     if not found:
         return f"no {MOST_EQUALITIES} equalities suffice"
     return " or ".join(", ".join(map(str, conditions)) or "nothing" for conditions in found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; exit status 0 if every rule has a precondition in one direction at least."""
+    """Run the command; exit status 0 if every rule has a precondition in at least one direction."""
     parser = CommandParser(prog="python -m verify.audit.weakest", description="What rules need to be true.")
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="rule files")
     parsed = parser.parse_args(arguments)
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = {name: weakest(direction) for name, direction in _directions(rule)}
         is_complete &= any(results.values())
         sys.stdout.write(write_rule(rule) + "\n")
-        sys.stdout.writelines(f"  {name} needs {_described(found)}\n" for name, found in results.items())
+        sys.stdout.writelines(f"  {name} needs {_describe(found)}\n" for name, found in results.items())
     return 0 if is_complete else 1
 
 

@@ -1,4 +1,4 @@
-"""The import dialect: which ATen calls become operators of the table, one row a form.
+"""The import dialect: one row for each form of an ATen call that becomes operators of the table.
 
 Invariant: a row either returns values with the elements of the call's results, bit for bit once lowered again, or
 refuses by :class:`~taso_py.frontend.call.NotInDialectError`, ``ShapeError`` or ``ValueError``; the call is then opaque.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from taso_py.frontend.call import Call, Result
+from taso_py.frontend.call import AtenCall, Result
 from taso_py.frontend.dialect import contraction, creation, elementwise, movement, normalization, pooling, strides
 
-DIALECT: Mapping[str, Callable[[Call], Result]] = {
+DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **elementwise.ROWS,
     **contraction.ROWS,
     **normalization.ROWS,
@@ -20,6 +20,6 @@ DIALECT: Mapping[str, Callable[[Call], Result]] = {
     **creation.ROWS,
     **strides.ROWS,
 }
-"""Rows by the name of the overload, as ``aten.add.Tensor``."""
+"""Rows by the name of the overload, such as ``aten.add.Tensor``."""
 
 NEEDS_ROW = strides.NEEDS_ROW

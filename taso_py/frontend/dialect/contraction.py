@@ -1,20 +1,20 @@
 """Import of matrix products and convolutions.
 
-Invariant: only forms with the meaning of our operators are taken; transposed and three-dimensional convolutions and
-products with vectors stay opaque. A one-dimensional convolution is one of images of height one, as inside PyTorch.
+Invariant: only forms that mean the same as our operators are taken; transposed and three-dimensional convolutions and
+products with vectors stay opaque. A one-dimensional convolution becomes one of images of height one, as in PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from taso_py.frontend.call import Call, Result, apply
+from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.movement import Contiguous, Permute, Reshape
 
 
-def _matmul(second: str) -> Callable[[Call], Result]:
-    def row(call: Call) -> Result:
+def _matmul(second: str) -> Callable[[AtenCall], Result]:
+    def row(call: AtenCall) -> Result:
         a, b = call.value("self"), call.value(second)
         call.require(a.type.rank >= 2 and b.type.rank >= 2)
         return apply(Matmul(), a, b)
@@ -22,30 +22,30 @@ def _matmul(second: str) -> Callable[[Call], Result]:
     return row
 
 
-def _linear(call: Call) -> Result:
+def _linear(call: AtenCall) -> Result:
     return apply(Linear(), call.value("input"), call.value("weight"), *call.optional("bias"))
 
 
-def _addmm(call: Call) -> Result:
+def _addmm(call: AtenCall) -> Result:
     bias, x, weight = call.value("self"), call.value("mat1"), call.value("mat2")
     call.require(call["alpha"] == call["beta"] == 1 and bias.type.rank == 1)
     return apply(Linear(), x, apply(Permute((-1, -2)), weight), bias)
 
 
-def _conv2d(call: Call) -> Result:
+def _conv2d(call: AtenCall) -> Result:
     x, weight = call.value("input"), call.value("weight")
     call.require(x.type.rank == 4)
     windows = (call.pair("stride"), call.pair("padding"), call.pair("dilation"))
     return apply(Conv2d(*windows, call["groups"]), x, weight, *call.optional("bias"))
 
 
-def _convolution(call: Call) -> Result:
+def _convolution(call: AtenCall) -> Result:
     call.require(not call["transposed"] and not any(call["output_padding"]))
     return _conv2d(call)
 
 
-def _conv2d_named_padding(call: Call) -> Result:
-    """Padding ``same`` is ours where it is the same on both sides: odd extents of the dilated kernel, stride 1."""
+def _conv2d_named_padding(call: AtenCall) -> Result:
+    """Import padding ``same`` where it is symmetric: odd extents of the dilated kernel, stride 1."""
     x, weight = call.value("input"), call.value("weight")
     call.require(x.type.rank == 4)
     dilation = call.pair("dilation")
@@ -57,7 +57,7 @@ def _conv2d_named_padding(call: Call) -> Result:
     return apply(Conv2d(call.pair("stride"), padding, dilation, call["groups"]), x, weight, *call.optional("bias"))
 
 
-def _conv1d(call: Call) -> Result:
+def _conv1d(call: AtenCall) -> Result:
     x, weight = call.value("input"), call.value("weight")
     call.require(x.type.rank == 3)
     (stride, _), (padding, _), (dilation, _) = (call.pair(name) for name in ("stride", "padding", "dilation"))
@@ -68,7 +68,7 @@ def _conv1d(call: Call) -> Result:
     return apply(Reshape(call.types[0].dims), apply(op, image, kernel, *call.optional("bias")))
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.mm.default": _matmul("mat2"),
     "aten.bmm.default": _matmul("mat2"),
     "aten.matmul.default": _matmul("other"),

@@ -1,7 +1,7 @@
 """Import of calls that take a tensor only for its shape, element type and device.
 
-Invariant: the result does not depend on the tensor any more, so that what is computed from it alone is static: models
-that build attention masks on every call (Swin) then build them once.
+Invariant: the result does not depend on the tensor any more, so that everything computed from it alone is static:
+models that build attention masks on every call (Swin) then build them once.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taso_py.backend.tensors import encode
-from taso_py.frontend.call import Call, Result, apply
+from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ops.opaque import Opaque
 
 FULL = "aten.full.default"
 
 
-def _filled(value: float | None = None) -> Callable[[Call], Result]:
-    """A tensor of one value, which is the call's ``fill_value`` unless given."""
+def _constant_fill(value: float | None = None) -> Callable[[AtenCall], Result]:
+    """Return the row for a tensor of one value: the given one, or else the call's ``fill_value``."""
 
-    def row(call: Call) -> Result:
+    def row(call: AtenCall) -> Result:
         (result,) = call.results
         call.require(result is not None and not call["pin_memory"])
         number: Any = call["fill_value"] if value is None else value
@@ -31,12 +31,12 @@ def _filled(value: float | None = None) -> Callable[[Call], Result]:
     return row
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
-    "aten.new_zeros.default": _filled(0),
-    "aten.new_ones.default": _filled(1),
-    "aten.new_full.default": _filled(),
-    "aten.zeros_like.default": _filled(0),
-    "aten.ones_like.default": _filled(1),
-    "aten.full_like.default": _filled(),
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
+    "aten.new_zeros.default": _constant_fill(0),
+    "aten.new_ones.default": _constant_fill(1),
+    "aten.new_full.default": _constant_fill(),
+    "aten.zeros_like.default": _constant_fill(0),
+    "aten.ones_like.default": _constant_fill(1),
+    "aten.full_like.default": _constant_fill(),
 }
 """One row per ATen overload."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.frontend.call import Call, NotInDialectError, Result, apply
+from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
@@ -42,7 +42,7 @@ from taso_py.ops.elementwise import (
 
 
 def promoted(operand: Value | float, dtype: DType) -> Value:
-    """An operand as PyTorch converts it to compute in ``dtype``; numbers become exact constants."""
+    """Return an operand as PyTorch converts it to compute in ``dtype``; numbers become exact constants."""
     if isinstance(operand, Value):
         if operand.type.dtype is dtype:
             return operand
@@ -60,8 +60,8 @@ def promoted(operand: Value | float, dtype: DType) -> Value:
     return apply(Constant(float(operand), dtype))
 
 
-def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[[Call], Result]:
-    def row(call: Call) -> Result:
+def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[[AtenCall], Result]:
+    def row(call: AtenCall) -> Result:
         # alpha != 1 multiplies and adds with one rounding where the processor can; two operators would round twice.
         call.require(call.arguments.get("alpha", 1) == 1)
         dtype = call.types[0].dtype
@@ -72,55 +72,55 @@ def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[
     return row
 
 
-def _unary(op: Operator) -> Callable[[Call], Result]:
+def _unary(op: Operator) -> Callable[[AtenCall], Result]:
     return lambda call: apply(op, call.value("self"))
 
 
-def _gelu(call: Call) -> Result:
+def _gelu(call: AtenCall) -> Result:
     return apply(Gelu(call["approximate"]), call.value("self"))
 
 
-def _clamped(least: str, most: str) -> Callable[[Call], Result]:
-    """A call with limits, which are numbers, by the names of its arguments."""
+def _clamped(least: str, most: str) -> Callable[[AtenCall], Result]:
+    """Return the row for a clamp whose limits are numbers in the arguments of these names."""
 
-    def row(call: Call) -> Result:
+    def row(call: AtenCall) -> Result:
         return apply(Hardtanh(call.number(least), call.number(most)), call.value("self"))
 
     return row
 
 
-def _leaky_relu(call: Call) -> Result:
+def _leaky_relu(call: AtenCall) -> Result:
     return apply(LeakyRelu(call.number("negative_slope")), call.value("self"))
 
 
-def _elu(call: Call) -> Result:
+def _elu(call: AtenCall) -> Result:
     call.require(call["input_scale"] == 1)
     return apply(Elu(call.number("alpha"), call.number("scale")), call.value("self"))
 
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-"""As PyTorch has them (Klambauer et al. 2017)."""
+"""PyTorch's constants (Klambauer et al. 2017)."""
 
 
-def _softplus(call: Call) -> Result:
-    """PyTorch's kernel gives ``x`` itself beyond a threshold: in double precision that is not what rounding gives."""
+def _softplus(call: AtenCall) -> Result:
+    """Import softplus except in double precision, where PyTorch's threshold changes the rounded result."""
     x = call.value("self")
     call.require(call["threshold"] == 20 and x.type.dtype is not DType.F64)
     return apply(Softplus(call.number("beta")), x)
 
 
-def _neg(call: Call) -> Result:
+def _neg(call: AtenCall) -> Result:
     x = call.value("self")
     call.require(x.type.dtype.is_floating)
     return apply(Mul(), x, apply(Constant(-1.0, x.type.dtype)))
 
 
-def _reciprocal(call: Call) -> Result:
+def _reciprocal(call: AtenCall) -> Result:
     x = call.value("self")
     return apply(Div(), apply(Constant(1.0, x.type.dtype)), x)
 
 
-def _square(call: Call) -> Result:
+def _square(call: AtenCall) -> Result:
     x = call.value("self")
     call.require(x.type.dtype.is_floating)
     return apply(Mul(), x, x)
@@ -129,10 +129,10 @@ def _square(call: Call) -> Result:
 _ROOTS: Mapping[float, Operator] = {0.5: Sqrt(), -0.5: Rsqrt()}
 
 
-def _pow(call: Call) -> Result:
-    """PyTorch's kernels compute exponents 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product.
+def _pow(call: AtenCall) -> Result:
+    """Import the exponents that PyTorch's kernels compute by products or roots.
 
-    They take roots of exponents 0.5 and -0.5.
+    They compute 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product, and 0.5 and -0.5 by roots.
     """
     x, exponent = call.value("self"), call["exponent"]
     call.require(x.type.dtype in (DType.F32, DType.F64) and exponent in (2, 3, 0.5, -0.5))
@@ -142,12 +142,12 @@ def _pow(call: Call) -> Result:
     return square if exponent == 2 else apply(Mul(), square, x)
 
 
-def _type_as(call: Call) -> Result:
+def _type_as(call: AtenCall) -> Result:
     x, dtype = call.value("self"), call.types[0].dtype
     return x if dtype is x.type.dtype else apply(Cast(dtype), x)
 
 
-def _to_copy(call: Call) -> Result:
+def _to_copy(call: AtenCall) -> Result:
     x = call.value("self")
     device, layout = call["device"], call["layout"]
     call.require(call["dtype"] is not None and not call["pin_memory"] and layout in (None, torch.strided))
@@ -159,11 +159,11 @@ def _to_copy(call: Call) -> Result:
 
 
 def _names(name: torch.device, device: torch.device) -> bool:
-    """Whether a device is what a name without or with an index means; a model runs on one device."""
+    """Return whether a device name, with or without an index, means this device; a model runs on one device."""
     return name.type == device.type and name.index in (None, device.index)
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.add.Tensor": _binary(Add()),
     "aten.add.Scalar": _binary(Add()),
     "aten.sub.Tensor": _binary(Sub()),

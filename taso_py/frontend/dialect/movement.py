@@ -1,7 +1,7 @@
 """Import of data movement: views of all kinds, concatenation, padding, copies.
 
-Invariant: a view becomes an operator on values, never a description of strides; what it does to the layout is checked
-against the original by the importer. A call that changes neither elements nor layout disappears.
+Invariant: a view becomes an operator on values, never a description of strides; the importer compares the resulting
+layout with the original's. A call that changes neither elements nor layout disappears.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from taso_py.backend.bits import PLAIN, bits_of
-from taso_py.frontend.call import Call, Result, apply, negative
+from taso_py.frontend.call import AtenCall, Result, apply, negative
 from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
 from taso_py.ops.elementwise import Cast
@@ -21,12 +21,12 @@ from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Resha
 
 
 def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
-    """A reshape, unless the shape is there already."""
+    """Return a value reshaped, or itself if it has that shape."""
     return x if x.type.shape == tuple(shape) else apply(Reshape(tuple(shape)), x)
 
 
 def permuted(x: Value, order: Sequence[int]) -> Value:
-    """A permutation by axes counted from the end; leading axes that stay are left out."""
+    """Return a value permuted by axes counted from the end; leading axes that stay in place are omitted."""
     kept = list(order)
     while kept and kept[0] == -len(kept):
         kept.pop(0)
@@ -34,27 +34,27 @@ def permuted(x: Value, order: Sequence[int]) -> Value:
 
 
 def sliced(x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
-    """A slice with bounds in range, unless it is the whole axis."""
+    """Return a slice with bounds in range, or the value itself if that is the whole axis."""
     size = x.type.dims[axis]
     return x if (start, stop, step) == (0, size, 1) else apply(Slice(axis, start, stop, step), x)
 
 
-def _reshape(call: Call) -> Result:
+def _reshape(call: AtenCall) -> Result:
     return reshaped(call.value("self"), call.types[0].dims)
 
 
-def _expand(call: Call) -> Result:
+def _expand(call: AtenCall) -> Result:
     x, shape = call.value("self"), call.types[0].dims
     return x if x.type.shape == shape else apply(Expand(shape), x)
 
 
-def _permute(call: Call) -> Result:
+def _permute(call: AtenCall) -> Result:
     x = call.value("self")
     return permuted(x, [negative(axis, x.type.rank) for axis in call["dims"]])
 
 
-def _transpose(first: str = "", second: str = "") -> Callable[[Call], Result]:
-    def row(call: Call) -> Result:
+def _transpose(first: str = "", second: str = "") -> Callable[[AtenCall], Result]:
+    def row(call: AtenCall) -> Result:
         x = call.value("self")
         if x.type.rank < 2:
             return x
@@ -66,7 +66,7 @@ def _transpose(first: str = "", second: str = "") -> Callable[[Call], Result]:
     return row
 
 
-def _slice(call: Call) -> Result:
+def _slice(call: AtenCall) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
     size = x.type.dims[axis]
@@ -81,28 +81,28 @@ def _slice(call: Call) -> Result:
 
 
 def _bound(given: Any, default: Dim, size: Dim) -> Dim:
-    """A bound of a slice, counted from the start."""
+    """Return a bound of a slice, counted from the start."""
     if given is None or (isinstance(given, int) and given >= sys.maxsize):
         return default if given is None else size
     return size + given if isinstance(given, int) and given < 0 else given
 
 
-def _narrow(call: Call) -> Result:
+def _narrow(call: AtenCall) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
     start = _bound(call["start"], 0, x.type.dims[axis])
     return sliced(x, axis, start, start + call["length"])
 
 
-def _select(call: Call) -> Result:
+def _select(call: AtenCall) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
     index = _bound(call["index"], 0, x.type.dims[axis])
     return reshaped(sliced(x, axis, index, index + 1), call.types[0].dims)
 
 
-def _pieces(call: Call) -> Result:
-    """Split and chunk: the results say where to cut."""
+def _pieces(call: AtenCall) -> Result:
+    """Import split and chunk: the sizes of the results say where to cut."""
     x = call.value("self")
     axis = call.axis("dim", x)
     start: Dim = 0
@@ -115,26 +115,26 @@ def _pieces(call: Call) -> Result:
     return pieces
 
 
-def _unbind(call: Call) -> Result:
+def _unbind(call: AtenCall) -> Result:
     x = call.value("self")
     axis = call.axis("dim", x)
     return [reshaped(sliced(x, axis, i, i + 1), type_.dims) for i, type_ in enumerate(call.types)]
 
 
-def _cat(call: Call) -> Result:
+def _cat(call: AtenCall) -> Result:
     operands = call.values("tensors")
     return apply(Concat(call.axis("dim", operands[0])), *operands)
 
 
-def _stack(call: Call) -> Result:
+def _stack(call: AtenCall) -> Result:
     shape = list(call.types[0].dims)
     axis = negative(call["dim"], len(shape))
     shape[axis] = 1
     return apply(Concat(axis), *[apply(Reshape(tuple(shape)), x) for x in call.values("tensors")])
 
 
-def _pad(widths: str, value: str) -> Callable[[Call], Result]:
-    def row(call: Call) -> Result:
+def _pad(widths: str, value: str) -> Callable[[AtenCall], Result]:
+    def row(call: AtenCall) -> Result:
         x, flat = call.value("self"), list(call[widths])
         call.require(call.arguments.get("mode", "constant") == "constant")
         call.require(all(isinstance(width, int) for width in flat))
@@ -151,19 +151,19 @@ def _pad(widths: str, value: str) -> Callable[[Call], Result]:
     return row
 
 
-def _identity(call: Call) -> Result:
-    """What returns its operand's elements in a layout that the importer checks."""
+def _identity(call: AtenCall) -> Result:
+    """Import a call that returns its operand's elements; the importer checks the layout."""
     return call.value("self")
 
 
-def _copy(call: Call) -> Result:
-    """What writing a whole tensor became without writes: the source in the shape and type of the target."""
+def _copy(call: AtenCall) -> Result:
+    """Import the functional form of overwriting a whole tensor: the source in the target's shape and type."""
     x, type_ = call.value("src"), call.types[0]
     x = x if x.type.dtype is type_.dtype else apply(Cast(type_.dtype), x)
     return x if x.type.shape == type_.shape else apply(Expand(type_.dims), x)
 
 
-def _clone(call: Call) -> Result:
+def _clone(call: AtenCall) -> Result:
     x, (result,) = call.value("self"), call.results
     operand = call.layouts[x]
     if result is not None and operand.stride() == result.stride() and bits_of(operand) == bits_of(result):
@@ -174,7 +174,7 @@ def _clone(call: Call) -> Result:
     return apply(Contiguous(), x)
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     **{
         f"aten.{name}": _reshape
         for name in (

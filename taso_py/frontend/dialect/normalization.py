@@ -1,4 +1,4 @@
-"""Import of normalisations, softmax and attention.
+"""Import of normalization, softmax and attention.
 
 Invariant: inference forms only; statistics that a kernel returns beside its result may not be read.
 """
@@ -10,51 +10,51 @@ from collections.abc import Callable, Mapping
 import torch
 
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.frontend.call import Call, Result, apply
+from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ir.node import Value
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 
 
-def _batch_norm(call: Call) -> Value:
+def _batch_norm(call: AtenCall) -> Value:
     operands = [call.value(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
     call.require(not call.arguments.get("training", False))
     return apply(BatchNorm(float(call["eps"])), *operands)
 
 
-def _first_of(row: Callable[[Call], Value]) -> Callable[[Call], Result]:
-    """For kernels that return statistics beside the result: taken where only the result is read."""
+def _first_of(row: Callable[[AtenCall], Value]) -> Callable[[AtenCall], Result]:
+    """Return a row for a kernel that also returns statistics: taken where only the first result is read."""
 
-    def first(call: Call) -> Result:
+    def first(call: AtenCall) -> Result:
         call.require(call.read <= {0})
         return [row(call), *[None] * (len(call.types) - 1)]
 
     return first
 
 
-def _layer_norm(call: Call) -> Value:
+def _layer_norm(call: AtenCall) -> Value:
     op = LayerNorm(len(call["normalized_shape"]), float(call["eps"]))
     return apply(op, call.value("input"), *call.optional("weight", "bias"))
 
 
-def _rms_norm(call: Call) -> Value:
+def _rms_norm(call: AtenCall) -> Value:
     x, eps = call.value("input"), call["eps"]
-    # Without eps the kernel takes that of the type it computes in, which is the tensor's own for these two.
+    # Without eps the kernel takes the one of its computation type, which is the tensor's own for these two.
     call.require(eps is not None or x.type.dtype in (DType.F32, DType.F64))
     if eps is None:
         eps = torch.finfo(TORCH_DTYPES[x.type.dtype]).eps
     return apply(RmsNorm(len(call["normalized_shape"]), float(eps)), x, *call.optional("weight"))
 
 
-def _softmax(call: Call) -> Result:
+def _softmax(call: AtenCall) -> Result:
     x, dtype = call.value("self"), call.types[0].dtype
     call.require(dtype.is_floating)
     # With an element type given, the kernel converts first.
     return apply(Softmax(call.axis("dim", x)), x if x.type.dtype is dtype else apply(Cast(dtype), x))
 
 
-def _attention(call: Call) -> Result:
+def _attention(call: AtenCall) -> Result:
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     call.require(call["dropout_p"] == 0 and not call["enable_gqa"])
     scale = call["scale"]
@@ -62,7 +62,7 @@ def _attention(call: Call) -> Result:
     return apply(op, q, k, v, *call.optional("attn_mask"))
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit_no_training.default": _first_of(_batch_norm),
     "aten.layer_norm.default": _layer_norm,

@@ -1,45 +1,45 @@
 """Import of pooling and reductions.
 
-Invariant: windows that hang over the edge, other divisors and returned indices stay opaque. ``ceil_mode`` lets windows
-hang over only where it makes the result larger, which the importer, comparing shapes, finds.
+Invariant: windows that extend beyond the padded operand, other divisors and returned indices stay opaque. ``ceil_mode``
+has such windows only where it makes the result larger, which the importer detects by comparing shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from taso_py.frontend.call import Call, Result, apply, negative
+from taso_py.frontend.call import AtenCall, Result, apply, negative
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 
 
-def _stride(call: Call) -> tuple[int, int]:
+def _stride(call: AtenCall) -> tuple[int, int]:
     return call.pair("stride") if call["stride"] else call.pair("kernel_size")
 
 
-def _avg_pool2d(call: Call) -> Result:
+def _avg_pool2d(call: AtenCall) -> Result:
     call.require(call["divisor_override"] is None)
     op = AvgPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), bool(call["count_include_pad"]))
     return apply(op, call.value("self"))
 
 
-def _max_pool2d(call: Call) -> Result:
+def _max_pool2d(call: AtenCall) -> Result:
     op = MaxPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), call.pair("dilation"))
     return apply(op, call.value("self"))
 
 
-def _max_pool2d_with_indices(call: Call) -> Result:
+def _max_pool2d_with_indices(call: AtenCall) -> Result:
     call.require(call.read <= {0})
     op = MaxPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), call.pair("dilation"))
     return [apply(op, call.value("self")), None]
 
 
-def _adaptive_avg_pool2d(call: Call) -> Result:
+def _adaptive_avg_pool2d(call: AtenCall) -> Result:
     return apply(AdaptiveAvgPool2d(call.pair("output_size")), call.value("self"))
 
 
-def _reduction(op_type: type[Sum] | type[Mean] | type[Max]) -> Callable[[Call], Result]:
-    def row(call: Call) -> Result:
+def _reduction(op_type: type[Sum] | type[Mean] | type[Max]) -> Callable[[AtenCall], Result]:
+    def row(call: AtenCall) -> Result:
         x = call.value("self")
         # Another element type given is another way of computing, not a cast before or after.
         call.require(call.types[0].dtype is x.type.dtype)
@@ -51,7 +51,7 @@ def _reduction(op_type: type[Sum] | type[Mean] | type[Max]) -> Callable[[Call], 
     return row
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.avg_pool2d.default": _avg_pool2d,
     "aten.max_pool2d.default": _max_pool2d,
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,

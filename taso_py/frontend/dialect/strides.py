@@ -1,7 +1,8 @@
-"""Import of calls whose result depends on how their operand lies in memory, or that refuse a conjugate view.
+"""Import of calls whose result depends on the operand's strides, or that refuse a conjugate view.
 
-Invariant: such a call gets its operand in the order in which it was written down here, whatever a rewrite of what comes
-before does to layouts: an opaque ``contiguous``, which no rule removes and which costs nothing where it is one already.
+Invariant: such a call gets its operand with the strides it has in the original, however the nodes before it are
+rewritten: by an opaque ``contiguous``, which no rule removes and which costs nothing where the operand is contiguous
+already.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from taso_py.backend.bits import may_have_bits
 from taso_py.backend.tensors import encode
-from taso_py.frontend.call import Call, Result, apply
+from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.frontend.dialect.movement import permuted
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Ref
@@ -21,7 +22,7 @@ from taso_py.ops.opaque import Opaque
 
 
 def fixed_layout(x: Value, layout: Tensor) -> Value:
-    """The value laid out as a given tensor, which must be dense; otherwise the value as it comes."""
+    """Return the value with the strides of a given tensor, or as it is if that tensor is not dense."""
     order = memory_order(layout)
     if order is None:
         return x
@@ -35,15 +36,15 @@ def _contiguous(x: Value) -> Value:
 
 
 def without_bits(x: Value) -> Value:
-    """The value, resolved if it might be a conjugate or negative view after a rewrite; as it is otherwise."""
+    """Return the value, resolved if a rewrite could turn it into a conjugate or negative view."""
     if may_have_bits(x):
         for target in ("aten.resolve_conj.default", "aten.resolve_neg.default"):
             x = apply(Opaque(target, (Ref(0),), (x.type,)), x)
     return x
 
 
-def _as_strided(call: Call) -> Result:
-    """Reads storage by strides: a function of the operand's elements in memory order, if it stays within those."""
+def _as_strided(call: AtenCall) -> Result:
+    """Import a read by strides as a function of the operand's elements in memory order, if it stays within."""
     x = call.value("self")
     order = memory_order(call.layouts[x])
     call.require(not x.type.open or (order is not None and _is_dense(x, call.strides(x), order)))
@@ -63,7 +64,7 @@ def _as_strided(call: Call) -> Result:
 
 
 def _is_dense(x: Value, strides: Sequence[Dim] | None, order: Sequence[int]) -> bool:
-    """Whether elements fill a piece of memory in an order of the axes, whatever the open sizes are."""
+    """Return whether elements are dense in memory in this order of axes, for all open sizes."""
     step: Dim = 1
     for axis in reversed(order):
         if strides is None or (x.type.dims[axis] != 1 and strides[axis] != step):
@@ -73,24 +74,24 @@ def _is_dense(x: Value, strides: Sequence[Dim] | None, order: Sequence[int]) -> 
 
 
 def memory_order(tensor: Tensor) -> list[int] | None:
-    """The axes from the outermost in memory inwards; None unless the elements fill a piece of memory."""
+    """Return the axes from outermost to innermost in memory; None unless the tensor is dense."""
     order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis]))
     return order if tensor.permute(order).is_contiguous() else None
 
 
-def _reinterpreted(call: Call) -> Result:
-    """Views of the bits as another type, which need the last axis dense."""
+def _reinterpreted(call: AtenCall) -> Result:
+    """Import a view of the bits as another type, which needs a dense last axis."""
     x = call.value("self")
     call.require(call.layouts[x].is_contiguous())
     others = [encode(value) for name, value in call.arguments.items() if name != "self"]
     return apply(Opaque(str(call.overload), (Ref(0), *others), call.types), _contiguous(without_bits(x)))
 
 
-def _as_real(call: Call) -> Result:
+def _as_real(call: AtenCall) -> Result:
     return apply(Opaque(str(call.overload), (Ref(0),), call.types), without_bits(call.value("self")))
 
 
-ROWS: Mapping[str, Callable[[Call], Result]] = {
+ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.as_strided.default": _as_strided,
     "aten.view.dtype": _reinterpreted,
     "aten.view_as_complex.default": _reinterpreted,
@@ -99,4 +100,4 @@ ROWS: Mapping[str, Callable[[Call], Result]] = {
 """One row per ATen overload."""
 
 NEEDS_ROW = frozenset({"aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_copy.default"})
-"""Overloads that are wrong, not only slow, after a change of layout; refused where their row does not apply."""
+"""Overloads that would be wrong, not only slow, after a change of layout; refused where their row does not apply."""

@@ -1,4 +1,4 @@
-"""A call of an ONNX operator, as the rows that compute it in PyTorch see it."""
+"""One call of an ONNX operator, as the rows that compute it in PyTorch receive it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from taso_py.frontend.errors import ImportRefusal
 
 Result: TypeAlias = "Tensor | Sequence[Tensor]"
-"""One value, or one per result of an operator that has several."""
+"""Return type of a row: one tensor, or one per result of an operator that has several."""
 Row: TypeAlias = "Callable[[OnnxCall], Result]"
-"""From a call to what it gives."""
+"""Computes an ONNX call in PyTorch."""
 
 Known: TypeAlias = "tuple[float, ...]"
-"""The elements of a value that is known while the model is read; integers and truth values stay what they are."""
+"""Elements of a value that is known while the model is read; integers and truth values keep their types."""
 
 
 @dataclass(frozen=True)
@@ -26,39 +26,39 @@ class OnnxCall:
     """A call of an ONNX operator."""
 
     kind: str
-    """Its name."""
+    """Name of the operator."""
     attributes: Mapping[str, Any]
-    """Those that are stated: numbers, strings, tuples of them, tensors."""
+    """Attributes that are stated: numbers, strings, tuples of these, tensors."""
     inputs: Sequence[Tensor | None]
-    """The operands; None for those that are left out."""
+    """The operands; None for those that are omitted."""
     known: Sequence[Known | None]
-    """The elements of operands that are small and do not depend on the model's inputs."""
+    """Elements of operands that are small and do not depend on the model's inputs; None for all others."""
     results: int
-    """How many results are stated."""
+    """Number of results that are stated."""
     opset: int
-    """The version of the operators."""
+    """Version of the operator set."""
 
     def has(self, index: int) -> bool:
-        """Whether an operand is given."""
+        """Return whether an operand is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def tensor(self, index: int = 0) -> Tensor:
-        """An operand."""
+        """Return an operand that must be given."""
         found = self.inputs[index] if index < len(self.inputs) else None
         if found is None:
             raise self.refuse(f"without operand {index}")
         return found
 
     def optional(self, index: int) -> Tensor | None:
-        """An operand that may be left out."""
+        """Return an operand, or None if it is omitted."""
         return self.inputs[index] if self.has(index) else None
 
     def tensors(self) -> Sequence[Tensor]:
-        """All operands of an operator that takes any number."""
+        """Return all operands of a variadic operator."""
         return [self.tensor(index) for index in range(len(self.inputs))]
 
     def elements(self, index: int) -> Known:
-        """The elements of an operand that has to be known.
+        """Return the elements of an operand that must be known.
 
         Raises:
             ImportRefusal: it depends on the model's inputs, or is large.
@@ -69,18 +69,18 @@ class OnnxCall:
         return found
 
     def integers(self, index: int) -> tuple[int, ...]:
-        """The elements of an operand of integers that has to be known."""
+        """Return the elements of an operand of integers that must be known."""
         return tuple(int(element) for element in self.elements(index))
 
     def number(self, index: int) -> float:
-        """The only element of an operand that has to be known."""
+        """Return the only element of an operand that must be known."""
         (element,) = self.elements(index)
         return element
 
     def scalar(self, index: int) -> Tensor | float:
-        """An operand of rank 0, or of one element beside operands of higher rank, as a number if it is known.
+        """Return an operand as a number if it is known and has rank 0, or one element beside operands of higher rank.
 
-        A number takes the element type of what it meets, which is that of the operand in ONNX too.
+        A number takes the element type of the other operand, which is its own type in ONNX too.
         """
         tensor, known = self.tensor(index), self.known[index]
         others = max((t.ndim for at, t in enumerate(self.inputs) if t is not None and at != index), default=0)
@@ -88,19 +88,19 @@ class OnnxCall:
         return known[0] if is_number and known is not None and math.isfinite(known[0]) else tensor
 
     def pair(self) -> tuple[Any, Any]:
-        """Both operands, one of them as a number if it is one and the other is not."""
+        """Return both operands, at most one of them as a number."""
         first, second = self.scalar(0), self.scalar(1)
         return (first, second) if isinstance(first, Tensor) else (first, self.tensor(1))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         return self.attributes.get(name, default)
 
     def axis(self, default: int, rank: int | None = None) -> int:
-        """The attribute ``axis``, counted from the front."""
+        """Return the attribute ``axis``, counted from the front."""
         rank = self.tensor().ndim if rank is None else rank
         return int(self.get("axis", default)) % max(rank, 1)
 
     def refuse(self, why: str) -> ImportRefusal:
-        """The error that says why there is no form for this call."""
-        return ImportRefusal(f"ONNX operator {self.kind} {why} is not among those that can be read")
+        """Return the error that says why this call cannot be imported."""
+        return ImportRefusal(f"ONNX operator {self.kind} {why} is not supported")

@@ -13,7 +13,7 @@ from torch.nn import functional
 from taso_py.frontend.onnx.call import OnnxCall, Row
 
 SIXTH = torch.tensor(1 / 6).item()
-"""One sixth as ONNX models have it, in single precision."""
+"""One sixth in single precision, as ONNX models write it."""
 
 
 def _unary(function: Callable[[Tensor], Tensor]) -> Row:
@@ -33,7 +33,7 @@ def _fold(function: Callable[[Tensor, Tensor], Tensor]) -> Row:
 
 
 def _div(call: OnnxCall) -> Tensor:
-    """A quotient; of integers, towards zero."""
+    """Divide; integers round towards zero."""
     first, second = call.pair()
     if call.tensor().is_floating_point():
         return first / second
@@ -91,7 +91,7 @@ def _where(call: OnnxCall) -> Tensor:
 
 
 def _dropout(call: OnnxCall) -> Tensor:
-    """The operand: nothing is dropped in inference."""
+    """Return the operand: inference drops nothing."""
     if call.has(2) and any(call.elements(2)):
         raise call.refuse("in training mode")
     if call.results > 1:
@@ -151,4 +151,4 @@ ROWS: Mapping[str, Row] = {
     "Swish": _swish,
     "Where": _where,
 }
-"""What computes an operator, by its name."""
+"""Rows by the name of the ONNX operator."""

@@ -1,7 +1,7 @@
-"""Reading an ONNX model: what it is called with, and a PyTorch module that computes it.
+"""Reader of ONNX models: their inputs, and a PyTorch module that computes them.
 
 While a model is read it is run once on example inputs; whatever depends on none of them, or on their sizes only, is
-computed then and is a constant of the module.
+computed then and becomes a constant of the module.
 
 Invariant: the module has a step for each node of the model that depends on the inputs, in the model's order.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 LEAST_OPSET = 13
-"""The oldest version of the operators that the rows are for."""
+"""Oldest operator set that the rows implement."""
 MOST_KNOWN = 4096
-"""How many elements a constant may have for rows to look at them."""
+"""Most elements of a constant whose values rows may use."""
 EXTRA = "pip install 'taso-py[engines]'"
-"""How to install what reads these files."""
+"""Command that installs the readers of these files."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Step:
+class OnnxNode:
     """A node that is computed at run time."""
 
     kind: str
@@ -60,33 +60,35 @@ class Step:
     opset: int
 
     def run(self, inputs: Sequence[Tensor | None], rows: Mapping[str, Row]) -> Sequence[Tensor]:
-        """The results, given the operands."""
+        """Compute the results from the operands."""
         results = rows[self.kind](
-            OnnxCall(self.kind, self.attributes, inputs, self.known, len(self.outputs), self.opset)
+            OnnxCall(
+                self.kind, self.attributes, inputs=inputs, known=self.known, results=len(self.outputs), opset=self.opset
+            )
         )
         found = [results] if isinstance(results, Tensor) else list(results)
         if len(found) < len(self.outputs):
-            raise ImportRefusal(f"ONNX operator {self.kind} with {len(self.outputs)} results is not among those read")
+            raise ImportRefusal(f"ONNX operator {self.kind} with {len(self.outputs)} results is not supported")
         return found
 
 
 class OnnxSteps(nn.Module):
-    """The nodes of a model, run one after the other."""
+    """A module that runs the nodes of a model in order."""
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[OnnxNode],
         constants: Mapping[str, Tensor],
         names: tuple[Sequence[str], Sequence[str]],
         rows: Mapping[str, Row],
     ) -> None:
-        """Keeps them.
+        """Register the constants as buffers.
 
         Args:
             steps: in order.
-            constants: by name, those that steps read.
-            names: of inputs and of outputs.
-            rows: what computes an operator.
+            constants: constants that steps read, by name.
+            names: names of the inputs and of the outputs.
+            rows: rows by operator name.
         """
         super().__init__()
         self._steps, self._rows = steps, rows
@@ -98,7 +100,7 @@ class OnnxSteps(nn.Module):
             self.register_buffer(place, tensor)
 
     def forward(self, *tensors: Tensor) -> Any:
-        """The outputs: one, or a tuple of several."""
+        """Return the outputs: one tensor, or a tuple of several."""
         values: dict[str, Tensor] = dict(zip(self._inputs, tensors, strict=True))
         values |= {name: self.get_buffer(place) for name, place in self._places.items()}
         for step in self._steps:
@@ -113,16 +115,16 @@ class OnnxFile:
     """An ONNX model that was read from a file."""
 
     content: bytes
-    """The model, weights included."""
+    """The serialized model, weights included."""
     inputs: Sequence[Argument]
     outputs: Sequence[str]
     body: ir.Model
 
     def module(self, examples: Sequence[Tensor], rows: Mapping[str, Row] = ROWS) -> nn.Module:
-        """A PyTorch module that computes the model for inputs of the sizes of the examples.
+        """Return a PyTorch module that computes the model for inputs of the examples' sizes.
 
         Raises:
-            ImportRefusal: an operator is not among those that can be read.
+            ImportRefusal: an operator is not supported.
         """
         names = [argument.name for argument in self.inputs]
         steps = _Reader(self.body, dict(zip(names, examples, strict=True)), rows).module(names, self.outputs)
@@ -132,7 +134,7 @@ class OnnxFile:
         return fx.GraphModule({"model": steps}, graph).eval()
 
     def renamed(self, other: bytes) -> bytes:
-        """Another model of the same inputs and outputs with the names that they have in this one."""
+        """Return another model with the same inputs and outputs, renamed as in this one."""
         import onnx_ir as ir
 
         model = ir.from_proto(_proto(other))
@@ -155,7 +157,7 @@ class OnnxFile:
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Reads a model, and the weights that lie beside it.
+    """Read a model, and the weights in files beside it.
 
     Raises:
         ImportRefusal: the file is not there or no ONNX model, or is one of a form that is not read.
@@ -175,7 +177,7 @@ def read_onnx(path: Path) -> OnnxFile:
         content = path.read_bytes() if is_alone else proto.SerializeToString()
         common.InlinePass()(model)
         common.RemoveInitializersFromInputsPass()(model)
-    except Exception as error:  # what is raised depends on where the file is wrong
+    except Exception as error:  # the exception depends on where the file is damaged
         raise ImportRefusal(f"{path} is not a readable ONNX model ({first_line(error)}); export it again") from error
     if not model.graph.outputs:
         raise ImportRefusal(f"{path} is not a readable ONNX model (it has no outputs); export it again")
@@ -200,7 +202,7 @@ def _argument(path: Path, value: ir.Value) -> Argument:
 
 
 def torch_dtype(dtype: ir.DataType, what: str) -> torch.dtype:
-    """The element type in PyTorch.
+    """Return the element type in PyTorch.
 
     Raises:
         ImportRefusal: there is none.
@@ -214,7 +216,7 @@ def torch_dtype(dtype: ir.DataType, what: str) -> torch.dtype:
 
 
 def _tensor(held: Any, what: str) -> Tensor:
-    """The content of a tensor of a model."""
+    """Return the content of a tensor of a model."""
     dtype = torch_dtype(held.dtype, what)
     if dtype is torch.bfloat16:
         return torch.from_numpy(held.numpy().view("int16").copy()).view(dtype).reshape(tuple(held.shape))
@@ -222,7 +224,7 @@ def _tensor(held: Any, what: str) -> Tensor:
 
 
 class _Reader:
-    """A model, run on examples while it is read."""
+    """A model that is run on examples while it is read."""
 
     def __init__(self, model: ir.Model, examples: Mapping[str, Tensor], rows: Mapping[str, Row]) -> None:
         self._rows = rows
@@ -230,19 +232,19 @@ class _Reader:
         self._values: dict[str, Tensor] = dict(examples)
         self._constants: dict[str, Tensor] = {}
         self._known: dict[str, Known] = {}
-        self._steps: list[Step] = []
+        self._steps: list[OnnxNode] = []
         for name, value in model.graph.initializers.items():
-            self._hold(name, _tensor(value.const_value, f"weight {name}"))
+            self._store_constant(name, _tensor(value.const_value, f"weight {name}"))
         for node in model.graph:
             self._read(node)
 
     def module(self, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxSteps:
-        """All that was read."""
+        """Return a module of all nodes that were read."""
         read = {name for step in self._steps for name in step.inputs} | {*outputs}
         constants = {name: tensor for name, tensor in self._constants.items() if name in read}
         return OnnxSteps(self._steps, constants, (inputs, outputs), self._rows)
 
-    def _hold(self, name: str, tensor: Tensor) -> None:
+    def _store_constant(self, name: str, tensor: Tensor) -> None:
         self._values[name] = self._constants[name] = tensor
         if tensor.numel() <= MOST_KNOWN and not tensor.is_complex():
             self._known[name] = tuple(tensor.flatten().tolist())
@@ -250,21 +252,23 @@ class _Reader:
     def _read(self, node: ir.Node) -> None:
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
         if kind not in self._rows:
-            raise ImportRefusal(f"ONNX operator {kind} (node {node.name}) is not among those that can be read")
+            raise ImportRefusal(f"ONNX operator {kind} (node {node.name}) is not supported")
         inputs = [None if value is None else str(value.name) for value in node.inputs]
         known = [None if name is None else self._known.get(name) for name in inputs]
         outputs = [str(value.name or "") for value in node.outputs]
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
         attributes = {name: _attribute(attribute, kind) for name, attribute in node.attributes.items()}
-        step = Step(kind, str(node.name), attributes, inputs, known, outputs, self._opset)
-        found = _explained(step, lambda: step.run([self._value(name) for name in inputs], self._rows))
+        step = OnnxNode(
+            kind, str(node.name), attributes=attributes, inputs=inputs, known=known, outputs=outputs, opset=self._opset
+        )
+        found = _run_step(step, lambda: step.run([self._value(name) for name in inputs], self._rows))
         depends = kind not in OF_SHAPES and any(name is not None and name not in self._constants for name in inputs)
         for name, value in zip(outputs, found, strict=False):
             if name and depends:
                 self._values[name] = value
             elif name:
-                self._hold(name, value)
+                self._store_constant(name, value)
         if depends:
             self._steps.append(step)
 
@@ -272,11 +276,11 @@ class _Reader:
         return None if name is None else self._values[name]
 
 
-def _explained(step: Step, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-    """What a step gives.
+def _run_step(step: OnnxNode, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Return the results of a step.
 
     Raises:
-        ImportRefusal: PyTorch does not compute it.
+        ImportRefusal: PyTorch cannot compute it.
     """
     try:
         return run()
@@ -287,11 +291,11 @@ def _explained(step: Step, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tens
 
 
 def _attribute(attribute: Any, kind: str) -> Any:
-    """The value of an attribute, in PyTorch's terms."""
+    """Return the value of an attribute in PyTorch's terms."""
     import onnx_ir as ir
 
     if not isinstance(attribute, ir.Attr) or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        raise ImportRefusal(f"ONNX operator {kind} with a graph of its own is not among those that can be read")
+        raise ImportRefusal(f"ONNX operator {kind} with a graph of its own is not supported")
     if attribute.type == ir.AttributeType.TENSOR:
         return _tensor(attribute.value, f"a constant of {kind}")
     if kind == "Cast" and attribute.name == "to":
@@ -300,7 +304,7 @@ def _attribute(attribute: Any, kind: str) -> Any:
 
 
 def _identifiers(names: Sequence[str]) -> Sequence[str]:
-    """Names for the arguments of a Python function, as near to those of the model as may be."""
+    """Return names for the arguments of a Python function, as close to the model's as possible."""
     found: list[str] = []
     for number, name in enumerate(names):
         plain = re.sub(r"[^0-9A-Za-z_]", "_", name)

@@ -14,7 +14,7 @@ from taso_py.frontend.onnx.call import OnnxCall, Row
 from taso_py.frontend.onnx.sums import axes_of
 
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
-"""The names that PyTorch has for linear interpolation, by the number of axes."""
+"""PyTorch's names for linear interpolation, by the number of axes."""
 
 
 def _reshape(call: OnnxCall) -> Tensor:
@@ -66,7 +66,7 @@ def _slice(call: OnnxCall) -> Tensor:
 
 
 def _sliced(x: Tensor, axis: int, wanted: slice) -> Tensor:
-    """A part along an axis; a step back is a step forward, turned round."""
+    """Return a slice along an axis; a negative step is a positive one, flipped."""
     places = range(*wanted.indices(x.shape[axis]))
     if not places:
         return x.narrow(axis, 0, 0)
@@ -119,7 +119,7 @@ def _shape(call: OnnxCall) -> Tensor:
 
 
 def _constant(call: OnnxCall) -> Tensor:
-    """The tensor, number or list of numbers that an attribute holds."""
+    """Return the tensor, number or list of numbers that an attribute holds."""
     ((name, value),) = call.attributes.items()
     if isinstance(value, Tensor):
         return value
@@ -160,7 +160,7 @@ def _space_to_depth(call: OnnxCall) -> Tensor:
 
 
 def _resize(call: OnnxCall) -> Tensor:
-    """Interpolation to a multiple of the size, or between sizes, where PyTorch places elements as ONNX does."""
+    """Interpolate to a multiple of the size, or between sizes, where PyTorch places elements as ONNX does."""
     x = call.tensor()
     mode, place = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
     sizes = list(call.integers(3)) if call.has(3) else [0] * x.ndim
@@ -168,7 +168,7 @@ def _resize(call: OnnxCall) -> Tensor:
         scales = call.elements(2)
         sizes = [math.floor(size * scale) for size, scale in zip(x.shape, scales, strict=True)]
         if any(size * scale != new for size, scale, new in zip(x.shape, scales, sizes, strict=True)):
-            raise call.refuse("to a size that is no multiple by the scale")
+            raise call.refuse("to a size that is not an exact multiple by the scale")
     axes = x.ndim - 2
     plain = tuple(sizes[:2]) == tuple(x.shape[:2]) and axes in LINEAR and call.get("axes") is None
     is_floor = place == "asymmetric" and call.get("nearest_mode", "round_prefer_floor") == "floor"
@@ -215,7 +215,7 @@ ROWS: Mapping[str, Row] = {
     "Trilu": _trilu,
     "Unsqueeze": _unsqueeze,
 }
-"""What computes an operator, by its name."""
+"""Rows by the name of the ONNX operator."""
 
 OF_SHAPES = frozenset({"Shape", "Size"})
-"""Operators that read nothing of their operand but its sizes."""
+"""Operators that read only the sizes of their operand."""

@@ -1,4 +1,4 @@
-"""Rows of ONNX operators that add up or compare along axes: products of matrices, normalization, reduction."""
+"""Rows of ONNX operators that reduce or compare along axes: matrix products, normalization, reductions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _batch_normalization(call: OnnxCall) -> Tensor:
 
 
 def _affine(call: OnnxCall, normal: Callable[..., Tensor], eps: float) -> Tensor:
-    """A normalization over the last axes, scale and bias within it if they have the shape of these axes."""
+    """Normalize over the last axes; scale and bias are passed to the kernel if they have the shape of these axes."""
     x = call.tensor()
     shape = tuple(x.shape[call.axis(-1) :])
     scale, bias = call.optional(1), call.optional(2)
@@ -77,7 +77,7 @@ def _group_normalization(call: OnnxCall) -> Tensor:
 
 
 def axes_of(call: OnnxCall, index: int = 1) -> tuple[int, ...]:
-    """The axes to reduce: an operand in newer versions, an attribute in older ones; all if none are stated."""
+    """Return the axes to reduce: an operand in newer versions, an attribute in older ones; all if none are stated."""
     stated = call.integers(index) if call.has(index) else tuple(call.get("axes", ()))
     if not stated and call.get("noop_with_empty_axes", 0):
         return ()
@@ -88,7 +88,7 @@ def _reduce(function: Callable[[Tensor, tuple[int, ...], bool], Tensor]) -> Row:
     def row(call: OnnxCall) -> Tensor:
         axes = axes_of(call)
         if not axes and call.tensor().ndim:
-            raise call.refuse("over no axes")
+            raise call.refuse("without axes")
         return function(call.tensor(), axes, bool(call.get("keepdims", 1)))
 
     return row
@@ -103,7 +103,7 @@ def _product(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
 def _extreme_place(function: Callable[..., Tensor]) -> Row:
     def row(call: OnnxCall) -> Tensor:
         if call.get("select_last_index", 0):
-            raise call.refuse("of the last place")
+            raise call.refuse("with select_last_index")
         return function(call.tensor(), dim=call.axis(0), keepdim=bool(call.get("keepdims", 1)))
 
     return row
@@ -146,4 +146,4 @@ ROWS: Mapping[str, Row] = {
     "CumSum": _cumulative_sum,
     "TopK": _top_k,
 }
-"""What computes an operator, by its name."""
+"""Rows by the name of the ONNX operator."""

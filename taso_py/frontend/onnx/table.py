@@ -8,4 +8,4 @@ from taso_py.frontend.onnx import elementwise, movement, sums, windows
 from taso_py.frontend.onnx.call import Row
 
 ROWS: Mapping[str, Row] = {**elementwise.ROWS, **windows.ROWS, **sums.ROWS, **movement.ROWS}
-"""What computes an operator of the default domain, by its name."""
+"""Rows of the default domain by the name of the ONNX operator."""

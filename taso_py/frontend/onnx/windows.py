@@ -23,10 +23,10 @@ _AVERAGE_POOL: Mapping[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_
 
 
 class Window:
-    """The attributes of a window, each with an entry an axis."""
+    """The attributes of a window, with one entry per axis."""
 
     def __init__(self, call: OnnxCall, kernel: Sequence[int]) -> None:
-        """Reads them; ``kernel`` is the size of the window."""
+        """Read the attributes; ``kernel`` is the size of the window."""
         self.axes = len(kernel)
         if self.axes not in _CONV:
             raise call.refuse(f"over {self.axes} axes")
@@ -36,7 +36,7 @@ class Window:
         self.pads = self._pads(call)
 
     def _pads(self, call: OnnxCall) -> Sequence[tuple[int, int]]:
-        """Padding before and after, by axis."""
+        """Return the padding before and after, by axis."""
         kind = call.get("auto_pad", "NOTSET")
         if kind == "NOTSET":
             pads = call.get("pads", (0,) * (2 * self.axes))
@@ -54,16 +54,16 @@ class Window:
 
     @property
     def is_even(self) -> bool:
-        """Whether as much is padded before as after."""
+        """True if padding is equal on both sides of each axis."""
         return all(before == after for before, after in self.pads)
 
     @property
     def even(self) -> tuple[int, ...]:
-        """The padding on either side, where it is even."""
+        """Padding on either side, where it is equal."""
         return tuple(before for before, _ in self.pads)
 
     def padded(self, x: Tensor, value: float) -> Tensor:
-        """An operand with the padding written out."""
+        """Return an operand with the padding written out."""
         return functional.pad(x, list(chain(*reversed(self.pads))), value=value)
 
 
@@ -74,7 +74,13 @@ def _conv(call: OnnxCall) -> Tensor:
     operand = x if window.is_even else window.padded(x, 0.0)
     function: Any = _CONV[window.axes]
     return function(
-        operand, weight, call.optional(2), window.strides, padding, window.dilations, int(call.get("group", 1))
+        operand,
+        weight,
+        call.optional(2),
+        stride=window.strides,
+        padding=padding,
+        dilation=window.dilations,
+        groups=int(call.get("group", 1)),
     )
 
 
@@ -134,4 +140,4 @@ ROWS: Mapping[str, Row] = {
     "GlobalMaxPool": lambda call: call.tensor().amax(_spatial(call), keepdim=True),
     "MaxPool": _max_pool,
 }
-"""What computes an operator, by its name."""
+"""Rows by the name of the ONNX operator."""

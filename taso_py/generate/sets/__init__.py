@@ -1,10 +1,11 @@
 """The named vocabularies.
 
-``core`` mixes everything, ``merge`` goes deeper with less, ``fold`` solves for weights, ``fuse`` finds the forms in
-which the operators are written out that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
-channels in place of images, ``rows`` with some rows in place of all, ``views`` before a view rather than after,
-``transformer`` moves what attention blocks compute through reshapes, transposes and halves. ``deep`` is ``core`` with
-more operators, ``conv`` has grouped convolutions and what stands beside them, ``matrix`` goes deepest with least.
+``core`` mixes everything, ``merge`` goes deeper with fewer operators, ``fold`` solves for weights, ``fuse`` finds the
+written-out forms of operators that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
+channels in place of images, ``rows`` with some rows in place of all, ``views`` moves elementwise operators before a
+view, ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves. ``deep`` is
+``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
+with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -41,14 +42,14 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "conv": CONV,
     "matrix": MATRIX,
 }
-"""By the name that ``taso-py generate --ops`` takes."""
+"""Families by the name that ``taso-py generate --ops`` takes."""
 
 SHIPPED: Sequence[tuple[str, ...]] = (
     ("core", "merge", "fold"),
     *((name,) for name in ("fuse", "scalars", "layout", "rows", "views")),
 )
-"""The vocabularies of the shipped database, those together that are generated into one file.
+"""Vocabularies of the shipped database; those in one tuple are generated together into one file.
 
-Not ``transformer``: what moves data costs nothing and gains nothing, and many such rules make every search wider. Not
-``deep``, ``conv`` and ``matrix``, as long as what they add has not been weighed against that.
+Not ``transformer``: rules that only move data gain nothing by themselves, and many of them make every search wider. Not
+``deep``, ``conv`` and ``matrix``, as long as their gain has not been weighed against that.
 """

@@ -1,4 +1,4 @@
-"""The vocabulary ``conv``: grouped and depthwise convolutions, batch normalisation, pools and enlarged kernels."""
+"""The vocabulary ``conv``: grouped and depthwise convolutions, batch normalization, pools and enlarged kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from taso_py.ops.movement import Concat, Enlarge
 from taso_py.ops.normalization import BatchNorm
 
 _IMAGES = Variables("x", (3, 4, 2, 5), DATA, 2)
-# Each operand of a normalisation is a role of its own: with any of four vectors in each place there would be 256 ways
-# to normalise, of which rules tell nothing more.
+# Each operand of a normalization has a role of its own: with any of four vectors in each place there would be 256 ways
+# to normalize, which add nothing to the rules.
 _STATISTICS = tuple(Variables(letter, (4,), letter, 1) for letter in "uvsb")
 
 CONV = (

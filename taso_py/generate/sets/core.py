@@ -82,8 +82,8 @@ CORE = (
         "averages",
         (
             Variables("x", (3, 2, 4, 5), DATA, 1),
-            Variables("u", (), CONSTANT, 1, 1.0),
-            Variables("n", (), CONSTANT, 1, 9.0),
+            Variables("u", (), CONSTANT, count=1, number=1.0),
+            Variables("n", (), CONSTANT, count=1, number=9.0),
         ),
         (
             Production(Expand((2, 1, 3, 3)), "c", WEIGHT),

@@ -1,6 +1,7 @@
 """The vocabulary ``deep``: that of ``core``, four operators deep.
 
-Beyond what ``core`` itself comes to, only rules are wanted that gain something and that smaller ones do not derive.
+Beyond the size that ``core`` itself covers, only rules are wanted that gain something and that smaller ones do not
+derive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The vocabulary ``fold``: what a linear layer or convolution can do as well by other weights."""
+"""The vocabulary ``fold``: operators that a linear layer or convolution absorbs by a change of its weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FOLD = (
     Folding(
         "linear",
         Linear(),
-        (5, 3),
-        (2, 3),
-        (
+        data=(5, 3),
+        weight=(2, 3),
+        after=(
             (BatchNorm(0.25), _CHANNELS),
             (Mul(), ((2,),)),
             (Mul(), ((),)),
@@ -27,9 +27,9 @@ FOLD = (
     Folding(
         "conv2d",
         Conv2d(stride=(2, 2), padding=(1, 1)),
-        (5, 3, 4, 6),
-        (2, 3, 3, 3),
-        (
+        data=(5, 3, 4, 6),
+        weight=(2, 3, 3, 3),
+        after=(
             (BatchNorm(0.25), _CHANNELS),
             (Mul(), ((2, 1, 1),)),
             (Mul(), ((),)),

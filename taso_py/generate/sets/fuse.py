@@ -1,4 +1,4 @@
-"""The vocabulary ``fuse``: the forms in which the operators are written out that one kernel computes."""
+"""The vocabulary ``fuse``: the written-out forms of operators that one kernel computes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _fused(roles: str, *ops: TensorOperator) -> tuple[Production, ...]:
 
 
 _ROWS = Variables("x", (3, 4), DATA, 1)
-_EPSILON = Variables("e", (), CONSTANT, 1, 0.25)
-_SCALE = Variables("c", (), CONSTANT, 1, 0.25)
+_EPSILON = Variables("e", (), CONSTANT, count=1, number=0.25)
+_SCALE = Variables("c", (), CONSTANT, count=1, number=0.25)
 _DIVIDED = "q"
-"""The role of queries that are divided by a number: a scale is a number of the rule, and cannot be one over another."""
+"""Role of queries that are divided by a number: a scale is a number of the rule, and cannot be one over another."""
 _SCORES = (
     Production(Matmul(), "dd", STATISTIC),
     Production(Mul(), "sc", STATISTIC),
@@ -43,7 +43,7 @@ _SCORES = (
 
 
 def _normalizations(name: str, *productions: Production) -> Family:
-    """Forms of layer and RMS norm in which the root of the variance is taken and divided by in some way."""
+    """Return a family of layer and RMS norms in which the root of the variance is taken and divided by in some way."""
     own = (
         Production(Mean((-1,), keepdim=True), "d", STATISTIC),
         Production(Add(), "sc", STATISTIC),
@@ -55,7 +55,7 @@ def _normalizations(name: str, *productions: Production) -> Family:
 
 
 def _divided(roles: str) -> tuple[Production, ...]:
-    """Scores that are divided by a number, and attention to queries that are."""
+    """Return the productions of scores that are divided by a number, and of attention to divided queries."""
     return (
         Production(Div(), "sc", STATISTIC),
         Production(Div(), GIVEN + CONSTANT, _DIVIDED),
@@ -68,8 +68,8 @@ def _heads(*lead: int) -> tuple[Variables, ...]:
     return tuple(Variables(letter, (*lead, *shape), DATA, 1) for letter, shape in shapes.items())
 
 
-def _masked(*mask: int) -> Family:
-    """Attention with a mask of some shape that is added to the scores, which may be scaled before the product."""
+def _masked_attention(*mask: int) -> Family:
+    """Return a family of attention whose mask is added to the scores, which may be scaled before the product."""
     productions = (
         *(*_SCORES, *apply("dc", Mul())),
         Production(Add(), "sm", STATISTIC),
@@ -88,8 +88,8 @@ FUSE = (
         "logistic functions",
         (
             Variables("x", (4,), DATA, 1),
-            Variables("u", (), CONSTANT, 1, 1.0),
-            Variables("n", (), MASK, 1, -1.0),
+            Variables("u", (), CONSTANT, count=1, number=1.0),
+            Variables("n", (), MASK, count=1, number=-1.0),
         ),
         (
             Production(Mul(), "dm", STATISTIC),
@@ -130,7 +130,7 @@ FUSE = (
         operators=5,
         every=True,
     ),
-    *(_masked(*mask) for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6))),
+    *(_masked_attention(*mask) for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6))),
     Family(
         "attention with two masks",
         (*_heads(2, 3), Variables("m", (2, 1, 4, 6), MASK, 1), Variables("n", (1, 3, 4, 6), MASK, 1)),

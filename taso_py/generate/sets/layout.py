@@ -1,8 +1,8 @@
 """The vocabulary ``layout``: elementwise operators before and after the permutation of rows of channels into images.
 
-Networks that apply linear layers to the channels of an image permute it back and forth. What they do with the result,
-scaling its channels or adding it to the image, can be done on either side, and on the side of the linear layer the one
-is folded into its weights and the other done by the same kernel.
+Networks that apply linear layers to the channels of an image permute it back and forth. Scaling the channels of the
+result or adding it to the image can be done on either side; on the side of the linear layer the scale is folded into
+its weights and the addition done by its kernel.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from taso_py.ops.elementwise import Add, Mul
 from taso_py.ops.movement import Permute, Reshape
 
 _IMAGE = "i"
-"""The role of what has its channels before height and width."""
+"""Role of values with their channels before height and width."""
 _TO_IMAGES = Production(Permute((-1, -3, -2)), DATA, _IMAGE)
 _ROWS_OF_IMAGE = "r"
-"""The role of an image as rows: only to be added to others, since that two permutations cancel is known."""
+"""Role of an image as rows: only to be added to others, since that two permutations cancel is known."""
 _TO_ROWS = Production(Permute((-2, -1, -3)), GIVEN, _ROWS_OF_IMAGE)
 _ROWS = Variables("x", (3, 4, 2), DATA, 1)
 

@@ -1,4 +1,4 @@
-"""The vocabulary ``matrix``: sums, products and transposes of matrices, joined and taken apart, many deep."""
+"""The vocabulary ``matrix``: sums, products and transposes of matrices, concatenated and sliced, many deep."""
 
 from __future__ import annotations
 

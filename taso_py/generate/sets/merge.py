@@ -1,4 +1,4 @@
-"""The vocabulary ``merge``: operators that are merged and taken apart, deeper, in small groups."""
+"""The vocabulary ``merge``: operators that are merged and split, deeper, in small groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vocabulary ``scalars``: numbers that do nothing, views that cancel or are one view.
+"""The vocabulary ``scalars``: neutral numbers, and views that cancel or compose to one view.
 
 An identity that is false somewhere is refused by the prover (``x / x = 1`` at zero), or has the numerics class that
 says where it differs (``x + 0``).
@@ -10,9 +10,9 @@ from taso_py.generate.vocabulary import CONSTANT, DATA, EITHER, Family, Producti
 from taso_py.ops.elementwise import Add, Div, Mul, Rsqrt, Sqrt, Sub
 from taso_py.ops.movement import Permute, Reshape
 
-_NUMBERS = (Variables("u", (), CONSTANT, 1, 1.0), Variables("z", (), CONSTANT, 1, 0.0))
+_NUMBERS = (Variables("u", (), CONSTANT, count=1, number=1.0), Variables("z", (), CONSTANT, count=1, number=0.0))
 _TRANSPOSED = "t"
-"""The role of what has its last two axes exchanged: not to be exchanged again, which ``core`` finds to cancel."""
+"""Role of values with their last two axes exchanged: not to be exchanged again, which ``core`` finds to cancel."""
 
 SCALARS = (
     Family(

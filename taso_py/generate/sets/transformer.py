@@ -1,4 +1,4 @@
-"""The vocabulary ``transformer``: what attention blocks are made of, two operators deep in full."""
+"""The vocabulary ``transformer``: the operators of attention blocks, two operators deep in full."""
 
 from __future__ import annotations
 

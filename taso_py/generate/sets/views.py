@@ -1,6 +1,6 @@
-"""The vocabulary ``views``: what is done to each element, before it is seen under another shape rather than after.
+"""The vocabulary ``views``: elementwise operators moved before a reshape or permutation.
 
-A view between a product and what is done with its result keeps one kernel from doing both.
+A view between a product and the operators on its result keeps one kernel from computing both.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from taso_py.ops.elementwise import Add, Gelu, Relu, Sigmoid, Silu
 from taso_py.ops.movement import Permute, Reshape
 
 _SEEN = "s"
-"""The role of what is seen under another shape."""
+"""Role of values under the other shape."""
 _AFTER = "a"
-"""The role of what is done after that."""
+"""Role of results computed after the view."""
 _BEFORE = "b"
-"""The role of what is done before."""
+"""Role of results computed before it."""
 _RETURNED = "r"
-"""The role of another operand, seen under the shape that was there before."""
+"""Role of the other operand under the shape before the view."""
 
 _FUNCTIONS = (Relu(), Gelu(), Gelu("tanh"), Silu(), Sigmoid())
-"""What kernels of products do besides."""
+"""Functions that kernels of products can apply to their results."""
 _SHAPES = (((6, 5), (2, 3, 5)), ((2, 3, 5), (6, 5)), ((2, 3, 1, 5), (2, 3, 5)))
-"""Shapes of the same elements, before a reshape and after."""
+"""Shapes of the same elements before and after a reshape."""
 _EXCHANGE = Permute((-2, -3, -1))
-"""Its own inverse."""
+"""An exchange of axes that is its own inverse."""
 
 
 def _family(

@@ -13,13 +13,13 @@ from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Outcome, Verdict
 from verify.audit import mutations
-from verify.audit.mutations import Tally, examine, examine_all, main, mutants
+from verify.audit.mutations import MutantTally, examine, examine_all, main, mutants
 
 SEED = 20190904
 
 
 def test_no_false_mutant_is_proved(true_rules: dict[str, Substitution]) -> None:
-    tally = Tally.of(examine_all(SEED, mutants(list(true_rules.values()), Random(SEED), 120)))
+    tally = MutantTally.of(examine_all(SEED, mutants(list(true_rules.values()), Random(SEED), 120)))
     assert tally.wrong == []
     assert tally.total == 120
     assert tally.false > 50
@@ -29,12 +29,12 @@ def test_no_false_mutant_is_proved(true_rules: dict[str, Substitution]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_no_false_mutant_is_proved_at_length(true_rules: dict[str, Substitution], seed: int) -> None:
-    assert Tally.of(examine_all(seed, mutants(list(true_rules.values()), Random(seed), 1000))).wrong == []
+    assert MutantTally.of(examine_all(seed, mutants(list(true_rules.values()), Random(seed), 1000))).wrong == []
 
 
 def test_a_prover_that_believes_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "prove", lambda _: Verdict(Outcome.PROVED, "it looks true"))
-    tally = Tally.of([examine((read_rules("rule x: float[M]\n source relu(x)\n target tanh(x)")[0], 0))])
+    tally = MutantTally.of([examine((read_rules("rule x: float[M]\n source relu(x)\n target tanh(x)")[0], 0))])
     (found,) = tally.wrong
     assert "target tanh(x)" in found
 

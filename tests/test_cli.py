@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from experiments.faults import heeding_interrupts
+from experiments.faults import interruptible_children
 from taso_py.cli import main
 from taso_py.commands import generate, optimize, profile, replay
 from tests.report.pages import problems
@@ -290,7 +290,7 @@ def _interrupted_verification(path: Path, count: int) -> tuple[int, str, str]:
     many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(count))
     path.write_text("\n".join(many))
     command = [sys.executable, "-m", "taso_py.cli", "verify", str(path), "--jobs", "2"]
-    with heeding_interrupts():
+    with interruptible_children():
         started = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )

@@ -69,7 +69,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(end_to_end, "optimize_source", optimized)
     monkeypatch.setattr(end_to_end, "prepare", prepared)
-    monkeypatch.setattr(end_to_end, "read_rules", lambda _: [])
+    monkeypatch.setattr(end_to_end, "rules_for", lambda _: [])
     monkeypatch.setattr(end_to_end, "_kernels", lambda _: nn.Tanh())
     monkeypatch.setattr(end_to_end, "race", lambda *_, **__: SimpleNamespace(best=lambda: EAGER))
     return done

@@ -55,7 +55,7 @@ def test_text_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 )
 def test_a_library_that_does_not_import_is_told(name: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(SystemExit, match=r"does not import; this says what to install: .* taso_py\.runtime\.zoo$"):
+    with pytest.raises(SystemExit, match=r"does not import; this says what to install: .* taso_py\.models\.zoo$"):
         run(monkeypatch, name)
 
 

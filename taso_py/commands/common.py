@@ -180,7 +180,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--numerics",
         metavar="CLASS",
         choices=[numerics.label for numerics in Numerics],
-        help="the most that results may differ: %(choices)s (default: mask; zero-terms in half precision)",
+        help="the most that results may differ: %(choices)s (default: mask; zero-terms in fp16)",
     )
     parser.add_argument(
         "--rules",

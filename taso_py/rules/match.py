@@ -288,5 +288,8 @@ def _holds(condition: Condition, sizes: Mapping[str, Dim]) -> bool:
     """Whether a precondition is true for all values of the sizes that the model leaves open (which are at least 1)."""
     if not symbols(condition.value) <= sizes.keys():
         return False
-    value = substitute(condition.value, sizes)
+    try:
+        value = substitute(condition.value, sizes)
+    except ZeroDivisionError:
+        return False
     return value == 0 if condition.is_equality else is_never_negative(value)

@@ -32,9 +32,6 @@ class StopReason(enum.Enum):
     FOLLOWED = "a trace was followed"
 
 
-_HALF = frozenset({DType.F16, DType.BF16})
-
-
 @dataclass(frozen=True)
 class Limits:
     """How far a search goes."""
@@ -54,7 +51,7 @@ class Limits:
     static_bytes: float | None = None
     """The same limit in bytes, in place of the factor."""
     numerics: Numerics | None = None
-    """The cap on the rules' numerics class. Without one all are allowed, in half precision all up to ZERO_TERMS."""
+    """The cap on the rules' numerics class. Without one all are allowed, in fp16 all up to ZERO_TERMS."""
     results: int = 5
     """How many graphs are returned at most, the original not counted."""
     reuse: bool = True
@@ -72,7 +69,7 @@ class Limits:
         """Whether the numerics class of a match's rule is allowed at its element type."""
         cap = self.numerics
         if cap is None:
-            cap = Numerics.ZERO_TERMS if match.dtype in _HALF else Numerics.MASK
+            cap = Numerics.ZERO_TERMS if match.dtype is DType.F16 else Numerics.MASK
         return match.rule.numerics <= cap
 
 

@@ -26,13 +26,15 @@ from math import prod
 from random import Random
 from typing import TypeAlias
 
+import numpy as np
+
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.size import Dim, FloorDiv, terms
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.evaluate import definition
-from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.functions import IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
     Condition,
@@ -72,6 +74,8 @@ Polynomial: TypeAlias = Mapping[Monomial, float]
 Index: TypeAlias = tuple[int, ...]
 
 ONE: Monomial = frozenset()
+BOUNDED = frozenset({"sigmoid", "tanh", "erf"})
+"""Functions with values between -1 and 1."""
 
 
 class _TooLargeError(TasoError):
@@ -143,13 +147,19 @@ class _Algebra:
 
     def apply(self, function: str, argument: Element) -> Element:
         """A scalar function of an element."""
+        variable = _variable((function, argument.key))
         if function == "relu":
-            return Element(_variable((function, argument.key)).value, argument.bounds)
+            return Element(variable.value, argument.bounds)
+        if function in BOUNDED:
+            return Element(variable.value, ({ONE: 1.0},))
+        if not argument.value.keys() - {ONE}:
+            number = np.array([argument.value.get(ONE, 0.0)])
+            return _number(float(real_function(function)(number)[0]))
         if function == "reciprocal" and len(argument.value) == 1:
             ((monomial, coefficient),) = argument.value.items()
             inverse = frozenset((name, -exponent) for name, exponent in monomial)
             return Element({inverse: 1 / coefficient}, ({inverse: 1 / abs(coefficient)},))
-        return _variable((function, argument.key))
+        return variable
 
     def _sum(self, polynomials: Iterable[Polynomial]) -> Polynomial:
         total: dict[Monomial, float] = {}

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "verify.audit.survey": ("",),
     "verify.audit.mutations": ("",),
     "verify.audit.weakest": ("",),
+    "verify.audit.edges": ("",),
     "experiments.__main__": ("",),
 }
 """Modules with a ``main``, and their subcommands."""

@@ -21,6 +21,7 @@ from verify.hypotheses import fits, legal, number_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
 IMAGES = (1, 2, 5, 6, 7, 8, 9, 11)
+GREATEST = max(IMAGES)
 _CHOICES: Mapping[str, tuple[int, ...]] = {
     "stride": (1, 1, 2, 3),
     "dilation": (1, 1, 2),
@@ -60,11 +61,14 @@ class Sample:
 class Sampler:
     """Draws samples for one rule."""
 
-    def __init__(self, rule: Substitution, least: int = 1) -> None:
-        """Prepare a rule; with ``least`` zero dimensions may be empty."""
+    def __init__(self, rule: Substitution, least: int = 1, greatest: int = GREATEST) -> None:
+        """Prepare a rule; with ``least`` zero dimensions may be empty, and none is drawn above ``greatest``."""
         self._rule = rule
         self._least = least
-        self._sizes = _size_choices(rule)
+        self._sizes = {
+            name: tuple(choice for choice in choices if choice <= greatest)
+            for name, choices in _size_choices(rule).items()
+        }
         self._numbers = {name: c for name, c in _number_choices(rule).items() if name not in self._sizes}
         self._types = [type_ for node in rule.source.nodes for type_ in node.types]
         dimensions = set().union(*(type_.symbols for variable in rule.variables for type_ in variable.types))

@@ -1,7 +1,7 @@
 """The witness: tries a rule at random sizes and values with PyTorch's own operators in double precision.
 
 It uses neither the definitions of the operators nor the prover: the meaning of an operator is what ``torch`` computes.
-This is the only module of the package that imports torch.
+Beside the audit of numerics classes this is the only module of the package that imports torch.
 
 Invariant: a counterexample was computed by PyTorch: at its sizes and values the two sides differ.
 """
@@ -55,7 +55,7 @@ _TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @contextmanager
-def _one_thread() -> Generator[None, None, None]:
+def one_thread() -> Generator[None, None, None]:
     """Run on one thread: tensors this small gain nothing by several, which wait for each other on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -71,7 +71,7 @@ def witness(rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int 
     return found
 
 
-@_one_thread()
+@one_thread()
 def find_counterexample(
     rule: Substitution, seed: int = 0, trials: int = TRIALS, least: int = 1
 ) -> tuple[Counterexample | None, int]:
@@ -119,12 +119,12 @@ def _both(
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]] | None:
     """Return both sides' outputs; None if PyTorch refuses the source."""
     try:
-        source = _run(rule.source, values, sample)
-    except _Rejected:
+        source = run_side(rule.source, values, sample)
+    except Rejected:
         return None
     try:
-        return source, _run(rule.target, values, sample)
-    except _Rejected as error:
+        return source, run_side(rule.target, values, sample)
+    except Rejected as error:
         raise TargetRefused(f"PyTorch refuses the target at {_sizes(sample)}: {error}") from error
 
 
@@ -132,8 +132,8 @@ class TargetRefused(Refused):
     """At some sizes PyTorch computes the source, but not the target."""
 
 
-class _Rejected(Exception):
-    pass
+class Rejected(Exception):
+    """PyTorch refuses an operator at some sizes, as the rule's preconditions should."""
 
 
 def confirm(rule: Substitution, found: Counterexample) -> bool:
@@ -151,7 +151,7 @@ def confirm(rule: Substitution, found: Counterexample) -> bool:
         key(variable): torch.from_numpy(found.values[key(variable)]).to(_DTYPES[variable.types[0].dtype])
         for variable in rule.variables
     }
-    sides = [map(_array, _run(side, values, sample)) for side in (rule.source, rule.target)]
+    sides = [map(_array, run_side(side, values, sample)) for side in (rule.source, rule.target)]
     pairs = zip(*sides, strict=True)
     return any(
         np.array_equal(left, found.source, equal_nan=True) and np.array_equal(right, found.target, equal_nan=True)
@@ -210,27 +210,38 @@ def _transform(drawn: Tensor, kind: _Kind) -> Tensor:
             return (drawn * 1.2).round()
 
 
-def _run(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
+def run_side(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
+    """Return what PyTorch computes for the outputs of one side of a rule.
+
+    Args:
+        graph: the side.
+        values: tensors for the variables, by name.
+        sample: what symbols stand for.
+
+    Raises:
+        Rejected: PyTorch refuses an operator at these sizes.
+        Refused: there is no row for one.
+    """
     computed: dict[Value, Tensor] = {}
     for node in graph.nodes:
-        if isinstance(node.op, Input):
-            computed[node.value] = values[node.op.key]
-        elif not isinstance(node.op, Constant):
-            computed[node.value] = _apply(node, [computed[value] for value in node.inputs], sample)
-        else:
-            number = _attribute(node.op.value, sample)
-            computed[node.value] = torch.tensor(number, dtype=_DTYPES.get(node.op.dtype, torch.float64))
+        computed[node.value] = run_node(node, values, [computed[value] for value in node.inputs], sample)
     return [computed[value] for value in graph.outputs]
 
 
-def _apply(node: Node, operands: Sequence[Tensor], sample: Sample) -> Tensor:
+def run_node(node: Node, values: Mapping[str, Tensor], operands: Sequence[Tensor], sample: Sample) -> Tensor:
+    """Return what PyTorch computes for one node of a side; raises what :func:`run_side` does."""
+    if isinstance(node.op, Input):
+        return values[node.op.key]
+    if isinstance(node.op, Constant):
+        number = _attribute(node.op.value, sample)
+        return torch.tensor(number, dtype=_DTYPES.get(node.op.dtype, torch.float64))
     kernel = _KERNELS.get(node.op.name)
     if kernel is None:
         raise Refused(f"the witness has no implementation of {node.op.name}")
     try:
         return kernel(node.op, operands, lambda value: _attribute(value, sample))
     except (RuntimeError, ValueError, IndexError) as error:
-        raise _Rejected(str(error)) from error
+        raise Rejected(str(error)) from error
 
 
 def _attribute(value: Any, sample: Sample) -> Any:

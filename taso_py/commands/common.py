@@ -182,7 +182,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--numerics",
         metavar="CLASS",
         choices=[numerics.label for numerics in Numerics],
-        help="how much results may differ at most: %(choices)s (default: mask; zero-terms in half precision)",
+        help="how much results may differ at most: %(choices)s (default: mask; zero-terms in fp16)",
     )
     parser.add_argument(
         "--rules",

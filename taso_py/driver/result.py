@@ -57,7 +57,7 @@ class Options:
     time_limit: float | None = None
     """Seconds of search, in place of the effort's; measuring new kernels is not included."""
     numerics: Numerics | None = None
-    """The cap, or its label; None allows all, and up to ZERO_TERMS where a rule is applied in half precision."""
+    """The cap, or its label; None allows all, and up to ZERO_TERMS where a rule is applied in fp16."""
     seed: int = 0
     race_seconds: float | None = None
     """Seconds of the first race, in place of the effort's."""

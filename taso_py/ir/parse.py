@@ -163,7 +163,11 @@ class GraphParser:
         if name not in _DTYPES:
             self.fail(f"no element type is called {name}")
         self.expect("[")
-        return TensorType(_DTYPES[name], tuple(self.several(self._axis, "]")))
+        axes = tuple(self.several(self._axis, "]"))
+        try:
+            return TensorType(_DTYPES[name], axes)
+        except ValueError as error:
+            self.fail(str(error))
 
     def _axis(self) -> Axis:
         return Group(self.expect("", kind="name")) if self.accept("..") else self.size()

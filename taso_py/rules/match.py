@@ -289,5 +289,8 @@ def _holds(condition: Condition, sizes: Mapping[str, Dim]) -> bool:
     """Return whether a precondition is true for all values of the model's open sizes (which are at least 1)."""
     if not symbols(condition.value) <= sizes.keys():
         return False
-    value = substitute(condition.value, sizes)
+    try:
+        value = substitute(condition.value, sizes)
+    except ZeroDivisionError:
+        return False
     return value == 0 if condition.is_equality else is_never_negative(value)

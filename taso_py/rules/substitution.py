@@ -17,7 +17,7 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
-from taso_py.ir.size import Dim, Poly, substitute, symbol
+from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols
 from taso_py.ir.text import print_values
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.scalar import Condition
@@ -52,6 +52,11 @@ class Substitution:
         unbound = _names(target) - _names(source)
         if unbound:
             raise InvariantError(f"the target uses {', '.join(sorted(unbound))}, which the source does not bind")
+        unbound = set().union(*(symbols(c.value) for c in self.preconditions)) - _names(source)
+        if unbound:
+            raise InvariantError(
+                f"a precondition is about {', '.join(sorted(unbound))}, which the source does not bind"
+            )
 
     @cached_property
     def recipes(self) -> dict[Hashable, Recipe | None]:

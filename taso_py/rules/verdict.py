@@ -28,11 +28,11 @@ class Numerics(enum.IntEnum):
     REORDER = 1
     """Equal terms, possibly accumulated in another order."""
     REASSOCIATE = 2
-    """Distributivity, factoring, folding of factors."""
+    """Other intermediate values, none of which is greater than what the source adds up."""
     ZERO_TERMS = 3
     """Adds or drops products with zero: not safe for NaN and infinity."""
     RANGE = 4
-    """Moves a scale: intermediate values may overflow in half precision."""
+    """Intermediate values may overflow, vanish or cancel where nothing of the source does: in half precision."""
     MASK = 5
     """Differs on rows that are masked out entirely."""
 

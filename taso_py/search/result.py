@@ -32,9 +32,6 @@ class SearchStop(enum.Enum):
     FOLLOWED = "a trace was followed"
 
 
-_HALF = frozenset({DType.F16, DType.BF16})
-
-
 @dataclass(frozen=True)
 class Limits:
     """The limits of a search."""
@@ -54,7 +51,7 @@ class Limits:
     static_bytes: float | None = None
     """The limit on stored bytes as a number, in place of :attr:`growth`."""
     numerics: Numerics | None = None
-    """The cap on the rules' numerics class. By default all are allowed, in half precision those up to ZERO_TERMS."""
+    """The cap on the rules' numerics class. By default all are allowed, in fp16 those up to ZERO_TERMS."""
     results: int = 5
     """The most graphs that are returned, not counting the original."""
     reuse: bool = True
@@ -72,7 +69,7 @@ class Limits:
         """Return whether the numerics class of a match's rule is allowed at its element type."""
         cap = self.numerics
         if cap is None:
-            cap = Numerics.ZERO_TERMS if match.dtype in _HALF else Numerics.MASK
+            cap = Numerics.ZERO_TERMS if match.dtype is DType.F16 else Numerics.MASK
         return match.rule.numerics <= cap
 
 

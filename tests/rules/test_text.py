@@ -39,6 +39,11 @@ def test_a_rule_that_was_edited_is_refused() -> None:
     [
         ("rule x: float[N] source relu(x) target relu(x){", "expected name"),
         ("rule x: float[N], y: float[N] source relu(x) target relu(y)", "variable y, which the source does not bind"),
+        (
+            "rule x: float[N] source relu(x) target x where Q - 2 >= 0",
+            "a precondition is about Q, which the",
+        ),
+        ("rule x: float[M,..B] source relu(x) target x", r"line 1, column 22: an axis group must come first"),
         ("rule x: float[N] source relu(x) target slice(x){axis=-1, start=0, stop=M}", "differ in type"),
         ("rule x: float[N] source relu(x) target relu(x), relu(x)", "differ in type"),
         ("rule x: float[N] source x target relu(x)", "must compute something"),

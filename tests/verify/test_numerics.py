@@ -66,7 +66,7 @@ CASES = {
     "like terms inside a maximum": (
         "rule x: float[M,N], y: float[M,N]\n source max(y){axes=[-1]}, relu(x)\n"
         "target max(sub(add(x, y), x)){axes=[-1]}, relu(x)",
-        Numerics.REASSOCIATE,
+        Numerics.RANGE,
     ),
     "a factor that may be infinite leaves relu with a maximum": (
         "rule x: float[M,N], y: float[M,1]\n source relu(mul(relu(y), max(x){axes=[-1], keepdim=true}))\n"
@@ -96,7 +96,7 @@ CASES = {
     ),
     "a product with zero": (
         "rule x: float[M]\n source mul(x, constant{value=0.0, dtype=float})\n target sub(x, x)",
-        Numerics.ZERO_TERMS,
+        Numerics.RANGE,
     ),
     "a sum that is split": (
         "rule x: float[M,K], y: float[M,L]\n source sum(concat(x, y){axis=-1}){axes=[-1]}\n"
@@ -121,9 +121,65 @@ CASES = {
         VECTORS + "source mul(mul(x, y), z)\n target mul(mul(x, z), y)",
         Numerics.RANGE,
     ),
-    "one of its products, multiplied further": (
+    "one of its products, known from another output": (
         VECTORS + "source relu(mul(mul(x, y), z)), mul(x, z)\ntarget t = mul(mul(x, z), y); relu(t), mul(x, z)",
-        Numerics.REORDER,
+        Numerics.RANGE,
+    ),
+    "a product known from another output": (
+        VECTORS + "source mul(mul(x, y), z), mul(y, z)\ntarget t = mul(y, z); mul(x, t), t",
+        Numerics.RANGE,
+    ),
+    "outputs exchanged": (
+        "rule a: float[M,K], s: float[1,1], b: float[K,N]\nsource matmul(mul(a, s), b), mul(matmul(a, b), s)\n"
+        "target mul(matmul(a, b), s), matmul(mul(a, s), b)",
+        Numerics.RANGE,
+    ),
+    "sums before averages": (
+        "rule x: float[M,N]\nsource sum(mean(x){axes=[-1]}){axes=[-1]}\ntarget mean(sum(x){axes=[-2]}){axes=[-1]}",
+        Numerics.RANGE,
+    ),
+    "averages before sums": (
+        "rule x: float[M,N]\nsource mean(sum(x){axes=[-2]}){axes=[-1]}\ntarget sum(mean(x){axes=[-1]}){axes=[-1]}",
+        Numerics.REASSOCIATE,
+    ),
+    "matrices of one row and one column, associated": (
+        "rule a: float[M,1], s: float[1,1], b: float[1,N]\nsource matmul(matmul(a, s), b)\n"
+        "target matmul(a, matmul(s, b))",
+        Numerics.RANGE,
+    ),
+    "numbers whose product overflows": (
+        "rule x: float[M]\nsource mul(mul(x, constant{value=512.0, dtype=float}), constant{value=512.0, dtype=float})\n"
+        "target mul(x, constant{value=262144.0, dtype=float})",
+        Numerics.RANGE,
+    ),
+    "numbers whose product vanishes": (
+        "rule x: float[M]\n"
+        "source mul(mul(x, constant{value=0.0009765625, dtype=float}), constant{value=0.0009765625, dtype=float})\n"
+        "target mul(x, constant{value=9.5367431640625e-07, dtype=float})",
+        Numerics.RANGE,
+    ),
+    "squares factored, one of them copied": (
+        PARTS + "source sub(mul(x, contiguous(x)), mul(y, contiguous(y)))\ntarget mul(sub(x, y), add(x, y))",
+        Numerics.RANGE,
+    ),
+    "large terms that cancel": (
+        VECTORS + "source sub(x, y)\ntarget sub(add(x, mul(constant{value=4095.0, dtype=float}, y)), "
+        "mul(constant{value=4096.0, dtype=float}, y))",
+        Numerics.RANGE,
+    ),
+    "a zero that is computed": (
+        VECTORS + "source add(x, mul(constant{value=0.0, dtype=float}, y))\ntarget add(x, sub(y, y))",
+        Numerics.RANGE,
+    ),
+    "a number beside a tensor of it": (
+        PARTS + "source mul(x, expand(constant{value=0.1, dtype=float}){shape=[M,N]})\n"
+        "target mul(x, constant{value=0.1, dtype=float})",
+        Numerics.REASSOCIATE,
+    ),
+    "a quotient of a number beside one of a tensor of it": (
+        PARTS + "source div(expand(constant{value=99.9, dtype=float}){shape=[M,N]}, x)\n"
+        "target div(constant{value=99.9, dtype=float}, x)",
+        Numerics.RANGE,
     ),
     "two factors exchanged": (
         VECTORS + "source mul(mul(x, y), z)\n target mul(z, mul(y, x))",
@@ -215,7 +271,7 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.name)
 def test_a_function_that_rounds_is_not_just_a_sum_in_another_order(op: type[TensorOperator]) -> None:
-    written = f"rule x: float[M]\n source {op.name}(x)\n target mul(x, constant{{value=3.0, dtype=float}})\n"
+    written = f"rule x: float[M]\n source {op.name}(x)\n target mul(x, constant{{value=0.5, dtype=float}})\n"
     x = torch.linspace(0.1, 9.0, 4096)
     single, double = (compute(op(), [x.to(dtype)]).double() for dtype in (torch.float32, torch.float64))
     found = classify(read_rules(written)[0], ProofLevel.TERMS)

@@ -1,0 +1,64 @@
+"""Values that break a numerics class are found where it is understated, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taso_py.rules.text import read_rules
+from verify.audit.edges import TYPES, breach, main
+
+UNDERSTATED = {
+    "associated": """rule a: float[M,K], b: float[K,N], c: float[N,P]
+  source matmul(matmul(a, b), c) target matmul(a, matmul(b, c)) numerics REASSOCIATE""",
+    "factored": """rule x: float[..A], y: float[..A], z: float[..A]
+  source add(mul(x, y), mul(x, z)) target mul(x, add(y, z)) numerics REASSOCIATE""",
+    "cancelling": """rule x: float[..A], y: float[..A]
+  source sub(x, y) target sub(add(x, mul(constant{value=4095.0, dtype=float}, y)),
+    mul(constant{value=4096.0, dtype=float}, y)) numerics REASSOCIATE""",
+    "rounded otherwise": """rule x: float[..A], y: float[..A], z: float[..A]
+  source add(add(x, y), z) target add(x, add(y, z)) numerics EXACT""",
+    "infinite": "rule x: float[..A] source sub(x, x) target mul(x, constant{value=0.0, dtype=float}) numerics EXACT",
+}
+HONEST = """rule x: float[..A], y: float[..A], z: float[..A]
+  source add(add(x, y), z) target add(x, add(y, z)) numerics REORDER
+rule x: float[..A], y: float[..A], z: float[..A]
+  source mul(x, add(y, z)) target add(mul(x, y), mul(x, z)) numerics REASSOCIATE
+rule x: float[..A], y: float[..A] source relu(add(x, y)) target relu(add(y, x)) numerics EXACT
+rule a: float[M,K], b: float[K,N], c: float[N,P]
+  source matmul(matmul(a, b), c) target matmul(a, matmul(b, c)) numerics RANGE"""
+
+
+@pytest.mark.parametrize("name", UNDERSTATED)
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_an_understated_class_is_found(name: str, dtype: str) -> None:
+    (rule,) = read_rules(UNDERSTATED[name])
+    if name == "infinite":
+        assert breach(rule, dtype) is None, "both are zero, or both NaN"
+        return
+    found = breach(rule, dtype, trials=240)
+    assert found is not None
+    assert rule.id in str(found)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_an_honest_class_is_not(dtype: str) -> None:
+    assert [breach(rule, dtype) for rule in read_rules(HONEST)] == [None] * 4
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    honest, understated = tmp_path / "honest.rules", tmp_path / "understated.rules"
+    honest.write_text(HONEST)
+    understated.write_text(UNDERSTATED["factored"])
+    assert main([str(honest)]) == 0
+    assert capsys.readouterr().out == "4 rules, 0 not tried, 0 breaches\n"
+    assert main([str(understated), "--dtype", "f16", "--trials", "240"]) == 1
+    assert "becomes" in capsys.readouterr().out
+    assert main([str(tmp_path / "none.rules")]) == 2
+    assert "error" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_database_breaks_no_promise() -> None:
+    assert main([]) == 0

@@ -1,0 +1,59 @@
+"""Targets that stay in range, and targets that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.rules.text import read_rules
+from verify import magnitude
+from verify.magnitude import stays_in_range
+
+THREE = "rule x: float[..A], y: float[..A], z: float[..A]\n"
+MATRICES = "rule a: float[M,K], b: float[K,N], c: float[K,P]\n"
+IMAGE = "rule x: float[N,C,H,W], a: float[O,C,3,3], b: float[O,C,3,3]\n"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        THREE + "source add(add(x, y), z) target add(x, add(y, z))",
+        THREE + "source mul(x, add(y, z)) target add(mul(x, y), mul(x, z))",
+        THREE + "source relu(mul(x, relu(y))) target mul(relu(x), relu(y))",
+        THREE + "source div(add(x, y), z) target add(div(x, z), div(y, z))",
+        MATRICES + "source matmul(a, b), matmul(a, c) target t = matmul(a, concat(b, c){axis=-1}); "
+        "slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}",
+        IMAGE + "source conv2d(x, add(a, b)){padding=[1,1]} "
+        "target add(conv2d(x, a){padding=[1,1]}, conv2d(x, b){padding=[1,1]})",
+        "rule x: float[M,N] source max(relu(x)){axes=[-1]} target relu(max(x){axes=[-1]})",
+        "rule x: float[M,N], y: float[M,N] source exp(add(x, y)), add(y, x) target t = add(y, x); exp(t), t",
+    ],
+)
+def test_targets_that_stay_in_range(rule: str) -> None:
+    (parsed,) = read_rules(rule)
+    assert stays_in_range(parsed)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        THREE + "source mul(mul(x, y), z) target mul(x, mul(y, z))",
+        THREE + "source add(mul(x, y), mul(x, z)) target mul(x, add(y, z))",
+        THREE + "source add(x, y) target sub(add(add(x, y), y), y)",
+        THREE + "source div(div(x, y), z) target div(x, mul(y, z))",
+        MATRICES + "source matmul(mul(a, constant{value=0.01, dtype=float}), b) "
+        "target mul(matmul(a, b), constant{value=0.01, dtype=float})",
+        IMAGE + "source add(conv2d(x, a){padding=[1,1]}, conv2d(x, b){padding=[1,1]}) "
+        "target conv2d(x, add(a, b)){padding=[1,1]}",
+        "rule x: float[M,N] source mul(mean(x){axes=[-1]}, mean(x){axes=[-1]}) "
+        "target t = sum(x){axes=[-1]}; mul(div(t, constant{value=2.0, dtype=float}), mean(x){axes=[-1]})",
+    ],
+)
+def test_targets_that_do_not(rule: str) -> None:
+    (parsed,) = read_rules(rule)
+    assert not stays_in_range(parsed)
+
+
+def test_what_cannot_be_written_down_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    (parsed,) = read_rules(THREE + "source add(add(x, y), z) target add(x, add(y, z))")
+    monkeypatch.setattr(magnitude, "MOST_WORK", 3)
+    assert not stays_in_range(parsed)

@@ -1,0 +1,267 @@
+"""Values that break what a rule's numerics class promises: ``python -m verify.audit.edges substitutions``.
+
+Each rule is computed by PyTorch in every floating-point type, at small sizes and at values that are chosen to break it:
+at the edges of the type's range, of very unequal magnitudes, cancelling, infinite, signed zeros. A value is a *breach*
+where the two sides differ by more than docs/numerics.md allows for the class:
+
+- EXACT: the same elements, infinities and NaN included; zeros may differ in sign, functions in the last digits of
+  their operands.
+- up to ZERO_TERMS: whenever all that the source adds up stays in the normal range of the type, in absolute value, the
+  target is finite, and as near to the true result as rounding those sums allows.
+- RANGE, MASK: nothing is promised beyond equality over the reals.
+
+Exit status 0 if there is no breach.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from rich.console import Console
+from torch import Tensor
+from tqdm import tqdm
+
+from taso_py.arguments import CommandParser
+from taso_py.ir.errors import TasoError
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Input, Operator
+from taso_py.ir.traits import Rounding
+from taso_py.rules.database import read_database
+from taso_py.rules.substitution import Substitution, key
+from taso_py.rules.verdict import Numerics
+from verify.hypotheses import without_equalities
+from verify.limits import Refused
+from verify.sampling import Sample, Sampler
+from verify.witness import Rejected, one_thread, run_node, run_side
+
+TYPES: Mapping[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+}
+TRIALS, SIZES, ATTEMPTS = 48, 6, 200
+"""Values for each rule and type, choices of sizes that they are divided among, and draws for one such choice."""
+_ROUNDINGS = 64.0
+"""How many roundings of everything that is added up a result may be off."""
+_LAST_DIGITS = 8.0
+"""By how many roundings of itself a function's value may differ between two places of a tensor."""
+
+
+@dataclass(frozen=True)
+class Breach:
+    """Values at which a rule differs by more than its class allows."""
+
+    rule: Substitution
+    dtype: str
+    sizes: Mapping[str, int]
+    values: Mapping[str, Tensor]
+    source: Tensor
+    target: Tensor
+
+    def __str__(self) -> str:
+        before, after = self.source.double().flatten(), self.target.double().flatten()
+        place = int((~torch.isclose(before, after, rtol=0.0, atol=0.0, equal_nan=True)).int().argmax())
+        values = "; ".join(f"{name} = {value.flatten().tolist()[:8]}" for name, value in self.values.items())
+        stated = " ".join(self.rule.statement.split())
+        change = f"{before[place]:.9g} becomes {after[place]:.9g}"
+        return f"{self.rule.id} {self.rule.numerics.name} {self.dtype}: {change}: {stated} ({values})"
+
+
+@one_thread()
+def breach(rule: Substitution, dtype: str, seed: int = 0, trials: int = TRIALS) -> Breach | None:
+    """Return values that break the class of a rule in one element type, if any are found.
+
+    Raises:
+        Refused: PyTorch has no operator to compare with.
+    """
+    rule = without_equalities(rule)
+    random, sampler = Random(seed), Sampler(rule)
+    if rule.numerics > Numerics.ZERO_TERMS:
+        return None
+    for _ in range(SIZES):
+        sample = sampler.draw(random, ATTEMPTS)
+        for _ in range(trials // SIZES if sample is not None else 0):
+            assert sample is not None
+            found = _tried(rule, sample, dtype, random)
+            if found is not None:
+                return found
+    return None
+
+
+def _tried(rule: Substitution, sample: Sample, dtype: str, random: Random) -> Breach | None:
+    exact = rule.numerics is Numerics.EXACT
+    generator = torch.Generator().manual_seed(random.getrandbits(32))
+    draw = random.choice(_ANY if exact else _FINITE)
+    values = {
+        key(node): draw(sample.shape(node.types[0]), torch.finfo(TYPES[dtype]), generator).to(TYPES[dtype])
+        for node in rule.variables
+        if node.types[0].dtype.is_floating
+    }
+    if len(values) < len(rule.variables):
+        raise Refused("values of other types than floating point are not tried")
+    try:
+        source, target = (run_side(side, values, sample) for side in (rule.source, rule.target))
+        pairs = list(zip(source, target, strict=True))
+        if exact:
+            functions = any(node.op.applies for node in (*rule.source.nodes, *rule.target.nodes))
+            largest = max(value.double().nan_to_num(0.0, 0.0, 0.0).abs().max().item() for value in values.values())
+            wrong = [not _is_equal(left, right, largest, functions=functions) for left, right in pairs]
+        else:
+            wrong = _off(rule, values, sample, pairs)
+    except Rejected:
+        return None
+    for is_wrong, (left, right) in zip(wrong, pairs, strict=True):
+        if is_wrong:
+            return Breach(rule, dtype, sample.sizes, values, left, right)
+    return None
+
+
+def _is_equal(left: Tensor, right: Tensor, largest: float, *, functions: bool) -> bool:
+    """Return whether elements are equal; those of functions up to the last digits of the largest operand."""
+    digits = _LAST_DIGITS * torch.finfo(left.dtype).eps if functions else 0.0
+    return torch.allclose(left.double(), right.double(), rtol=digits, atol=digits * largest, equal_nan=True)
+
+
+def _off(
+    rule: Substitution, values: Mapping[str, Tensor], sample: Sample, pairs: Sequence[tuple[Tensor, Tensor]]
+) -> list[bool]:
+    """For each output, whether the target is off although the source is finite, and all that it adds up in range."""
+    wide = {name: value.double() for name, value in values.items()}
+    wrong: list[bool] = []
+    for number, (expected, got) in enumerate(pairs):
+        side = Graph(rule.source.inputs, (rule.source.outputs[number],))
+        limits = torch.finfo(got.dtype)
+        (true,), sums = run_side(side, wide, sample), _absolute_sums(side, wide, sample)
+        in_range = all(bool(((total == 0) | ((total >= limits.tiny) & (total <= limits.max))).all()) for total in sums)
+        allowed = _ROUNDINGS * limits.eps * sums[-1] + _ROUNDINGS * limits.tiny
+        is_near = (got.double() - true).abs() <= allowed if _is_linear(side) else got.isfinite()
+        wrong.append(in_range and bool((expected.isfinite() & ~is_near).any()))
+    return wrong
+
+
+def _is_linear(side: Graph) -> bool:
+    """Return whether a side only moves, adds and multiplies, so that errors of sums are those of the result."""
+    return all(isinstance(node.op, Input) or not node.op.applies for node in side.nodes)
+
+
+def _absolute_sums(side: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
+    """All that a side computes, with what is added up taken in absolute value; the output comes last."""
+    true: dict[Value, Tensor] = {}
+    sums: dict[Value, Tensor] = {}
+    for node in side.nodes:
+        result = run_node(node, values, [true[value] for value in node.inputs], sample)
+        operands = [sums[value] for value in node.inputs]
+        if not operands or node.op.applies or _is_other(node.op):
+            total = result.abs()
+        elif node.op.name == "sub":
+            total = operands[0] + operands[1]
+        else:
+            total = run_node(node, values, operands, sample).abs()
+        true[node.value], sums[node.value] = result, total
+    return list(sums.values())
+
+
+def _is_other(op: Operator) -> bool:
+    """Return whether an operator does more than to move, choose, add and multiply."""
+    return op.rounding is Rounding.ANY and not (op.accumulates or op.multiplies)
+
+
+_Draw = Callable[[tuple[int, ...], torch.finfo, torch.Generator], Tensor]
+
+
+def _powers(shape: tuple[int, ...], limits: torch.finfo, generator: torch.Generator) -> Tensor:
+    """Numbers of all magnitudes."""
+    low, high = math.log2(limits.tiny), math.log2(limits.max)
+    exponents = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+    return _signs(shape, generator) * torch.exp2(exponents)
+
+
+def _alike(shape: tuple[int, ...], limits: torch.finfo, generator: torch.Generator) -> Tensor:
+    """Numbers of one magnitude, which another variable does not have."""
+    low, high = math.log2(limits.tiny), math.log2(limits.max)
+    exponent = low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64)
+    near = 0.5 + 0.5 * torch.rand(shape, generator=generator, dtype=torch.float64)
+    return _signs(shape, generator) * torch.exp2(exponent) * near
+
+
+def _edges(shape: tuple[int, ...], limits: torch.finfo, generator: torch.Generator) -> Tensor:
+    """Numbers at the edges of the range, roots of the greatest number, one and zero."""
+    greatest, root = limits.max, math.sqrt(limits.max)
+    choices = [greatest, greatest / 2, greatest * 0.6, root, root * 0.9, root / 2, 1.0, 1.0, 0.0, 1 / root, limits.tiny]
+    picked = torch.randint(len(choices), shape, generator=generator)
+    return _signs(shape, generator) * torch.tensor(choices, dtype=torch.float64)[picked]
+
+
+def _one_large(shape: tuple[int, ...], limits: torch.finfo, generator: torch.Generator) -> Tensor:
+    """Zeros, and few numbers that are as great as can be."""
+    is_large = torch.rand(shape, generator=generator, dtype=torch.float64) < 0.3
+    return torch.where(is_large, _signs(shape, generator) * limits.max * 0.9, 0.0)
+
+
+def _cancelling(shape: tuple[int, ...], limits: torch.finfo, generator: torch.Generator) -> Tensor:
+    """Numbers that are nearly opposite to each other."""
+    small = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return _signs(shape, generator) * 100.0 + small
+
+
+def _special(shape: tuple[int, ...], limits: torch.finfo, generator: torch.Generator) -> Tensor:
+    """Infinities, NaN and zeros of both signs among small numbers."""
+    choices = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, -1.0, 0.1, 3.0]
+    picked = torch.randint(len(choices), shape, generator=generator)
+    return torch.tensor(choices, dtype=torch.float64)[picked]
+
+
+def _signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """All positive half of the time."""
+    if torch.rand((), generator=generator) < 0.5:
+        return torch.ones(shape, dtype=torch.float64)
+    return torch.rand(shape, generator=generator, dtype=torch.float64).sub(0.5).sign()
+
+
+_FINITE: Sequence[_Draw] = (_powers, _alike, _edges, _one_large, _cancelling)
+_ANY: Sequence[_Draw] = (*_FINITE, _special)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    parser = CommandParser(
+        prog="python -m verify.audit.edges",
+        description="Look for values at which rules differ by more than their numerics class allows.",
+    )
+    parser.add_argument("path", metavar="PATH", type=Path, nargs="?", help="a rule file or folder (the database)")
+    parser.add_argument("--dtype", choices=TYPES, action="append", help="element types (all)")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="values for each rule and type (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parsed = parser.parse_args(arguments)
+    try:
+        rules = read_database(parsed.path)
+    except TasoError as error:
+        sys.stderr.write(f"verify.audit.edges: error: {error}\n")
+        return 2
+    found: list[Breach] = []
+    skipped = 0
+    with tqdm(rules, unit="rule", disable=None, leave=False) as bar:
+        for rule in bar:
+            try:
+                for dtype in parsed.dtype or TYPES:
+                    one = breach(rule, dtype, parsed.seed, parsed.trials)
+                    found += [] if one is None else [one]
+            except Refused:
+                skipped += 1
+    console = Console(soft_wrap=True)
+    for one in found:
+        console.print(str(one), markup=False, highlight=False)
+    console.print(f"{len(rules)} rules, {skipped} not tried, {len(found)} breaches")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

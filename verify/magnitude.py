@@ -1,0 +1,357 @@
+"""Return whether the target of a rule stays in range wherever the source does.
+
+Over the reals an element of a tensor is a polynomial in the elements of the variables; taken with absolute
+coefficients, it bounds what is added up to compute the element, and every part of that sum. The target *stays in range*
+if, for each output, everything that the output is computed from is bounded by something that the source computes the
+same output from: then nothing overflows unless the source's own terms do, added up in absolute value, and nothing
+cancels that did not cancel before. Nothing vanishes either, as each monomial occurs in the source with a coefficient
+that is hardly greater. (This is interval arithmetic with symbols: Moore 1966; absolute terms as in Higham, Accuracy and
+Stability of Numerical Algorithms, 2002, section 3.1.)
+
+What is no polynomial, a function of something or a quotient by a sum, is a variable by itself, equal where the
+arguments are equal. A maximum is bounded by any of its operands, a relu by its operand. An operator is taken to compute
+what it adds up in a range of its own, as kernels for half precision do.
+
+Invariant: a rule stays in range at the sizes that are tried, which are small and mostly greater than one. Where that
+cannot be found out, it does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from random import Random
+from typing import TypeAlias
+
+import numpy as np
+
+from taso_py.ir.errors import TasoError
+from taso_py.ir.node import Node, Value, make
+from taso_py.ir.operator import Constant, Input
+from taso_py.ir.size import Dim, FloorDiv, Poly, terms
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.evaluate import definition
+from taso_py.ops.functions import IRRATIONALS, real_function
+from taso_py.ops.scalar import (
+    Apply,
+    Condition,
+    Guard,
+    Irrational,
+    Number,
+    Plus,
+    Read,
+    Reduce,
+    Scalar,
+    SizeOf,
+    Times,
+)
+from taso_py.rules.apply import concrete_side
+from taso_py.rules.match import Match
+from taso_py.rules.substitution import Substitution, key
+from verify.sampling import GREATEST, Sample, Sampler
+
+SMALL = 3
+"""The greatest size that is drawn, if that will do."""
+DRAWN, TRIED, ATTEMPTS = 40, 4, 100
+"""How many choices of sizes are drawn, how many of the cheapest are tried, and how often each is drawn."""
+MOST_WORK = 200_000
+"""How many terms may be written down for one side of a rule."""
+MOST_BOUNDS = 16
+"""How many bounds an element may have; one with more is a variable by itself."""
+TINY, GREATEST_HALF = 2.0**-14, 65504.0
+"""The normal range of half precision."""
+_SLACK = 1 + 1e-9
+_VANISHING = 16
+"""How many times smaller than in the source a term may be: less than half precision rounds below its normal range."""
+
+Monomial: TypeAlias = frozenset[tuple[Hashable, int]]
+"""Variables and their exponents."""
+Polynomial: TypeAlias = Mapping[Monomial, float]
+
+Index: TypeAlias = tuple[int, ...]
+
+ONE: Monomial = frozenset()
+BOUNDED = frozenset({"sigmoid", "tanh", "erf"})
+"""Functions with values between -1 and 1."""
+
+
+class _TooLargeError(TasoError):
+    """More terms than are written down."""
+
+
+@dataclass(frozen=True)
+class BoundedElement:
+    """An element of a tensor."""
+
+    value: Polynomial
+    """What it is over the reals."""
+    bounds: tuple[Polynomial, ...]
+    """Polynomials with positive coefficients; its terms, in absolute value, add up to at most the greatest of them."""
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for elements with equal values, up to rounding of coefficients."""
+        return _key(self.value)
+
+
+def _key(polynomial: Polynomial) -> Hashable:
+    return frozenset((monomial, float(f"{coefficient:.9g}")) for monomial, coefficient in polynomial.items())
+
+
+def _number(value: float) -> BoundedElement:
+    return BoundedElement({ONE: value}, ({ONE: abs(value)},)) if value else ZERO
+
+
+def _variable(name: Hashable) -> BoundedElement:
+    polynomial = {frozenset([(name, 1)]): 1.0}
+    return BoundedElement(polynomial, (polynomial,))
+
+
+ZERO = BoundedElement({}, ({},))
+
+
+class _Algebra:
+    """Arithmetic of elements; it counts the terms that are written down."""
+
+    def __init__(self) -> None:
+        self._left = MOST_WORK
+
+    def add(self, elements: Sequence[BoundedElement]) -> BoundedElement:
+        """The sum of elements."""
+        value = self._sum([element.value for element in elements])
+        if prod(len(element.bounds) for element in elements) > MOST_BOUNDS:
+            return _variable(("sum", _key(value)))
+        choices = itertools.product(*(element.bounds for element in elements))
+        return BoundedElement(value, self._distinct(self._sum(choice) for choice in choices))
+
+    def multiply(self, left: BoundedElement, right: BoundedElement) -> BoundedElement:
+        """The product of two elements."""
+        value = self._product(left.value, right.value)
+        if len(left.bounds) * len(right.bounds) > MOST_BOUNDS:
+            return _variable(("product", _key(value)))
+        pairs = itertools.product(left.bounds, right.bounds)
+        return BoundedElement(value, self._distinct(self._product(one, other) for one, other in pairs))
+
+    def greatest(self, elements: Sequence[BoundedElement]) -> BoundedElement:
+        """The maximum of elements."""
+        if len({element.key for element in elements}) == 1:
+            return elements[0]
+        bounds = self._distinct(bound for element in elements for bound in element.bounds)
+        name = ("maximum", frozenset(element.key for element in elements))
+        if len(bounds) > MOST_BOUNDS:
+            return _variable(name)
+        return BoundedElement(_variable(name).value, bounds)
+
+    def apply(self, function: str, argument: BoundedElement) -> BoundedElement:
+        """A scalar function of an element."""
+        variable = _variable((function, argument.key))
+        if function == "relu":
+            return BoundedElement(variable.value, argument.bounds)
+        if function in BOUNDED:
+            return BoundedElement(variable.value, ({ONE: 1.0},))
+        if not argument.value.keys() - {ONE}:
+            number = np.array([argument.value.get(ONE, 0.0)])
+            return _number(float(real_function(function)(number)[0]))
+        if function == "reciprocal" and len(argument.value) == 1:
+            ((monomial, coefficient),) = argument.value.items()
+            inverse = frozenset((name, -exponent) for name, exponent in monomial)
+            return BoundedElement({inverse: 1 / coefficient}, ({inverse: 1 / abs(coefficient)},))
+        return variable
+
+    def _sum(self, polynomials: Iterable[Polynomial]) -> Polynomial:
+        total: dict[Monomial, float] = {}
+        for polynomial in polynomials:
+            self._count(len(polynomial))
+            for monomial, coefficient in polynomial.items():
+                total[monomial] = total.get(monomial, 0.0) + coefficient
+        largest = max(map(abs, total.values()), default=0.0)
+        return {monomial: c for monomial, c in total.items() if abs(c) > 1e-12 * largest}
+
+    def _product(self, left: Polynomial, right: Polynomial) -> Polynomial:
+        self._count(len(left) * len(right))
+        total: dict[Monomial, float] = {}
+        for (one, first), (other, second) in itertools.product(left.items(), right.items()):
+            monomial = _times(one, other)
+            total[monomial] = total.get(monomial, 0.0) + first * second
+        return total
+
+    def _distinct(self, bounds: Iterable[Polynomial]) -> tuple[Polynomial, ...]:
+        return tuple({_key(bound): bound for bound in bounds}.values())
+
+    def _count(self, terms: int) -> None:
+        self._left -= terms + 1
+        if self._left < 0:
+            raise _TooLargeError("too many terms")
+
+
+def _times(one: Monomial, other: Monomial) -> Monomial:
+    if not one or not other:
+        return one or other
+    exponents = dict(one)
+    for name, exponent in other:
+        exponents[name] = exponents.get(name, 0) + exponent
+    return frozenset((name, exponent) for name, exponent in exponents.items() if exponent)
+
+
+class _Side:
+    """The elements that outputs are computed from, found as they are read."""
+
+    def __init__(self) -> None:
+        self._algebra = _Algebra()
+        self._definitions: dict[Node, Scalar] = {}
+        self.elements: dict[tuple[Node, Index], BoundedElement] = {}
+
+    def read(self, node: Node, index: Index) -> BoundedElement:
+        """Return an element of a node."""
+        known = self.elements.get((node, index))
+        if known is None:
+            known = self.elements[node, index] = self._computed(node, index)
+        return known
+
+    def _computed(self, node: Node, index: Index) -> BoundedElement:
+        if isinstance(node.op, Input):
+            return _variable((node.op.key, index))
+        names = [f"out{axis}" for axis in range(len(index))]
+        if node not in self._definitions:
+            self._definitions[node] = definition(node.op, [value.type for value in node.inputs], names)
+        return self._at(self._definitions[node], node, dict(zip(names, index, strict=True)))
+
+    def _at(self, scalar: Scalar, node: Node, env: Mapping[str, int]) -> BoundedElement:
+        match scalar:
+            case Read(variable, index):
+                return self.read(node.inputs[int(variable)].node, tuple(_compiled(dim)(env) for dim in index))
+            case Plus(left, right):
+                return self._algebra.add([self._at(left, node, env), self._at(right, node, env)])
+            case Times(left, right):
+                return self._algebra.multiply(self._at(left, node, env), self._at(right, node, env))
+            case Guard(conditions, body):
+                return self._at(body, node, env) if _hold(conditions, env) else ZERO
+            case Reduce():
+                inner = [self._at(scalar.body, node, at) for at in _indices(scalar, env)]
+                return self._algebra.greatest(inner) if scalar.is_max else self._algebra.add(inner)
+            case Apply(function, argument):
+                return self._algebra.apply(function, self._at(argument, node, env))
+            case SizeOf(value):
+                return _number(float(_compiled(value)(env)))
+            case Number(value):
+                return _number(float(value))
+            case Irrational(name):
+                return _number(IRRATIONALS[name])
+            case _:
+                raise _TooLargeError(f"{type(scalar).__name__} is not part of the language of definitions")
+
+
+@lru_cache(maxsize=8192)
+def _compiled(value: Dim) -> Callable[[Mapping[str, int]], int]:
+    """An integer expression as a function of the values of its symbols."""
+    if isinstance(value, int):
+        return lambda _env: value
+    parts = [(coefficient, [_compiled_atom(atom) for atom in monomial]) for monomial, coefficient in terms(value)]
+    return lambda env: sum(coefficient * prod(atom(env) for atom in atoms) for coefficient, atoms in parts)
+
+
+def _compiled_atom(atom: object) -> Callable[[Mapping[str, int]], int]:
+    if isinstance(atom, FloorDiv):
+        numerator, denominator = _compiled(atom.numerator), _compiled(atom.denominator)
+        return lambda env: numerator(env) // denominator(env)
+    name = str(atom)
+    return lambda env: env[name]
+
+
+def _hold(conditions: Sequence[Condition], env: Mapping[str, int]) -> bool:
+    values = ((_compiled(condition.value)(env), condition.is_equality) for condition in conditions)
+    return all(value == 0 if is_equality else value >= 0 for value, is_equality in values)
+
+
+def _indices(reduce: Reduce, env: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """The values of the bound indices of a reduction."""
+    environments = [dict(env)]
+    for binder in reduce.binders:
+        extent = _compiled(binder.extent)
+        environments = [{**at, binder.name: value} for at in environments for value in range(extent(at))]
+    return (at for at in environments if _hold(reduce.conditions, at))
+
+
+class _Known:
+    """The bounds of what a source computes an output from."""
+
+    def __init__(self, elements: Iterable[BoundedElement]) -> None:
+        distinct = {_key(bound): bound for element in elements for bound in element.bounds}
+        self._with: dict[Monomial, list[Polynomial]] = {}
+        for bound in distinct.values():
+            for monomial in bound:
+                self._with.setdefault(monomial, []).append(bound)
+        self._least = {monomial: min(bound[monomial] for bound in bounds) for monomial, bounds in self._with.items()}
+
+    def covers(self, bound: Polynomial) -> bool:
+        """Return whether what has this bound overflows only, and vanishes only, where something of the source does."""
+        candidates = [self._with.get(monomial, []) for monomial in bound]
+        return all(
+            self._least.get(monomial, float("inf")) <= coefficient * _VANISHING
+            for monomial, coefficient in bound.items()
+        ) and (not candidates or any(_is_within(bound, other) for other in min(candidates, key=len)))
+
+
+def _is_within(bound: Polynomial, other: Polynomial) -> bool:
+    return all(coefficient <= other.get(monomial, 0.0) * _SLACK for monomial, coefficient in bound.items())
+
+
+def stays_in_range(rule: Substitution) -> bool:
+    """Return whether the target of a rule overflows, cancels and underflows nowhere that the source does not."""
+    samples = _cheapest(rule)
+    try:
+        return bool(samples) and all(_is_covered(*sides) for sample in samples for sides in _outputs(rule, sample))
+    except (TasoError, ValueError, ZeroDivisionError, KeyError):
+        return False
+
+
+def _outputs(rule: Substitution, sample: Sample) -> list[tuple[Value, Value]]:
+    """The outputs of both sides at concrete sizes."""
+    types = {key(node): TensorType(node.types[0].dtype, sample.shape(node.types[0])) for node in rule.variables}
+    values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
+    match = Match(rule, (), values, {**sample.sizes, **sample.numbers}, DType.FLOAT, ())
+    return list(zip(concrete_side(match, rule.source), concrete_side(match, rule.target), strict=True))
+
+
+def _is_covered(source: Value, target: Value) -> bool:
+    """Return whether an output's terms are bounded by those of the source, and all that leads to it."""
+    before, after = _Side(), _Side()
+    for index in itertools.product(*map(range, source.type.sizes)):
+        left, right = before.read(source.node, index), after.read(target.node, index)
+        if not all(any(_is_within(bound, other) for other in left.bounds) for bound in right.bounds):
+            return False
+    given = [element for (node, _), element in after.elements.items() if _is_in_range(node)]
+    known = _Known([*before.elements.values(), *given])
+    new = [element for place, element in after.elements.items() if place not in before.elements]
+    return all(map(known.covers, {_key(bound): bound for element in new for bound in element.bounds}.values()))
+
+
+def _is_in_range(node: Node) -> bool:
+    """Return whether elements are in the range of half precision by themselves: variables, and numbers that fit."""
+    if isinstance(node.op, Constant):
+        value = node.op.value
+        return not isinstance(value, Poly) and (not value or TINY <= abs(value) <= GREATEST_HALF)
+    return isinstance(node.op, Input)
+
+
+def _cheapest(rule: Substitution) -> Sequence[Sample]:
+    """Sizes at which a rule is cheap to write down, and few of them one."""
+    random, cost = Random(0), _cost_of(rule)
+    for greatest in (SMALL, GREATEST):
+        sampler = Sampler(rule, greatest=greatest)
+        drawn = [sample for _ in range(DRAWN) if (sample := sampler.draw(random, ATTEMPTS)) is not None]
+        if drawn:
+            return sorted(drawn, key=cost)[:TRIED]
+    return ()
+
+
+def _cost_of(rule: Substitution) -> Callable[[Sample], tuple[int, int]]:
+    def cost(sample: Sample) -> tuple[int, int]:
+        shapes = [sample.shape(node.types[0]) for node in rule.variables]
+        ones = [*sample.sizes.values()].count(1) + sum(axes == () for axes in sample.groups.values())
+        return ones, prod(map(prod, shapes))
+
+    return cost

@@ -87,7 +87,7 @@ class BoundedElement:
     """An element of a tensor."""
 
     value: Polynomial
-    """What it is over the reals."""
+    """Its value over the reals."""
     bounds: tuple[Polynomial, ...]
     """Polynomials with positive coefficients; its terms, in absolute value, add up to at most the greatest of them."""
 

@@ -62,7 +62,7 @@ def classify(rule: Substitution, level: ProofLevel) -> Numerics:
 
 
 def _of_moved_numbers(source: Graph, target: Graph) -> Numerics:
-    """The class of a rule that moves elements only.
+    """Return the class of a rule that moves elements only.
 
     A number that is an operand by itself is not rounded to the element type of the result, as a tensor of it is; and a
     quotient of a number is computed as a product with the reciprocal.

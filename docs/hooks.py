@@ -143,11 +143,32 @@ def _members(cls: type) -> Iterator[str]:
         assert isinstance(body, ast.ClassDef)
         for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
             about = f": {_prose(text)}" if (text := _text(following)) else ""
-            if isinstance(statement, ast.AnnAssign) or (isinstance(statement, ast.Assign) and issubclass(cls, Enum)):
+            if isinstance(statement, ast.AnnAssign):
+                yield f"* `{_declaration(statement)}`{about or _help(owner, ast.unparse(statement.target))}"
+            elif isinstance(statement, ast.Assign) and issubclass(cls, Enum):
                 yield f"* `{ast.unparse(statement)}`{about}"
             elif isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
                 about = _prose(ast.get_docstring(statement) or "")
                 yield f"* `{statement.name}({ast.unparse(statement.args)})`: {about}"
+
+
+def _declaration(statement: ast.AnnAssign) -> str:
+    """Return a field's declaration; of one that is an option of the command line too, with its default alone."""
+    match statement.value:
+        case ast.Call(ast.Name("field"), keywords=[ast.keyword("default", default), *_]):
+            return f"{ast.unparse(statement.target)}: {ast.unparse(statement.annotation)} = {ast.unparse(default)}"
+        case _:
+            return ast.unparse(statement)
+
+
+def _help(cls: type, name: str) -> str:
+    """Return what the help of the command line says of a field, if it is an option there."""
+    option = getattr(cls, "__dataclass_fields__", {}).get(name)
+    text = option.metadata.get("help") if option is not None else None
+    if text is None:
+        return ""
+    choices = ", ".join(option.metadata["choices"] or ())
+    return ": " + text.replace(" (%(default)s)", "").replace("%(choices)s", choices)
 
 
 def _text(statement: ast.stmt | None) -> str:

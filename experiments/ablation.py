@@ -21,9 +21,9 @@ from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Options
 from taso_py.judging.timing import race
 from taso_py.models.source import load_source
+from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.search.backtracking import search

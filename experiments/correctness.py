@@ -30,7 +30,6 @@ from taso_py.checking.compare import Oracle, input_cases
 from taso_py.checking.regions import check_regions
 from taso_py.cost.choice import choose
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Options
 from taso_py.driver.searches import rules_for
 from taso_py.ir.errors import TasoError
 from taso_py.kernels.check import KernelChecks
@@ -39,6 +38,7 @@ from taso_py.kernels.tile import Cover, Formats
 from taso_py.models import zoo
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
+from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.saving.artifact import deserialize, reimport, serialize
 from taso_py.search.backtracking import search

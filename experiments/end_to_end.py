@@ -30,13 +30,14 @@ from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Optimized, Options
+from taso_py.driver.result import Optimized
 from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.inductor import WHOLE_MODULE_FORMS
 from taso_py.engines.table import prepare
 from taso_py.judging.timing import Race, race
 from taso_py.models.source import Source, load_source
+from taso_py.options import Options
 
 QUICK = ("squeezenet1_1",)
 FULL = (

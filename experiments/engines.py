@@ -34,7 +34,7 @@ from experiments.ways import ORIGINAL, interval
 from taso_py.backend import fold
 from taso_py.backend.tensors import tensors_in
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Optimized, Options
+from taso_py.driver.result import Optimized
 from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
@@ -43,6 +43,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.judging.timing import MIN_ROUNDS, Race
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, load_source
+from taso_py.options import Options
 
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")

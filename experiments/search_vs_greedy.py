@@ -20,8 +20,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from experiments.drawing import STYLES, name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.subject import Subject, subject
-from taso_py.driver.result import Options
 from taso_py.driver.searches import rules_for
+from taso_py.options import Options
 from taso_py.search.result import Limits, Progress
 from taso_py.search.strategies import SEARCHES
 

@@ -16,8 +16,9 @@ from taso_py.compiler import register
 
 if TYPE_CHECKING:
     from taso_py.driver.optimize import optimize
-    from taso_py.driver.result import Optimized, Options
+    from taso_py.driver.result import Optimized
     from taso_py.ir.errors import TasoError
+    from taso_py.options import Options
     from taso_py.report.optimization import Report
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
@@ -28,7 +29,7 @@ __all__ = ["Numerics", "Optimized", "Options", "Report", "TasoError", "load", "o
 _HOMES = {
     "Numerics": "taso_py.rules.verdict",
     "Optimized": "taso_py.driver.result",
-    "Options": "taso_py.driver.result",
+    "Options": "taso_py.options",
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
     "load": "taso_py.saving.artifact",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taso_py.driver.result import OptimizeError
+from taso_py.options import OptimizeError
 
 
 def test_torch_finds_the_backend_by_its_name() -> None:

@@ -28,8 +28,8 @@ import torch
 import taso_py
 import verify
 from taso_py.cli import main, parser
-from taso_py.driver.result import Options
 from taso_py.dynamo.backend import BackendOptions
+from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.rules.text import write_rule
 

@@ -67,6 +67,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/collector.py": ("", ""),
     "taso_py/compiler.py": ("dynamo", "torch"),
     "taso_py/effort.py": ("", ""),
+    "taso_py/options.py": ("effort engines ir rules search", ""),
     "taso_py/lock.py": ("", ""),
     "taso_py/unexpected.py": ("latency files ir", ""),
     "taso_py/executors.py": ("ir", "distributed"),

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
-from taso_py.effort import EFFORTS, NORMAL
-from taso_py.rules.verdict import Numerics
+from taso_py.options import SHOWN
 
 if TYPE_CHECKING:
     from taso_py.models.source import Source
@@ -120,6 +119,10 @@ def show(what: RenderableType) -> None:
     console.print(what, soft_wrap=not console.is_terminal, crop=False)
 
 
+_SEARCH = ("search", "alpha", "budget", "effort", "within", "time_limit", "numerics")
+"""The options of searches."""
+
+
 def seed(text: str) -> int:
     """Return a seed: a whole number that PyTorch's generators accept."""
     if not text.isdecimal() or int(text) >= 2**63:
@@ -147,43 +150,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search; ``--seed`` comes with the model."""
-    parser.add_argument(
-        "--search",
-        choices=("backtracking", "greedy", "saturation", "templates", "templates-measured"),
-        default="backtracking",
-        help="how rules are chosen (%(default)s); templates are hand-made fusions, applied wherever they match",
-    )
-    parser.add_argument(
-        "--alpha",
-        type=float,
-        default=1.05,
-        help="keep graphs within this factor of the best, or within two small operators (%(default)s)",
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="N",
-        type=int,
-        default=2000,
-        help="graphs to build at most in a search (%(default)s), which is repeated up to three times if its decisive "
-        "latencies change when they are measured again",
-    )
-    parser.add_argument(
-        "--effort",
-        choices=tuple(EFFORTS),
-        default=NORMAL,
-        help="how long searching and timing may take (%(default)s); every level checks results equally well",
-    )
-    parser.add_argument(
-        "--within", metavar="S", type=float, help="approximate seconds for everything, in place of --effort"
-    )
-    seconds = f"seconds of search, measuring kernels not included ({_seconds('search_s')})"
-    parser.add_argument("--time-limit", metavar="S", type=float, help=seconds)
-    parser.add_argument(
-        "--numerics",
-        metavar="CLASS",
-        choices=[numerics.label for numerics in Numerics],
-        help="how much results may differ at most: %(choices)s (default: mask; zero-terms in fp16)",
-    )
+    for name in _SEARCH:
+        add_option(parser, name)
     parser.add_argument(
         "--rules",
         metavar="PATH",
@@ -192,12 +160,18 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(limit: str) -> str:
-    """Return a limit at each level of effort, for help texts."""
-    return ", ".join(f"{name}: {getattr(effort, limit):g}" for name, effort in EFFORTS.items())
+def add_option(parser: argparse.ArgumentParser, name: str, default: Any = ...) -> None:
+    """Add an option as :mod:`taso_py.options` states it, with another default if one is given."""
+    option = SHOWN[name]
+    kind = next((kind for kind in (int, float) if str(option.type).startswith(kind.__name__)), str)
+    parser.add_argument(
+        f"--{name.replace('_', '-')}",
+        type=kind,
+        default=option.default if default is ... else default,
+        **{key: value for key, value in option.metadata.items() if value is not None},
+    )
 
 
 def search_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return these options as fields of :class:`taso_py.driver.result.Options`."""
-    names = ("search", "alpha", "budget", "effort", "within", "time_limit", "seed")
-    return {**{name: getattr(parsed, name) for name in names}, "numerics": parsed.numerics, "progress": True}
+    """Return these options as fields of :class:`taso_py.options.Options`."""
+    return {**{name: getattr(parsed, name) for name in (*_SEARCH, "seed")}, "progress": True}

@@ -9,13 +9,13 @@ from taso_py.commands.common import (
     LATENCIES_KEPT,
     MODEL_HELP,
     add_model,
+    add_option,
     add_search,
     answer,
     command,
     search_options,
     some_path,
 )
-from taso_py.engines.names import CHOICES
 
 if TYPE_CHECKING:
     from taso_py.models.source import Source
@@ -27,21 +27,12 @@ def add(commands: Any) -> None:
     summary = "Rewrite a model into a faster one."
     parser = command(commands, "optimize", _optimize, summary, kept=LATENCIES_KEPT, epilog=MODEL_HELP)
     add_model(parser)
-    parser.add_argument(
-        "--runtime",
-        choices=CHOICES,
-        help="where the result runs; auto tries all (default: onnxruntime for an ONNX model, otherwise eager)",
-    )
+    add_option(parser, "runtime", default=None)
     add_search(parser)
     parser.add_argument(
         "--trace", metavar="FILE", type=some_path, help="apply the steps of this trace.rules file in place of a search"
     )
-    parser.add_argument(
-        "--race-seconds",
-        metavar="S",
-        type=float,
-        help="seconds to time the best graphs and the original (default: by effort); then the winner is timed again",
-    )
+    add_option(parser, "race_seconds")
     parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(
         "--emit",
@@ -55,8 +46,8 @@ def add(commands: Any) -> None:
 def _optimize(parsed: argparse.Namespace) -> int:
     from taso_py.driver.optimize import optimize_source
     from taso_py.driver.replay import load_trace
-    from taso_py.driver.result import OptimizeError, Options
     from taso_py.driver.searches import rules_for
+    from taso_py.options import OptimizeError, Options
     from taso_py.saving.emit import check_forms
 
     forms = tuple(parsed.emit.split(","))

@@ -26,8 +26,8 @@ def add(commands: Any) -> None:
 
 def _predict(parsed: argparse.Namespace) -> int:
     from taso_py.driver.predict import predict
-    from taso_py.driver.result import Options
     from taso_py.driver.searches import rules_for
+    from taso_py.options import Options
 
     options = Options(**search_options(parsed))
     rules = rules_for(options, parsed.rules)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Program, fold
-from taso_py.driver.result import Optimized, Options
+from taso_py.driver.result import Optimized
 from taso_py.engines.engine import Runner
 from taso_py.engines.names import AUTO
 from taso_py.engines.session import SessionEngine
@@ -28,6 +28,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.kernels.saved import dump, restore
 from taso_py.latency.database import default_path
 from taso_py.latency.environment import Environment
+from taso_py.options import Options
 from taso_py.rules.substitution import Substitution
 from taso_py.saving.folder import write_files
 from taso_py.search.trace import Trace, read_trace, replay, write_trace

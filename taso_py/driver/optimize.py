@@ -21,7 +21,7 @@ from taso_py.driver.decisions import Winners
 from taso_py.driver.planning import planner_of
 from taso_py.driver.prepare import PreparedSource, prepare, source_of
 from taso_py.driver.reporting import Findings, bounds_of, measurement_notes, peaks_of, report_of, storage_notes
-from taso_py.driver.result import Optimized, OptimizeError, Options
+from taso_py.driver.result import Optimized
 from taso_py.driver.searches import Searches, rules_for
 from taso_py.driver.selection import select, without_hopeless
 from taso_py.driver.write import check_output, write
@@ -31,6 +31,7 @@ from taso_py.judging.evaluation import ORIGINAL, Evaluation, EvaluationOutcome, 
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.models.source import Source
+from taso_py.options import OptimizeError, Options
 from taso_py.report.optimization import Report
 from taso_py.rules.substitution import Substitution
 from taso_py.search.trace import Trace

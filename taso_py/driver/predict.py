@@ -21,7 +21,6 @@ from taso_py.cost.model import CostModel
 from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import tiles_for
 from taso_py.driver.replay import check_steps
-from taso_py.driver.result import Options
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
@@ -30,6 +29,7 @@ from taso_py.latency.environment import Environment
 from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
+from taso_py.options import Options
 from taso_py.report.prediction import Prediction
 from taso_py.rules.substitution import Substitution
 from taso_py.saving.folder import TRACE, check_writable, file_digests, write_files

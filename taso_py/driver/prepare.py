@@ -21,7 +21,6 @@ from taso_py.backend.weights import with_own_weights
 from taso_py.backend.writes import is_write
 from taso_py.checking.import_check import check_import
 from taso_py.checking.preserve import preserve_state
-from taso_py.driver.result import OptimizeError, Options
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.text import print_graph
 from taso_py.latency.contention import Watch
@@ -31,6 +30,7 @@ from taso_py.models.huggingface import adapt
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors, describe_arguments
 from taso_py.models.spec import SourceError
+from taso_py.options import OptimizeError, Options
 from taso_py.progress import Phases
 from taso_py.saving.savable import check_savable
 from taso_py.unexpected import report_unexpected

@@ -11,18 +11,19 @@ from taso_py.cost.model import CostModel
 from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import formats_for, tiles_for
 from taso_py.driver.prepare import PreparedSource
-from taso_py.driver.result import Options
 from taso_py.engines.engine import KERNEL_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
 from taso_py.judging.evaluation import EngineSearch
 from taso_py.kernels.table import PLAIN
 from taso_py.latency.database import LatencyDatabase
+from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.search.follow import add_followed, follow
+from taso_py.search.names import TEMPLATES
 from taso_py.search.result import SearchResult
-from taso_py.search.strategies import TEMPLATES, search
+from taso_py.search.strategies import search
 from taso_py.search.templates import read_templates
 from taso_py.search.trace import Trace
 

@@ -17,7 +17,6 @@ import torch
 from taso_py.backend import UNLIMITED, Program, fold
 from taso_py.checking.preserve import preserve_state
 from taso_py.cost.model import CostModel
-from taso_py.driver.result import Options
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import AROUND_KERNELS, engines_to_try
@@ -26,6 +25,7 @@ from taso_py.judging.plausible import products_seconds
 from taso_py.judging.timing import race
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
+from taso_py.options import Options
 
 PREDICTED = 0.9
 """Factor by which one engine's prediction may be too high relative to another's."""

@@ -32,7 +32,6 @@ from taso_py.backend.contract import undo_random_draws
 from taso_py.backend.writes import is_write
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Options
 from taso_py.driver.searches import rules_for
 from taso_py.dynamo.captured import (
     AutocastState,
@@ -52,6 +51,7 @@ from taso_py.lock import try_optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.ops.opaque import Opaque
+from taso_py.options import Options
 from taso_py.rules.substitution import Substitution
 from taso_py.unexpected import report_unexpected, unexpected_error
 

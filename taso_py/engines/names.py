@@ -9,5 +9,17 @@ AUTO, INDUCTOR = "auto", "inductor"
 """Names for several engines: all of the device, and all variants of Inductor there."""
 SESSION_ENGINES = ("onnxruntime", "openvino")
 """Engines that take whole graphs as ONNX models."""
-CHOICES = ("eager", "cudagraph", INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
-"""Choices of the command line; in Python also the names of single variants of Inductor."""
+RUNTIMES = ("eager", "cudagraph", INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
+"""Choices of the command line."""
+ENGINE_NAMES = (
+    "eager",
+    *SESSION_ENGINES,
+    INDUCTOR,
+    "inductor-freezing",
+    "inductor-max-autotune",
+    "inductor-kernels",
+    "cudagraph",
+    "inductor-cudagraph",
+    "tensorrt",
+)
+"""All engines, single variants of Inductor among them, in the order of the table; Python accepts these besides."""

@@ -39,8 +39,6 @@ ENGINES: Mapping[str, Engine] = {
 }
 """Engines by name, in the order in which ``auto`` tries them: engines without compilation first, and captures last,
 since a failed capture can disturb later timing."""
-CHOICES = (AUTO, *ENGINES)
-"""Valid runtimes; ``auto`` and ``inductor`` stand for several."""
 
 
 def engines_to_try(name: str, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:

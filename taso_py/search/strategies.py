@@ -32,8 +32,6 @@ SEARCHES = {
     "templates-measured": templates.search_measured,
 }
 """The strategies, by name."""
-TEMPLATES = frozenset({"templates", "templates-measured"})
-"""The strategies that apply rules one by one in their order, and have rules of their own."""
 MOST = 4
 """The most searches of a graph."""
 

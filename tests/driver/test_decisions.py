@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from taso_py.backend import Program
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
-from taso_py.driver.result import Options
 from taso_py.frontend import import_module
+from taso_py.options import Options
 from taso_py.search.trace import Trace, write_trace
 from tests.engines.sessions import engine_named
 

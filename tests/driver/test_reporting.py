@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from taso_py.cost.model import CostModel
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.reporting import measurement_notes, storage_notes
-from taso_py.driver.result import Optimized, Options
+from taso_py.driver.result import Optimized
 from taso_py.judging import plausible, timing
 from taso_py.latency import contention
 from taso_py.latency.contention import Contention
 from taso_py.latency.database import LatencyDatabase
 from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
+from taso_py.options import Options
 from taso_py.rules.text import read_rules
 
 BUSY = Contention(seconds=9.0, cores=2, threads=2, others=1.0)

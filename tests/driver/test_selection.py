@@ -13,7 +13,6 @@ from torch import nn
 from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.cost.model import CostModel
 from taso_py.driver import selection
-from taso_py.driver.result import Options
 from taso_py.driver.selection import engines_for, select, without_hopeless
 from taso_py.effort import EFFORTS, within
 from taso_py.engines.eager import Eager
@@ -24,6 +23,7 @@ from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
+from taso_py.options import Options
 from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 CPU = torch.device("cpu")

@@ -24,10 +24,10 @@ from experiments.end_to_end import (
     _figures,
 )
 from experiments.harness import Row, Settings
-from taso_py.driver.result import Options
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.models import zoo
 from taso_py.models.source import Source
+from taso_py.options import Options
 
 
 def _row(model: str, gain: float) -> Row:

@@ -17,7 +17,7 @@ from taso_py.backend import Program
 from taso_py.driver import optimize, searches, selection, write
 from taso_py.driver.decisions import Winners
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Optimized, Options
+from taso_py.driver.result import Optimized
 from taso_py.engines import engine
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import Engine
@@ -28,6 +28,7 @@ from taso_py.judging import evaluation, plausible
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
+from taso_py.options import Options
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules

@@ -14,7 +14,6 @@ from torch import Tensor
 from taso_py.checking.import_check import ImportCheckError
 from taso_py.driver import searches
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Options
 from taso_py.frontend.onnx import model
 from taso_py.frontend.onnx.call import OnnxCall
 from taso_py.frontend.onnx.table import ROWS
@@ -22,6 +21,7 @@ from taso_py.ir.graph import Graph
 from taso_py.judging import evaluation
 from taso_py.models.source import Source, load_source
 from taso_py.models.spec import SourceError
+from taso_py.options import Options
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules

@@ -16,8 +16,8 @@ import torch
 from taso_py import files
 from taso_py.driver.optimize import optimize, optimize_source
 from taso_py.driver.replay import load_trace
-from taso_py.driver.result import Options
 from taso_py.models.source import Source
+from taso_py.options import Options
 from taso_py.saving.artifact import load, read, save, serialize
 from taso_py.saving.folder import ArtifactError, add_page, check_writable, write_files
 from tests.saving.test_artifact import REPORT, X

@@ -72,7 +72,7 @@ def test_a_file_becomes_a_file_that_computes_the_same(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(searches, "search", search)
-    monkeypatch.setattr("taso_py.driver.write.gather", no_page)
+    monkeypatch.setattr("taso_py.driver.write.gather_evidence", no_page)
     if not rewrites:  # what is the same may seem faster by chance
         monkeypatch.setattr(evaluation.Evaluation, "_confirmed_outcome", lambda *_: None)
     path, output = write(tmp_path, CLAMPED), tmp_path / "out"

@@ -47,19 +47,21 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch numpy rich",
     ),
     "taso_py/driver": (
-        "collector documents effort files lock unexpected ir ops rules search kernels latency cost backend frontend "
+        "options collector documents effort files lock unexpected ir ops rules search kernels latency cost "
+        "backend frontend"
         "engines report progress models checking saving judging profiling",
         "torch",
     ),
     "taso_py/dynamo": (
-        "lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
+        "options lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
         "torch",
     ),
-    "taso_py/__init__.py": ("compiler ir rules report saving driver", ""),
+    "taso_py/__init__.py": ("options compiler ir rules report saving driver", ""),
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (
-        "engines executors ir ops rules generate search latency report progress models saving profiling driver effort",
+        "options engines executors ir ops rules generate search latency report progress models saving "
+        "profiling driver effort",
         "verify numpy rich tqdm",
     ),
     "taso_py/arguments.py": ("", ""),
@@ -74,7 +76,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/files.py": ("", ""),
     "taso_py/progress.py": ("", "tqdm"),
     "fuzz": (
-        "arguments executors ir ops rules search kernels latency cost backend frontend engines progress models "
+        "options arguments executors ir ops rules search kernels latency cost backend frontend engines progress models "
         "checking saving judging driver",
         "verify torch hypothesis",
     ),

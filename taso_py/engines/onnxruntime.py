@@ -22,8 +22,8 @@ from taso_py.engines.session import (
     Session,
     SessionEngine,
     bytes_of,
-    check_inputs,
     dense,
+    input_names_in,
     weights_of,
 )
 from taso_py.ir.errors import first_line
@@ -143,8 +143,8 @@ class OnnxRuntimeSession(Session):
         super().__init__(model, threads)
         chosen = options or session_options(threads)
         self.session = onnxruntime.InferenceSession(model.content, chosen, providers=["CPUExecutionProvider"])
-        self._read = {argument.name for argument in self.session.get_inputs()}
-        check_inputs(self._read, model)
+        read = [argument.name for argument in self.session.get_inputs()]
+        self._read, self._inputs = frozenset(read), input_names_in(read, model)
         outputs = [(result.name, _NAMES[result.type], result.shape) for result in self.session.get_outputs()]
         self._outputs = [
             (name, dtype, shape if all(isinstance(size, int) and size > 0 for size in shape) else None)
@@ -175,7 +175,7 @@ class OnnxRuntimeSession(Session):
         """
         memory: dict[tuple[torch.dtype, tuple[int, ...]], Tensor] = {}
         binding = self.session.io_binding()
-        for name, tensor in zip(self.model.inputs, operands, strict=True):
+        for name, tensor in zip(self._inputs, operands, strict=True):
             place = tensor.data_ptr()
             if name in self._read:
                 binding.bind_input(name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tensor.shape, place)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.precision import check_range, other_precision
-from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine, check_inputs, dense
+from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 
@@ -137,7 +137,8 @@ class OpenVinoSession(Session):
         self._places = [ports.get(name) for name in model.inputs]
         """Position of each input among the compiled model's inputs; None if nothing reads it."""
         if len(set(self._places) - {None}) < len(self.compiled.inputs):
-            check_inputs(ports, model)
+            read = [port.get_any_name() for port in self.compiled.inputs]
+            self._places = [ports.get(name) for name in input_names_in(read, model)]
         self._own = threading.local()
         self._types = {dtype: getattr(openvino.Type, name) for dtype, name in _TYPE_NAMES.items()}
         names = {type_.get_type_name(): dtype for dtype, type_ in self._types.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.frontend.onnx import identifiers
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -296,15 +297,23 @@ def _session_of(module: nn.Module) -> Session | None:
     return found if isinstance(found, Session) else None
 
 
-def check_inputs(names: Collection[str], model: OnnxModel) -> None:
-    """Check that an engine asks only for inputs that the model has.
+def input_names_in(found: Sequence[str], model: OnnxModel) -> tuple[str, ...]:
+    """Return the names that an engine has for a model's inputs, in order.
+
+    Args:
+        found: the names of the inputs that the engine asks for. A file with the names of a user's ONNX model may have
+            some that Python does not allow, in whose place programs have others.
+        model: the model.
 
     Raises:
-        ValueError: it asks for another.
+        ValueError: the engine asks for an input that the model does not have.
     """
-    strange = sorted(set(names) - set(model.inputs))
+    given = dict(zip(identifiers(found), found, strict=True)) if set(found) - set(model.inputs) else {}
+    names = tuple(given.get(name, name) for name in model.inputs)
+    strange = sorted(set(found) - set(names))
     if strange:
         raise ValueError(f"the saved model has inputs of another program: {', '.join(strange)}")
+    return names
 
 
 def dense(tensor: Tensor) -> Tensor:

@@ -22,7 +22,12 @@ ONE, ZERO, TWO = (f"constant{{value={value}, dtype=float}}" for value in (1.0, 0
         (X, f"add(mul(x, {TWO}), x)", "add(add(x, x), x)", Numerics.REASSOCIATE),
         ("x: float[]", "sub(x, x)", ZERO, Numerics.ZERO_TERMS),
         (XY, "sub(add(x, y), y)", "x", Numerics.ZERO_TERMS),
-        ("x: float[M,K], w: float[N,K]", f"linear(mul(x, {TWO}), w)", f"mul(linear(x, w), {TWO})", Numerics.RANGE),
+        (
+            "x: float[M,K], w: float[N,K]",
+            f"linear(mul(x, {TWO}), w)",
+            f"mul(linear(x, w), {TWO})",
+            Numerics.REASSOCIATE,
+        ),
         ("x: float[..B,M,N]", "permute(permute(x){order=[-1,-2]}){order=[-1,-2]}", "x", Numerics.EXACT),
         ("x: float[M,N,P]", "reshape(reshape(x){shape=[M*N,P]}){shape=[M,N*P]}", "reshape(x){shape=[M,N*P]}",
          Numerics.EXACT),

@@ -129,7 +129,7 @@ class OnnxFile:
         names = [argument.name for argument in self.inputs]
         steps = _Reader(self.body, dict(zip(names, examples, strict=True)), rows).module(names, self.outputs)
         graph = fx.Graph()
-        given = [graph.placeholder(name) for name in _identifiers(names)]
+        given = [graph.placeholder(name) for name in identifiers(names)]
         graph.output(graph.call_module("model", tuple(given)))
         return fx.GraphModule({"model": steps}, graph).eval()
 
@@ -303,7 +303,7 @@ def _attribute(attribute: Any, kind: str) -> Any:
     return tuple(attribute.value) if isinstance(attribute.value, list | tuple) else attribute.value
 
 
-def _identifiers(names: Sequence[str]) -> Sequence[str]:
+def identifiers(names: Sequence[str]) -> Sequence[str]:
     """Return names for the arguments of a Python function, as close to the model's as possible."""
     found: list[str] = []
     for number, name in enumerate(names):

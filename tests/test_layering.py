@@ -48,7 +48,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "taso_py/driver": (
         "options collector documents effort files lock unexpected ir ops rules search kernels latency cost "
-        "backend frontend"
+        "backend frontend "
         "engines report progress models checking saving judging profiling",
         "torch",
     ),

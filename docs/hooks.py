@@ -164,11 +164,10 @@ def _declaration(statement: ast.AnnAssign) -> str:
 def _help(cls: type, name: str) -> str:
     """Return what the help of the command line says of a field, if it is an option there."""
     option = getattr(cls, "__dataclass_fields__", {}).get(name)
-    text = option.metadata.get("help") if option is not None else None
-    if text is None:
+    if option is None or "help" not in option.metadata:
         return ""
     choices = ", ".join(option.metadata["choices"] or ())
-    return ": " + text.replace(" (%(default)s)", "").replace("%(choices)s", choices)
+    return ": " + option.metadata["help"].replace(" (%(default)s)", "").replace("%(choices)s", choices)
 
 
 def _text(statement: ast.stmt | None) -> str:

@@ -35,7 +35,7 @@ rule a: float[..A,B], b: float[C,B], c: float[D,B]
 rule a: float[A,B], b: float[B,C], c: float[C,D]
   source matmul(matmul(a, b), c)
   target matmul(a, matmul(b, c))
-  numerics REASSOCIATE
+  numerics RANGE
 rule a: float[..A] source relu(relu(a)) target relu(a)
 """
 

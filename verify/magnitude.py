@@ -1,4 +1,4 @@
-"""Return whether the target of a rule stays in range wherever the source does.
+"""Magnitudes of what the two sides of a rule compute: whether the target stays in range wherever the source does.
 
 Over the reals an element of a tensor is a polynomial in the elements of the variables; taken with absolute
 coefficients, it bounds what is added up to compute the element, and every part of that sum. The target *stays in range*

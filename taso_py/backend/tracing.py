@@ -39,7 +39,7 @@ def quiet() -> Generator[None]:
     No user can act on those messages. Functions that were compiled before refuse to run in other threads while
     something is traced, unless the tracer declares itself a compiler.
     """
-    with tracing_lock(), _compiling(), _unnoticed(), silent(), torch.no_grad():
+    with tracing_lock(), _compiling(), _unnoticed(), _random_numbers_of_others(), silent(), torch.no_grad():
         yield
 
 
@@ -81,6 +81,35 @@ def _unnoticed() -> Generator[None]:
     finally:
         for (module, name), function in zip(places, before, strict=True):
             setattr(module, name, function)
+
+
+@contextmanager
+def _random_numbers_of_others() -> Generator[None]:
+    """Let other threads go on drawing random numbers while this one traces.
+
+    PyTorch puts the state of the generator back to what it was before a trace (torch 2.13), and with it undoes what
+    other threads have drawn since. A trace draws nothing itself, but a model may set the seed.
+    """
+    from torch._functorch import aot_autograd  # imported here: it takes as long as PyTorch itself
+
+    module, name, thread = aot_autograd, "preserve_rng_state", threading.get_ident()
+    before = getattr(module, name, nullcontext)
+    setattr(module, name, lambda: _seed_kept() if threading.get_ident() == thread else before())
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+@contextmanager
+def _seed_kept() -> Generator[None]:
+    """Put the state of the random generator back if somebody has set its seed."""
+    seed, state = torch.initial_seed(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        if torch.initial_seed() != seed:
+            torch.set_rng_state(state)
 
 
 @contextmanager

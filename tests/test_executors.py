@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -38,6 +39,15 @@ rule a: float[A,B], b: float[B,C], c: float[C,D]
   numerics RANGE
 rule a: float[..A] source relu(relu(a)) target relu(a)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_garbage_for_other_threads() -> Iterator[None]:
+    """Collect what earlier tests have left; else threads of Dask would, for seconds, and outside of its own thread."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -263,10 +264,16 @@ def _dask(where: str) -> Generator[Pool]:
         from distributed.scheduler import KilledWorker
     except ImportError as error:
         raise ExecutorError(f"{where} needs Dask; install taso-py[dask]") from error
+    client, reason = None, ""
     try:
         client = Client(f"tcp://{where.removeprefix(DASK)}", timeout=CONNECTING_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise ExecutorError(f"no Dask scheduler answers at {where}: {first_line(error)}") from error
+        reason = first_line(error)
+    if client is None:
+        # A client that failed is garbage in a cycle, and stops its thread when it is collected. The thread of a later
+        # client must not do that: it would wait for a lock that its starter holds (distributed 2026.8, LoopRunner).
+        gc.collect()
+        raise ExecutorError(f"no Dask scheduler answers at {where}: {reason}")
     with client:
         last = time.monotonic()
 

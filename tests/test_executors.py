@@ -41,15 +41,6 @@ rule a: float[..A] source relu(relu(a)) target relu(a)
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_garbage_for_other_threads() -> Iterator[None]:
-    """Collect what earlier tests have left; else threads of Dask would, for seconds, and outside of its own thread."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a scheduler with three worker processes, which are started again when they die."""
@@ -182,11 +173,24 @@ def test_workers_with_other_sources_are_refused(monkeypatch: pytest.MonkeyPatch)
             next(pool.map(deadly, [1]))
 
 
+def test_no_client_is_left_that_a_later_one_would_wait_for() -> None:
+    distributed = pytest.importorskip("distributed")
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ExecutorError, match="no Dask scheduler answers"), open_pool(where="dask://127.0.0.1"):
+            pass
+        assert not any(type(thing) is distributed.Client for thing in gc.get_objects())
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("command", [main, mutations.main, fuzz.main])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--executor", "dask://127.0.0.1:9"], "no Dask scheduler answers at dask://127.0.0.1:9"),
+        (["--executor", "dask://127.0.0.1"], "no Dask scheduler answers at dask://127.0.0.1"),
         (["--executor", "ray://somewhere"], "--executor must be local or dask://HOST:PORT"),
     ],
 )

@@ -65,6 +65,21 @@ def random_state_kept() -> Generator[None]:
 
 
 @contextmanager
+def seed_kept() -> Generator[None]:
+    """Restore the states of random generators whose seed the body sets; other threads' draws are not undone.
+
+    It takes no lock, since the body may wait for one that another thread holds while it waits for ours.
+    """
+    before = [(generator, state, generator.initial_seed()) for generator, state in _random_states()]
+    try:
+        yield
+    finally:
+        for generator, state, seed in before:
+            if generator.initial_seed() != seed:
+                generator.set_state(state)
+
+
+@contextmanager
 def random_state_seeded(seed: int = 0) -> Generator[None]:
     """Seed the random generators for the body, and restore their states."""
     with _generators:

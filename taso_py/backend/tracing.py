@@ -13,12 +13,14 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.fx.traceback
+
+from taso_py.backend.contract import seed_kept
 
 _OWN = __name__.partition(".")[0]
 
@@ -39,7 +41,7 @@ def quiet() -> Generator[None]:
     No user can act on those messages. Functions that were compiled before refuse to run in other threads while
     something is traced, unless the tracer declares itself a compiler.
     """
-    with tracing_lock(), _compiling(), _unnoticed(), _random_numbers_of_others(), silent(), torch.no_grad():
+    with tracing_lock(), _compiling(), _unnoticed(), silent(), torch.no_grad():
         yield
 
 
@@ -58,58 +60,40 @@ def _unnoticed() -> Generator[None]:
     """Hide an export in progress from other threads.
 
     Otherwise ``torch.compile`` would not compile there meanwhile, and interpreted graphs running there would write to
-    the metadata of the nodes that are traced here (torch 2.13).
-    """
-    thread = threading.get_ident()
-    exporting: Any = torch.compiler.is_exporting
-    places: list[tuple[Any, str]] = [(torch.compiler, "is_exporting")]
-    places += [(torch.fx.traceback, name) for name in ("annotate", "set_current_meta")]
-    before = [getattr(module, name) for module, name in places]
-
-    def here(function: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == thread:
-                return function(*args, **kwargs)
-            return False if function is exporting else nullcontext()
-
-        return call
-
-    try:
-        for (module, name), function in zip(places, before, strict=True):
-            setattr(module, name, here(function))
-        yield
-    finally:
-        for (module, name), function in zip(places, before, strict=True):
-            setattr(module, name, function)
-
-
-@contextmanager
-def _random_numbers_of_others() -> Generator[None]:
-    """Let other threads go on drawing random numbers while this one traces.
-
-    PyTorch puts the state of the generator back to what it was before a trace (torch 2.13), and with it undoes what
-    other threads have drawn since. A trace draws nothing itself, but a model may set the seed.
+    the metadata of the nodes that are traced here; and PyTorch would put the random generators back to what they were
+    before the trace, which undoes what has been drawn there since (torch 2.13).
     """
     from torch._functorch import aot_autograd  # imported here: it takes as long as PyTorch itself
 
-    module, name, thread = aot_autograd, "preserve_rng_state", threading.get_ident()
-    before = getattr(module, name, nullcontext)
-    setattr(module, name, lambda: _seed_kept() if threading.get_ident() == thread else before())
+    with (
+        _replaced(torch.compiler, "is_exporting", elsewhere=lambda: False),
+        _replaced(torch.fx.traceback, "annotate", elsewhere=_do_nothing),
+        _replaced(torch.fx.traceback, "set_current_meta", elsewhere=_do_nothing),
+        _replaced(aot_autograd, "preserve_rng_state", here=seed_kept),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(
+    module: Any, name: str, *, here: Callable[..., Any] | None = None, elsewhere: Callable[..., Any] | None = None
+) -> Generator[None]:
+    """Replace a function of a module for this thread, for all others, or for neither."""
+    before, thread = getattr(module, name), threading.get_ident()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function = here if threading.get_ident() == thread else elsewhere
+        return (function or before)(*args, **kwargs)
+
+    setattr(module, name, call)
     try:
         yield
     finally:
         setattr(module, name, before)
 
 
-@contextmanager
-def _seed_kept() -> Generator[None]:
-    """Put the state of the random generator back if somebody has set its seed."""
-    seed, state = torch.initial_seed(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        if torch.initial_seed() != seed:
-            torch.set_rng_state(state)
+def _do_nothing(*_: Any, **__: Any) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @contextmanager

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._export.utils import _compiling_state_context
+from torch._functorch.aot_autograd import aot_export_module
 from torch.fx import traceback
 
+from taso_py.backend.contract import seed_kept
 from taso_py.backend.tracing import quiet, tracing_lock
 from tests.process_state import changes, process_state
 
@@ -164,3 +167,25 @@ def test_other_threads_act_as_if_nothing_were_exported() -> None:
             assert elsewhere(seen) == (False, False, False)
     assert seen() == (False, False, True)
     assert functions == (torch.compiler.is_exporting, traceback.annotate, traceback.set_current_meta)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_trace_leaves_random_numbers_drawn_elsewhere_drawn(is_ours: bool) -> None:
+    class Drawn(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            elsewhere(lambda: torch.rand(3))
+            return (x * 2,)
+
+    before = torch.get_rng_state()
+    with quiet() if is_ours else nullcontext():
+        aot_export_module(Drawn(), [torch.zeros(3)], trace_joint=False)
+    # PyTorch alone undoes them; else there would be nothing to replace.
+    assert torch.equal(torch.get_rng_state(), before) != is_ours
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_seed_that_is_set_meanwhile_is_put_back(sets: bool) -> None:
+    before = torch.get_rng_state()
+    with seed_kept():
+        torch.manual_seed(torch.initial_seed() + 1) if sets else torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before) == sets

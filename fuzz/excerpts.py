@@ -20,16 +20,15 @@ from fuzz.draft import Draft
 from taso_py.backend.lowering import lower
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import topological
-from taso_py.ir.node import Value, make
+from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.normalization import BatchNorm
 from taso_py.rules.apply import concrete_side
 from taso_py.rules.database import read_database
-from taso_py.rules.match import Match
-from taso_py.rules.substitution import Substitution, key
+from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from verify.sampling import Sampler
+from verify.sampling import Sampler, match_at
 
 ATTEMPTS = 40
 """Draws of sizes for a rule."""
@@ -68,9 +67,8 @@ def add_excerpt(draft: Draft) -> None:
     sample = _sampler(rule).draw(random.Random(draft.integer(0, 1 << 16)), ATTEMPTS)
     if sample is None:
         return
-    types = {key(node): TensorType(DType.F32, sample.shape(node.types[0])) for node in rule.variables}
-    values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
-    match = Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=DType.F32, outputs=())
+    match = match_at(rule, sample, DType.F32)
+    types = {name: value.type for name, value in match.values.items()}
     try:
         outputs = concrete_side(match, rule.source)
     except (TasoError, ValueError, ZeroDivisionError):

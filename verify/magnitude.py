@@ -21,19 +21,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from random import Random
 from typing import TypeAlias
 
 import numpy as np
 
-from taso_py.ir.errors import TasoError
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.errors import InvariantError, TasoError
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
-from taso_py.ir.size import Dim, FloorDiv, Poly, terms
-from taso_py.ir.types import DType, TensorType
-from taso_py.ops.evaluate import definition
+from taso_py.ir.size import Dim, Poly
+from taso_py.ir.types import DType
+from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.functions import IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
@@ -49,9 +49,8 @@ from taso_py.ops.scalar import (
     Times,
 )
 from taso_py.rules.apply import concrete_side
-from taso_py.rules.match import Match
-from taso_py.rules.substitution import Substitution, key
-from verify.sampling import GREATEST, Sample, Sampler
+from taso_py.rules.substitution import Substitution
+from verify.sampling import GREATEST, Sample, Sampler, match_at
 
 SMALL = 3
 """The greatest size that is drawn, if that will do."""
@@ -78,10 +77,6 @@ BOUNDED = frozenset({"sigmoid", "tanh", "erf"})
 """Functions with values between -1 and 1."""
 
 
-class _TooLargeError(TasoError):
-    """More terms than are written down."""
-
-
 @dataclass(frozen=True)
 class BoundedElement:
     """An element of a tensor."""
@@ -99,6 +94,10 @@ class BoundedElement:
 
 def _key(polynomial: Polynomial) -> Hashable:
     return frozenset((monomial, float(f"{coefficient:.9g}")) for monomial, coefficient in polynomial.items())
+
+
+def _distinct(polynomials: Iterable[Polynomial]) -> tuple[Polynomial, ...]:
+    return tuple({_key(polynomial): polynomial for polynomial in polynomials}.values())
 
 
 def _number(value: float) -> BoundedElement:
@@ -125,7 +124,7 @@ class _Algebra:
         if prod(len(element.bounds) for element in elements) > MOST_BOUNDS:
             return _variable(("sum", _key(value)))
         choices = itertools.product(*(element.bounds for element in elements))
-        return BoundedElement(value, self._distinct(self._sum(choice) for choice in choices))
+        return BoundedElement(value, _distinct(self._sum(choice) for choice in choices))
 
     def multiply(self, left: BoundedElement, right: BoundedElement) -> BoundedElement:
         """The product of two elements."""
@@ -133,17 +132,15 @@ class _Algebra:
         if len(left.bounds) * len(right.bounds) > MOST_BOUNDS:
             return _variable(("product", _key(value)))
         pairs = itertools.product(left.bounds, right.bounds)
-        return BoundedElement(value, self._distinct(self._product(one, other) for one, other in pairs))
+        return BoundedElement(value, _distinct(self._product(one, other) for one, other in pairs))
 
     def greatest(self, elements: Sequence[BoundedElement]) -> BoundedElement:
         """The maximum of elements."""
         if len({element.key for element in elements}) == 1:
             return elements[0]
-        bounds = self._distinct(bound for element in elements for bound in element.bounds)
-        name = ("maximum", frozenset(element.key for element in elements))
-        if len(bounds) > MOST_BOUNDS:
-            return _variable(name)
-        return BoundedElement(_variable(name).value, bounds)
+        bounds = _distinct(bound for element in elements for bound in element.bounds)
+        variable = _variable(("maximum", frozenset(element.key for element in elements)))
+        return variable if len(bounds) > MOST_BOUNDS else BoundedElement(variable.value, bounds)
 
     def apply(self, function: str, argument: BoundedElement) -> BoundedElement:
         """A scalar function of an element."""
@@ -178,13 +175,10 @@ class _Algebra:
             total[monomial] = total.get(monomial, 0.0) + first * second
         return total
 
-    def _distinct(self, bounds: Iterable[Polynomial]) -> tuple[Polynomial, ...]:
-        return tuple({_key(bound): bound for bound in bounds}.values())
-
     def _count(self, terms: int) -> None:
         self._left -= terms + 1
         if self._left < 0:
-            raise _TooLargeError("too many terms")
+            raise InvariantError("too many terms")
 
 
 def _times(one: Monomial, other: Monomial) -> Monomial:
@@ -222,7 +216,7 @@ class _Side:
     def _at(self, scalar: Scalar, node: Node, env: Mapping[str, int]) -> BoundedElement:
         match scalar:
             case Read(variable, index):
-                return self.read(node.inputs[int(variable)].node, tuple(_compiled(dim)(env) for dim in index))
+                return self.read(node.inputs[int(variable)].node, tuple(_integer(dim, env) for dim in index))
             case Plus(left, right):
                 return self._algebra.add([self._at(left, node, env), self._at(right, node, env)])
             case Times(left, right):
@@ -235,34 +229,21 @@ class _Side:
             case Apply(function, argument):
                 return self._algebra.apply(function, self._at(argument, node, env))
             case SizeOf(value):
-                return _number(float(_compiled(value)(env)))
+                return _number(float(_integer(value, env)))
             case Number(value):
                 return _number(float(value))
             case Irrational(name):
                 return _number(IRRATIONALS[name])
             case _:
-                raise _TooLargeError(f"{type(scalar).__name__} is not part of the language of definitions")
+                raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
 
 
-@lru_cache(maxsize=8192)
-def _compiled(value: Dim) -> Callable[[Mapping[str, int]], int]:
-    """An integer expression as a function of the values of its symbols."""
-    if isinstance(value, int):
-        return lambda _env: value
-    parts = [(coefficient, [_compiled_atom(atom) for atom in monomial]) for monomial, coefficient in terms(value)]
-    return lambda env: sum(coefficient * prod(atom(env) for atom in atoms) for coefficient, atoms in parts)
-
-
-def _compiled_atom(atom: object) -> Callable[[Mapping[str, int]], int]:
-    if isinstance(atom, FloorDiv):
-        numerator, denominator = _compiled(atom.numerator), _compiled(atom.denominator)
-        return lambda env: numerator(env) // denominator(env)
-    name = str(atom)
-    return lambda env: env[name]
+def _integer(value: Dim, env: Mapping[str, int]) -> int:
+    return integers(value, env.__getitem__, 0)
 
 
 def _hold(conditions: Sequence[Condition], env: Mapping[str, int]) -> bool:
-    values = ((_compiled(condition.value)(env), condition.is_equality) for condition in conditions)
+    values = ((_integer(condition.value, env), condition.is_equality) for condition in conditions)
     return all(value == 0 if is_equality else value >= 0 for value, is_equality in values)
 
 
@@ -270,8 +251,7 @@ def _indices(reduce: Reduce, env: Mapping[str, int]) -> Iterator[Mapping[str, in
     """The values of the bound indices of a reduction."""
     environments = [dict(env)]
     for binder in reduce.binders:
-        extent = _compiled(binder.extent)
-        environments = [{**at, binder.name: value} for at in environments for value in range(extent(at))]
+        environments = [{**at, binder.name: k} for at in environments for k in range(_integer(binder.extent, at))]
     return (at for at in environments if _hold(reduce.conditions, at))
 
 
@@ -279,9 +259,8 @@ class _Known:
     """The bounds of what a source computes an output from."""
 
     def __init__(self, elements: Iterable[BoundedElement]) -> None:
-        distinct = {_key(bound): bound for element in elements for bound in element.bounds}
         self._with: dict[Monomial, list[Polynomial]] = {}
-        for bound in distinct.values():
+        for bound in _distinct(bound for element in elements for bound in element.bounds):
             for monomial in bound:
                 self._with.setdefault(monomial, []).append(bound)
         self._least = {monomial: min(bound[monomial] for bound in bounds) for monomial, bounds in self._with.items()}
@@ -310,9 +289,7 @@ def stays_in_range(rule: Substitution) -> bool:
 
 def _outputs(rule: Substitution, sample: Sample) -> list[tuple[Value, Value]]:
     """The outputs of both sides at concrete sizes."""
-    types = {key(node): TensorType(node.types[0].dtype, sample.shape(node.types[0])) for node in rule.variables}
-    values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
-    match = Match(rule, (), values, {**sample.sizes, **sample.numbers}, DType.FLOAT, ())
+    match = match_at(rule, sample, DType.FLOAT)
     return list(zip(concrete_side(match, rule.source), concrete_side(match, rule.target), strict=True))
 
 
@@ -326,7 +303,7 @@ def _is_covered(source: Value, target: Value) -> bool:
     given = [element for (node, _), element in after.elements.items() if _is_in_range(node)]
     known = _Known([*before.elements.values(), *given])
     new = [element for place, element in after.elements.items() if place not in before.elements]
-    return all(map(known.covers, {_key(bound): bound for element in new for bound in element.bounds}.values()))
+    return all(map(known.covers, _distinct(bound for element in new for bound in element.bounds)))
 
 
 def _is_in_range(node: Node) -> bool:

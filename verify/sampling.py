@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from taso_py.ir.node import make
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Poly, evaluate
-from taso_py.ir.types import Group, TensorType
+from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.contraction import Conv2d
-from taso_py.rules.substitution import Substitution, attribute_symbols
+from taso_py.rules.match import Match
+from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from verify.hypotheses import fits, legal, number_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
@@ -56,6 +58,17 @@ class Sample:
         for axis in type_.shape:
             axes += self.groups[axis.name] if isinstance(axis, Group) else (evaluate(axis, self.sizes),)
         return tuple(axes)
+
+
+def match_at(rule: Substitution, sample: Sample, dtype: DType) -> Match:
+    """Return a match of a rule at a sample's sizes, with inputs for its variables; ``dtype`` stands for ``FLOAT``."""
+    types = {
+        key(node): TensorType(dtype if type_.dtype is DType.FLOAT else type_.dtype, sample.shape(type_))
+        for node in rule.variables
+        for type_ in node.types
+    }
+    values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
+    return Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=dtype, outputs=())
 
 
 class Sampler:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ from taso_py.ops.scalar import (
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+_Integer = TypeVar("_Integer", int, Integers)
 _Program: TypeAlias = Callable[[Sequence[Floats]], Floats]
 _LIMIT = 2.0**53
 
@@ -139,12 +140,12 @@ def definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) ->
     return op.define([Operand(type_, reader(i)) for i, type_ in enumerate(types)], tuple(map(symbol, out)))
 
 
-def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -> Integers:
-    """Evaluate an integer expression at all points of a grid.
+def integers(value: Dim, symbol_at: Callable[[str], _Integer], zero: _Integer) -> _Integer:
+    """Evaluate an integer expression, at all points of a grid or at one.
 
     Args:
         value: the expression.
-        symbol_at: returns a symbol's value at each point.
+        symbol_at: returns a symbol's value, at each point of the grid.
         zero: 0, with as many axes as the grid.
     """
     total = zero
@@ -152,8 +153,8 @@ def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -
         product = zero + coefficient
         for atom in monomial:
             if isinstance(atom, FloorDiv):
-                sides = (integers(side, symbol_at, zero) for side in (atom.numerator, atom.denominator))
-                product = product * np.floor_divide(*sides)
+                numerator = integers(atom.numerator, symbol_at, zero)
+                product = product * (numerator // integers(atom.denominator, symbol_at, zero))
             else:
                 product = product * symbol_at(str(atom))
         total = total + product

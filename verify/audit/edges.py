@@ -143,9 +143,9 @@ def _off(
         side = Graph(rule.source.inputs, (rule.source.outputs[number],))
         limits = torch.finfo(got.dtype)
         greatest = limits.max if got.dtype is torch.float16 else limits.max / _ROOM
-        (true,), sums = run_side(side, wide, sample), _absolute_sums(side, wide, sample)
-        in_range = all(bool(((total == 0) | ((total >= limits.tiny) & (total <= greatest))).all()) for total in sums)
-        allowed = _ROUNDINGS * limits.eps * sums[-1] + _ROUNDINGS * limits.tiny
+        true, total, sums = _with_absolute_sums(side, wide, sample)
+        in_range = all(bool(((part == 0) | ((part >= limits.tiny) & (part <= greatest))).all()) for part in sums)
+        allowed = _ROUNDINGS * limits.eps * total + _ROUNDINGS * limits.tiny
         is_near = (got.double() - true).abs() <= allowed if _is_linear(side) else got.isfinite()
         wrong.append(in_range and bool((expected.isfinite() & ~is_near).any()))
     return wrong
@@ -156,8 +156,10 @@ def _is_linear(side: Graph) -> bool:
     return all(isinstance(node.op, Input) or not node.op.applies for node in side.nodes)
 
 
-def _absolute_sums(side: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
-    """All that a side computes, with what is added up taken in absolute value; the output comes last."""
+def _with_absolute_sums(
+    side: Graph, values: Mapping[str, Tensor], sample: Sample
+) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+    """Return the output of a side; and with what is added up taken in absolute value, the output and all before it."""
     true: dict[Value, Tensor] = {}
     sums: dict[Value, Tensor] = {}
     for node in side.nodes:
@@ -170,7 +172,8 @@ def _absolute_sums(side: Graph, values: Mapping[str, Tensor], sample: Sample) ->
         else:
             total = run_node(node, values, operands, sample).abs()
         true[node.value], sums[node.value] = result, total
-    return list(sums.values())
+    (output,) = side.outputs
+    return true[output], sums[output], list(sums.values())
 
 
 def _is_other(op: Operator) -> bool:

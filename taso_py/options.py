@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
 from taso_py.effort import EFFORTS, NORMAL, Effort, within
-from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIMES
+from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIME_CHOICES
 from taso_py.ir.errors import TasoError
 from taso_py.rules.verdict import Numerics
 from taso_py.search.names import SEARCHES
@@ -23,13 +23,32 @@ if TYPE_CHECKING:
 
 GROWTH_LIMIT = 1.25
 """The most bytes of weights that the result may hold, relative to the original."""
-OR_NONE = " | None"
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "str": (str, "a name"),
-    "int": (Integral, "a whole number"),
-    "float": (Real, "a number"),
+_OR_NONE = " | None"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of values that options have."""
+
+    python: type
+    """The type that texts on the command line are converted to."""
+    accepted: type
+    """The values that Python may give."""
+    text: str
+    """The kind in messages."""
+
+
+_KINDS: Mapping[str, Kind] = {
+    "str": Kind(str, str, "a name"),
+    "int": Kind(int, Integral, "a whole number"),
+    "float": Kind(float, Real, "a number"),
 }
-"""Accepted Python types of options, and their names for messages, by annotation."""
+"""Kinds by annotation."""
+
+
+def kind_of(option: Field[Any]) -> Kind | None:
+    """Return the kind of an option's values; None if it has a check of its own."""
+    return _KINDS.get(str(option.type).removesuffix(_OR_NONE))
 
 
 class OptimizeError(TasoError):
@@ -54,7 +73,7 @@ class Options:
         default="eager",
         metadata=_shown(
             "where the result runs; auto tries all (default: onnxruntime for an ONNX model, otherwise eager)",
-            choices=RUNTIMES,
+            choices=RUNTIME_CHOICES,
         ),
     )
     search: str = field(
@@ -154,11 +173,11 @@ class Options:
     def _check_kinds(self) -> None:
         for option in fields(self):
             given: object = getattr(self, option.name)
-            kind = _KINDS.get(str(option.type).removesuffix(OR_NONE))
-            if given is None and str(option.type).endswith(OR_NONE):
+            kind = kind_of(option)
+            if given is None and str(option.type).endswith(_OR_NONE):
                 continue
-            if kind is not None and not isinstance(given, kind[0]):
-                raise OptimizeError(f"{option.name} must be {kind[1]}, not {given!r}")
+            if kind is not None and not isinstance(given, kind.accepted):
+                raise OptimizeError(f"{option.name} must be {kind.text}, not {given!r}")
 
     @property
     def effective_effort(self) -> Effort:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
-from taso_py.options import SHOWN
+from taso_py.options import SHOWN, kind_of
 
 if TYPE_CHECKING:
     from taso_py.models.source import Source
@@ -163,10 +163,10 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 def add_option(parser: argparse.ArgumentParser, name: str, default: Any = ...) -> None:
     """Add an option as :mod:`taso_py.options` states it, with another default if one is given."""
     option = SHOWN[name]
-    kind = next((kind for kind in (int, float) if str(option.type).startswith(kind.__name__)), str)
+    kind = kind_of(option)
     parser.add_argument(
         f"--{name.replace('_', '-')}",
-        type=kind,
+        type=str if kind is None else kind.python,
         default=option.default if default is ... else default,
         **{key: value for key, value in option.metadata.items() if value is not None},
     )

@@ -9,7 +9,7 @@ AUTO, INDUCTOR = "auto", "inductor"
 """Names for several engines: all of the device, and all variants of Inductor there."""
 SESSION_ENGINES = ("onnxruntime", "openvino")
 """Engines that take whole graphs as ONNX models."""
-RUNTIMES = ("eager", "cudagraph", INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
+RUNTIME_CHOICES = ("eager", "cudagraph", INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
 """Choices of the command line."""
 ENGINE_NAMES = (
     "eager",

@@ -10,11 +10,17 @@ from fuzz.prices import InventedPrices
 from taso_py.backend import Program, build, fold
 from taso_py.cost.choice import choose
 from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIME_CHOICES
 from taso_py.engines.table import ENGINES, engines_to_try, prepare
 from taso_py.frontend import import_program
 from taso_py.kernels.table import TRACED
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_the_names_that_need_no_torch_are_those_of_the_table() -> None:
+    assert tuple(ENGINES) == ENGINE_NAMES
+    assert set(RUNTIME_CHOICES) <= {AUTO, *ENGINE_NAMES}
 
 
 def names_to_try(choice: str, device: torch.device) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from taso_py.ops.table import parse_graph
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
+from taso_py.search import names
 from taso_py.search import strategies as searching
 from taso_py.search.result import Limits, SearchResult, SearchStop
 from taso_py.search.strategies import search
@@ -62,6 +63,10 @@ class Refined(FakeCost):
 def operator(found: SearchResult) -> str:
     (node,) = (node for node in found.best.graph.nodes if node.inputs)
     return node.op.name
+
+
+def test_the_names_that_are_imported_alone_are_those_of_the_searches() -> None:
+    assert tuple(searching.SEARCHES) == names.SEARCHES
 
 
 def test_what_only_seems_best_is_given_up() -> None:

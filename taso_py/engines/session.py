@@ -28,7 +28,6 @@ from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
-from taso_py.frontend.onnx import identifiers
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -308,7 +307,11 @@ def input_names_in(found: Sequence[str], model: OnnxModel) -> tuple[str, ...]:
     Raises:
         ValueError: the engine asks for an input that the model does not have.
     """
-    given = dict(zip(identifiers(found), found, strict=True)) if set(found) - set(model.inputs) else {}
+    if set(found) <= set(model.inputs):
+        return model.inputs
+    from taso_py.frontend.onnx import identifiers  # imported here: few need it, and all rows of ONNX come with it
+
+    given = dict(zip(identifiers(found), found, strict=True))
     names = tuple(given.get(name, name) for name in model.inputs)
     strange = sorted(set(found) - set(names))
     if strange:

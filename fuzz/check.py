@@ -32,7 +32,7 @@ from fuzz.prices import InventedCost
 from fuzz.writing import NAMESPACE
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
 from taso_py.backend.bits import PLAIN, all_resolved, bits_of
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.generators import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
 from taso_py.checking.compare import compare_output, perturb, to_float64

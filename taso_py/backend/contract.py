@@ -7,22 +7,18 @@ weights, which is there anyway, is not counted.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from ctypes import string_at
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
 from taso_py.backend.bits import Bits, bits_of
+from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.program import Contract, Fixed, Program
-from taso_py.backend.schema import may_draw, overload_named, storage_of
-from taso_py.ir.node import Node
+from taso_py.backend.schema import storage_of
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, at_example
-from taso_py.ops.opaque import Opaque
 
 aten = torch.ops.aten
 
@@ -42,82 +38,6 @@ def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Ma
         shared |= {(f"output {index}", other) for other in beside}
         beside.append(f"output {index}")
     return Contract(tuple(output.stride() for output in outputs), frozenset(shared), tuple(map(bits_of, outputs)))
-
-
-_generators = threading.RLock()
-"""Lock held while the random generators of the process are set to a state of ours."""
-
-
-@contextmanager
-def random_state_kept() -> Generator[None]:
-    """Restore the states of random generators, including those of accelerators in use, if the body has drawn from them.
-
-    Other threads draw from the same generators: if the body draws nothing, they are left alone.
-    """
-    with _generators:
-        before = _random_states()
-        try:
-            yield
-        finally:
-            for generator, state in before:
-                if _bytes(generator.get_state()) != _bytes(state):
-                    generator.set_state(state)
-
-
-@contextmanager
-def seed_kept() -> Generator[None]:
-    """Restore the states of random generators whose seed the body sets; other threads' draws are not undone.
-
-    It takes no lock, since the body may wait for one that another thread holds while it waits for ours.
-    """
-    before = [(generator, state, generator.initial_seed()) for generator, state in _random_states()]
-    try:
-        yield
-    finally:
-        for generator, state, seed in before:
-            if generator.initial_seed() != seed:
-                generator.set_state(state)
-
-
-@contextmanager
-def random_state_seeded(seed: int = 0) -> Generator[None]:
-    """Seed the random generators for the body, and restore their states."""
-    with _generators:
-        before = _random_states()
-        try:
-            # Not torch.manual_seed: before a GPU is used, that seeds it for later on.
-            for generator, _ in before:
-                generator.manual_seed(seed)
-            yield
-        finally:
-            for generator, state in before:
-                generator.set_state(state)
-
-
-def _random_states() -> list[tuple[torch.Generator, Tensor]]:
-    """Return the random generators that are in use, with their states."""
-    gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return [(generator, generator.get_state()) for generator in (torch.default_generator, *gpus)]
-
-
-def _bytes(state: Tensor) -> bytes:
-    """Return the content of a random state, without an operator call that a mode of the caller might intercept."""
-    return string_at(state.data_ptr(), state.nbytes)
-
-
-def may_be_random(effect: Node) -> bool:
-    """Return whether an effect may draw random numbers, rather than only write or check something."""
-    return not isinstance(effect.op, Opaque) or may_draw(overload_named(effect.op.target))
-
-
-def may_draw_random(program: Program) -> bool:
-    """Return whether a program may draw random numbers."""
-    return any(map(may_be_random, program.graph.effects))
-
-
-def undo_random_draws(program: Program) -> AbstractContextManager[None]:
-    """Return :func:`random_state_kept`, or a null context for a program that draws nothing."""
-    return random_state_kept() if may_draw_random(program) else nullcontext()
 
 
 def keep_contract(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.fx.traceback
 
-from taso_py.backend.contract import seed_kept
+from taso_py.backend.generators import seed_kept
 
 _OWN = __name__.partition(".")[0]
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import bits_of
-from taso_py.backend.contract import random_state_seeded
+from taso_py.backend.generators import random_state_seeded
 from taso_py.backend.random_tensors import normal, permutation, uniform
 from taso_py.ir.errors import first_line
 

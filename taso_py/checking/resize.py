@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
-from taso_py.backend.contract import may_draw_random
+from taso_py.backend.generators import may_draw_random
 from taso_py.backend.program import Signature
 from taso_py.backend.random_tensors import integers
 from taso_py.backend.writes import is_write

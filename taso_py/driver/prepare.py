@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from taso_py.backend import Program
-from taso_py.backend.contract import may_draw_random, undo_random_draws
+from taso_py.backend.generators import may_draw_random, undo_random_draws
 from taso_py.backend.weights import with_own_weights
 from taso_py.backend.writes import is_write
 from taso_py.checking.import_check import check_import

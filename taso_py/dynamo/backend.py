@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, fx
 
 from taso_py.backend import Program
-from taso_py.backend.contract import undo_random_draws
+from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.writes import is_write
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.driver.optimize import optimize_source

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from taso_py.backend.contract import random_state_kept
 from taso_py.backend.frozen import FrozenModule
+from taso_py.backend.generators import random_state_kept
 from taso_py.backend.tensors import unsupported
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.source import place_in_model

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.generators import random_state_kept
 from taso_py.frontend.snapshot import CONTAINERS, Snapshot, refill
 
 _KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

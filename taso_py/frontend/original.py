@@ -1,8 +1,9 @@
 """One run of the original on the example inputs, to record what its callers can observe besides values.
 
 Invariant: the run leaves no trace but what a model makes at its first call and keeps from then on (caches, the
-parameters of lazy modules): inputs are copies, buffers are restored, the random state stays as it was. A model whose
-other attributes change from call to call, or that writes to its parameters, is refused and restored.
+parameters of lazy modules): inputs are copies, buffers are restored. What the model draws, the import undoes, which
+learns whether it draws. A model whose other attributes change from call to call, or that writes to its parameters, is
+refused and restored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.contract import random_state_kept
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copy_value, equal
@@ -128,7 +128,7 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     leaves = tensors_in(copied_args, copied_kwargs)
     # Nobody counts the versions of inference tensors.
     before = [copy_value(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
-    with random_state_kept(), torch.no_grad():
+    with torch.no_grad():
         try:
             result = module(*copied_args, **copied_kwargs)
         except Exception as error:  # a model may raise anything

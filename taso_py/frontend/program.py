@@ -19,6 +19,7 @@ from torch.utils._pytree import TreeSpec
 
 from taso_py.backend.bits import all_resolved
 from taso_py.backend.contract import observe
+from taso_py.backend.generators import may_draw_random, own_draws_undone
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import write
@@ -55,18 +56,21 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     named: Mapping[str, Any] = kwargs or {}
     check_tensors(module, args, named)
     args, named = all_resolved(tuple(args)), all_resolved(dict(named))
-    run = run_original(module, args, named)
-    before = Snapshot(module)
-    try:
-        exported = export(module, args, named)
-        functional = functionalize(exported)
-    except ImportRefusal as error:
-        seen = diagnosis(module, args, named)
-        raise ImportRefusal(seen or str(error)) from error
-    finally:
-        # Tracing writes to tensors that it treats as constants, and leaves traced values in attributes.
-        before.restore()
-    return _import(exported, functional, run)
+    with own_draws_undone() as draws:
+        run = run_original(module, args, named)
+        before = Snapshot(module)
+        try:
+            exported = export(module, args, named)
+            functional = functionalize(exported)
+        except ImportRefusal as error:
+            seen = diagnosis(module, args, named)
+            raise ImportRefusal(seen or str(error)) from error
+        finally:
+            # Tracing writes to tensors that it treats as constants, and leaves traced values in attributes.
+            before.restore()
+        program = _import(exported, functional, run)
+        draws.possible = may_draw_random(program)
+    return program
 
 
 def import_program(
@@ -89,8 +93,11 @@ def import_program(
             )
         args, kwargs = exported.example_inputs
     module = exported.module()
-    run = run_original(module, args or (), kwargs or {})
-    return _import(exported, functionalize(exported), run)
+    with own_draws_undone() as draws:
+        run = run_original(module, args or (), kwargs or {})
+        program = _import(exported, functionalize(exported), run)
+        draws.possible = may_draw_random(program)
+    return program
 
 
 def _tensor_results(run: OriginalRun, signature: Signature) -> list[Any]:

@@ -21,7 +21,7 @@ import torch
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
-from taso_py.backend.contract import may_draw_random
+from taso_py.backend.generators import may_draw_random
 from taso_py.backend.writes import is_write
 from taso_py.checking.compare import (
     EXAMPLE,

@@ -31,7 +31,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.contract import random_state_seeded
+from taso_py.backend.generators import random_state_seeded
 from taso_py.latency.environment import resolve_device
 from taso_py.models import zoo
 from taso_py.models.huggingface import adapt

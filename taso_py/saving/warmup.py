@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from taso_py.backend.contract import random_state_kept
+from taso_py.backend.generators import random_state_kept
 from taso_py.checking.preserve import preserve_buffers
 from taso_py.checking.resize import OpenInputs
 from taso_py.ir.errors import TasoError

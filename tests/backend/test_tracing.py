@@ -17,7 +17,6 @@ from torch._export.utils import _compiling_state_context
 from torch._functorch.aot_autograd import aot_export_module
 from torch.fx import traceback
 
-from taso_py.backend.contract import seed_kept
 from taso_py.backend.tracing import quiet, tracing_lock
 from tests.process_state import changes, process_state
 
@@ -181,11 +180,3 @@ def test_a_trace_leaves_random_numbers_drawn_elsewhere_drawn(is_ours: bool) -> N
         aot_export_module(Drawn(), [torch.zeros(3)], trace_joint=False)
     # PyTorch alone undoes them; else there would be nothing to replace.
     assert torch.equal(torch.get_rng_state(), before) != is_ours
-
-
-@pytest.mark.parametrize("sets", [True, False])
-def test_a_seed_that_is_set_meanwhile_is_put_back(sets: bool) -> None:
-    before = torch.get_rng_state()
-    with seed_kept():
-        torch.manual_seed(torch.initial_seed() + 1) if sets else torch.rand(3)
-    assert torch.equal(torch.get_rng_state(), before) == sets

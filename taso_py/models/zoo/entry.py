@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from taso_py.backend.contract import random_state_seeded
+from taso_py.backend.generators import random_state_seeded
 from taso_py.ir.errors import TasoError
 from taso_py.models.zoo.libraries import require
 from taso_py.models.zoo.weights import randomize_constants, settle_batch_norms

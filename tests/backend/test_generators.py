@@ -1,0 +1,84 @@
+"""The state of the process's random generators around a body that draws, seeds, or leaves that to other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from taso_py.backend.generators import own_draws_undone, seed_kept
+from taso_py.frontend import import_module
+from taso_py.frontend.errors import ImportRefusal
+
+ROW = torch.ones(1, 1, 2, 4)
+
+
+class Meanwhile(nn.Module):
+    """A model that does something when it runs, but not when it is traced."""
+
+    def __init__(self, function: Callable[[], object], rate: float = 0.0) -> None:
+        super().__init__()
+        self.function, self.rate = function, rate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.function()
+        attended = functional.scaled_dot_product_attention(x, x, x)
+        return functional.dropout(attended, self.rate, training=True) if self.rate else attended
+
+
+def elsewhere() -> None:
+    """Draw in another thread."""
+    thread = threading.Thread(target=torch.rand, args=(3,))
+    thread.start()
+    thread.join()
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("model", "is_undone"),
+    [
+        (Meanwhile(nothing, rate=0.5), True),
+        (Meanwhile(elsewhere, rate=0.5), True),
+        (Meanwhile(lambda: torch.manual_seed(torch.initial_seed() + 1)), True),
+        (Meanwhile(lambda: torch.manual_seed(torch.initial_seed())), True),
+        (Meanwhile(elsewhere), False),
+    ],
+)
+def test_an_import_undoes_what_the_model_draws_and_not_what_others_do(model: Meanwhile, is_undone: bool) -> None:
+    torch.rand(1)
+    before = torch.get_rng_state()
+    import_module(model, (ROW,))
+    assert torch.equal(torch.get_rng_state(), before) == is_undone
+
+
+def test_a_model_that_is_refused_leaves_the_random_state_too() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(ImportRefusal):
+        import_module(Meanwhile(lambda: torch.rand(3) @ torch.rand(4)), (ROW,))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("is_possible", [True, False])
+def test_draws_are_undone_where_they_are_possible(is_possible: bool) -> None:
+    torch.rand(1)
+    before = torch.get_rng_state()
+    with own_draws_undone() as draws:
+        torch.rand(3)
+        draws.possible = is_possible
+    assert torch.equal(torch.get_rng_state(), before) == is_possible
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_seed_that_is_set_meanwhile_is_put_back(sets: bool) -> None:
+    before = torch.get_rng_state()
+    with seed_kept():
+        torch.manual_seed(torch.initial_seed() + 1) if sets else torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before) == sets

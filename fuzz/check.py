@@ -35,6 +35,7 @@ from taso_py.backend.bits import PLAIN, all_resolved, bits_of
 from taso_py.backend.generators import random_state_kept
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
+from taso_py.backend.writes import Writes
 from taso_py.checking.compare import compare_output, perturb, to_float64
 from taso_py.checking.resize import resized_cases
 from taso_py.checking.roundtrip import difference, equal_outputs
@@ -236,7 +237,7 @@ class _Check:
             torch.set_num_threads(count)
             together.wait()
             with torch.no_grad():
-                return pytree.tree_leaves(built(*self.args))
+                return self._called(built, self.args)
 
         with ThreadPoolExecutor(CALLERS) as pool:
             for found in pool.map(call, range(CALLERS)):
@@ -327,7 +328,14 @@ class _Check:
 
     def _outputs(self, module: Callable[..., Any], args: Sequence[Any] | None = None) -> list[Tensor]:
         torch.manual_seed(self.seed)
-        return pytree.tree_leaves(module(*(self.args if args is None else args)))
+        return self._called(module, self.args if args is None else args)
+
+    def _called(self, module: Callable[..., Any], args: Sequence[Any]) -> list[Tensor]:
+        """Return the results of a call and, if the model writes to arguments, these, of which it gets copies."""
+        if not Writes.of(self.program.graph).inputs:
+            return pytree.tree_leaves(module(*args))
+        given = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in args]
+        return [*pytree.tree_leaves(module(*given)), *given]
 
     def _expect(self, where: str, problem: str) -> None:
         if problem:

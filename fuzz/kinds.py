@@ -1,4 +1,4 @@
-"""Kinds of models beyond ordinary ones: complex numbers, custom operators that write, and hooks of users.
+"""Kinds of models beyond ordinary ones: complex numbers, custom operators that write, hooks of users, writes to inputs.
 
 Each has a round of its own, in which lines of the kind are mixed with those of all other models.
 """
@@ -13,9 +13,10 @@ from torch import Tensor
 from fuzz.draft import Draft
 from fuzz.operators import Template
 from fuzz.writing import NAMESPACE
+from taso_py.backend.schema import storage_of
 
-COMPLEX, WRITING, HOOKS, THREADS = "complex", "writing", "hooks", "threads"
-ROUNDS = ("plain", COMPLEX, "plain", WRITING, "plain", HOOKS)
+COMPLEX, WRITING, HOOKS, CACHES, THREADS = "complex", "writing", "hooks", "caches", "threads"
+ROUNDS = ("plain", COMPLEX, "plain", WRITING, "plain", HOOKS, "plain", CACHES)
 """Kinds of the batches of a campaign, repeated in turns."""
 
 FROM_REAL = (
@@ -116,6 +117,30 @@ def write_by_operator(draft: Draft) -> None:
         draft.write(f"{operators}.tally({part}, {other})", assigns=True)
     else:
         draft.write(draft.choice(texts))
+
+
+INTO_CACHES = (
+    *("{0}.copy_({1})", "{0}.add_({1})", "{0}.mul_({1})", "{0}.sub_({0} * 0.5)", "{0}.zero_()", "{0}.relu_()"),
+    *("{0}.fill_(2.0)", "{0}.copy_({0}.flip(-1))", "{0}.mul_({0})", "{0}.add_({1}.sum())", "{0}.clamp_(-1, 1)"),
+    "{0}.index_copy_(-1, torch.tensor([0]), {0}[..., -1:] * 2)",
+    "{0}.index_put_((torch.tensor([0, -1]),), {0}[:1] * 0.5)",
+    "{0}.index_add_(-1, torch.tensor([0, 0]), ({0}[..., :1] * 1).expand(*{0}.shape[:-1], 2))",
+    "{0}.scatter_(-1, torch.zeros_like({0}[..., :1], dtype=torch.int64), {0}[..., -1:] + 1)",
+    "{0}.masked_fill_({0} > 1, 0.25)",
+)
+"""Templates of statements that write to an argument, or to a part of it, with another value."""
+
+
+def write_to_input(draft: Draft) -> None:
+    """Add a line that writes to an argument."""
+    names = [name for name, value in draft.values.items() if name.startswith("x") and value.is_floating_point()]
+    if not names:
+        return
+    name = draft.choice(names)
+    # What an operator does that reads what it writes to is left open.
+    others = [other for other, value in draft.values.items() if storage_of(value) != storage_of(draft.values[name])]
+    if others:
+        draft.write(draft.choice(INTO_CACHES).format(_part(draft, name), draft.choice(others)))
 
 
 def _hooked(draft: Draft) -> str | None:

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from fuzz import writing
 from fuzz.draft import SPECIAL, Case, Draft
 from fuzz.excerpts import add_excerpt
-from fuzz.kinds import COMPLEX, HOOKS, KINDS, WRITING, complex_input, hook_model, write_by_operator
+from fuzz.kinds import (
+    CACHES,
+    COMPLEX,
+    HOOKS,
+    KINDS,
+    WRITING,
+    complex_input,
+    hook_model,
+    write_by_operator,
+    write_to_input,
+)
 from fuzz.operators import EXPRESSIONS, WRITES
 
 MOST_INPUTS, MOST_LINES = 3, 12
@@ -83,6 +93,8 @@ def _add_line_of(draft: Draft, kind: str) -> None:
     before = len(draft.lines)
     if kind == WRITING:
         write_by_operator(draft)
+    elif kind == CACHES:
+        write_to_input(draft)
     else:
         expression = KINDS[kind](draft)
         if expression is not None:

@@ -1,6 +1,6 @@
 """Conversion of graphs to ``torch.fx.GraphModule``: ATen calls or the kernels of a plan, called as the original was.
 
-Invariant: the module computes the graph, effects in order, writes to buffers last; called on the example
+Invariant: the module computes the graph, effects in order, writes to buffers and inputs last; called on the example
 inputs it keeps the original's contract. It never writes to the program's own weights.
 """
 
@@ -18,7 +18,8 @@ from taso_py.backend.contract import keep_contract
 from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
-from taso_py.backend.guard import check_fixed, check_tensor, check_tree
+from taso_py.backend.guard import check_fixed, check_tensor, check_tree, check_writable
+from taso_py.backend.inplace import write_in_place
 from taso_py.backend.lowering import Caller, lower, materialize, register_modules
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
 from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, PlanStep, is_formatted, laid_out
@@ -27,11 +28,11 @@ from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import assemble, attach
-from taso_py.backend.writes import is_write, may_show_writes
+from taso_py.backend.writes import Writes, is_write, may_show_writes
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.operator import Constant, Input, Operator, Weight
 
 aten = torch.ops.aten
 
@@ -57,6 +58,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     root, places = assemble(program.graph, program.weights, program.parameters)
     writer = _Writer(program, plan, root, places=places)
     writer.write(program.graph)
+    write_in_place(writer.graph)
     if plan.overwrites:
         overwrite_dead(writer.graph)
     if writer.has_kernels:
@@ -136,13 +138,23 @@ class _Writer:
             self._node(node)
         # Returned and written values must be as they were before the writes.
         kept = {value: self._kept(value, bool(writes)) for value in (*contents, *graph.outputs)}
+        returned = [kept[value] for value in graph.outputs]
         for node, content in zip(writes, contents, strict=True):
             self._node(node.inputs[0].node)
             # State has no history: gradients would lead back through all calls so far.
             state = self._call(node, aten.detach.default, kept[content])
-            self._call(node, aten.copy_.default, self._values[node.inputs[0]], state)
-        self._erase_unread(kept.values())
-        self._return([kept[value] for value in graph.outputs])
+            written = self._call(node, aten.copy_.default, self._values[node.inputs[0]], state)
+            for index, value in enumerate(graph.outputs):
+                if value == content and self._is_returned(node.inputs[0].node.op, index):
+                    returned[index] = written
+        self._erase_unread([*kept.values(), *returned])
+        self._return(returned)
+
+    def _is_returned(self, leaf: Operator, output: int) -> bool:
+        """Return whether the original returns a leaf that it has written to as an output, rather than a copy."""
+        kind = "input" if isinstance(leaf, Input) else "weight"
+        shared = self._program.contract.shared
+        return isinstance(leaf, Input | Weight) and (f"output {output}", f"{kind} {leaf.key}") in shared
 
     def forget_gradients(self) -> None:
         """Make an exported program treat arguments and weights as constants: kernels have no derivatives."""
@@ -171,6 +183,10 @@ class _Writer:
                 self._values[node.value].meta[TYPE] = node.types[0]
             else:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
+        given = {node: self._values[node.value] for node in inputs.values()}
+        for key in Writes.of(graph).inputs:
+            others = [placeholder for node, placeholder in given.items() if node is not inputs[key]]
+            self.graph.call_function(check_writable, (given[inputs[key]], key, others))
         for key, node in inputs.items():
             type_ = node.types[0]
             fixed = [size if isinstance(size, int) else None for size in type_.shape]
@@ -189,6 +205,7 @@ class _Writer:
             return
         if isinstance(node.op, Weight):
             self._values[node.value] = self.graph.get_attr(self._places[node.op.key])
+            self._values[node.value].meta[TYPE] = node.types[0]
         elif not isinstance(node.op, Constant):
             step = self._plan.step(node)
             if step.kernel is None:

@@ -17,6 +17,7 @@ from taso_py.backend.bits import Bits, bits_of
 from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.program import Contract, Fixed, Program
 from taso_py.backend.schema import storage_of
+from taso_py.backend.writes import Writes
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, at_example
 
@@ -51,8 +52,12 @@ def keep_contract(
         weights: the module's own tensors, by key.
         written: returns a size for the module's graph, a number or a node.
     """
-    found = _run(module, program)
-    inputs = dict(zip(input_keys(program), program.example_inputs, strict=True))
+    writes = Writes.of(program.graph)
+    inputs = {
+        key: tensor.clone() if key in writes.inputs else tensor
+        for key, tensor in zip(input_keys(program), program.example_inputs, strict=True)
+    }
+    found = _run(module, program, inputs, [weights[key] for key in writes.buffers if key in weights])
     seen, wanted = observe(found, inputs, weights), program.contract
     *_, end = module.graph.nodes
     places = [place for place, leaf in enumerate(program.signature.outputs) if isinstance(leaf, int)]
@@ -62,7 +67,7 @@ def keep_contract(
         for index in range(len(found))
         if any(pair[0] == f"output {index}" for pair in seen.shared - wanted.shared)
     }
-    lent = {*map(storage_of, (*program.example_inputs, *weights.values()))}
+    lent = {*map(storage_of, (*inputs.values(), *weights.values()))}
     wasteful = _wasteful({i: (leaves[places[i]], tensor) for i, tensor in enumerate(found) if i not in apart}, lent)
     copies: dict[fx.Node, fx.Node] = {}
     with module.graph.inserting_before(end):
@@ -171,21 +176,14 @@ def input_keys(program: Program) -> list[str]:
     return [node.op.key for node in program.graph.inputs if isinstance(node.op, Input)]
 
 
-def _run(module: fx.GraphModule, program: Program) -> list[Tensor]:
-    """Return the graph's outputs on the example inputs; buffers and random state are restored."""
-    tensors = dict(zip(input_keys(program), program.example_inputs, strict=True))
-    leaves = [leaf.value if isinstance(leaf, Fixed) else tensors[leaf] for leaf in program.signature.inputs]
-    saved = {name: buffer.clone() for name, buffer in module.named_buffers() if _is_written(module, name)}
+def _run(
+    module: fx.GraphModule, program: Program, inputs: Mapping[str, Tensor], buffers: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return the graph's outputs for inputs; the buffers that it writes to and the random state are restored."""
+    leaves = [leaf.value if isinstance(leaf, Fixed) else inputs[leaf] for leaf in program.signature.inputs]
+    saved = [buffer.clone() for buffer in buffers]
     with torch.no_grad(), undo_random_draws(program):
         results = module(*leaves)
-        for name, content in saved.items():
-            module.get_buffer(name).copy_(content)
+        for buffer, content in zip(buffers, saved, strict=True):
+            buffer.copy_(content)
     return [tensor for tensor, leaf in zip(results, program.signature.outputs, strict=True) if isinstance(leaf, int)]
-
-
-def _is_written(module: fx.GraphModule, name: str) -> bool:
-    """Return whether the module writes to a buffer."""
-    return any(
-        node.op == "get_attr" and node.target == name and any(user.target is aten.copy_.default for user in node.users)
-        for node in module.graph.nodes
-    )

@@ -7,7 +7,7 @@ except where the body is known to draw nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import string_at
 from dataclasses import dataclass
@@ -111,6 +111,23 @@ def random_state_seeded(seed: int = 0) -> Generator[None]:
         finally:
             for generator, state in before:
                 generator.set_state(state)
+
+
+def random_state_as_now() -> Callable[[], AbstractContextManager[None]]:
+    """Return a function that makes contexts in which the random generators begin as they are now.
+
+    Afterwards they are as they were before the context.
+    """
+    states = _random_states()
+
+    @contextmanager
+    def replayed() -> Generator[None]:
+        with random_state_kept():
+            for generator, state in states:
+                generator.set_state(state)
+            yield
+
+    return replayed
 
 
 def _random_states() -> list[tuple[torch.Generator, Tensor]]:

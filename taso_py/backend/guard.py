@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec
 
 from taso_py.backend.bits import resolved
 from taso_py.backend.program import Literal
+from taso_py.backend.schema import overlap, overlaps_itself
 from taso_py.ir.errors import TasoError
 
 
@@ -49,6 +50,22 @@ def check_tensor(
         return resolved(value)
     # A compiler resolves views itself, and some cannot trace the question.
     return value.detach() if is_constant and torch.compiler.is_exporting() else value
+
+
+def check_writable(value: Tensor, name: str, others: Sequence[Tensor]) -> None:
+    """Raise unless an argument that the module writes to is memory of its own, which no other argument shows."""
+    if torch.compiler.is_compiling():
+        return
+    if value.is_conj() or value.is_neg():
+        raise ArgumentError(f"this module writes to {name}, which is a conjugate or negative view; pass a plain tensor")
+    if overlaps_itself(value):
+        raise ArgumentError(
+            f"this module writes to {name}, which is expanded; pass a tensor with memory for each element"
+        )
+    if any(overlap(value, other) for other in others):
+        raise ArgumentError(
+            f"this module writes to {name}, whose memory another argument shares; pass tensors of their own"
+        )
 
 
 def check_tree(tree: object, spec: TreeSpec) -> None:
@@ -96,3 +113,7 @@ def check_fixed(value: object, expected: Literal) -> None:
         raise ArgumentError(
             f"this module was built for the argument {expected!r}, not {value!r}; build it again with that"
         )
+
+
+CHECKS = (check_tensor, check_writable, check_fixed)
+"""Functions that check one leaf of the arguments."""

@@ -30,7 +30,8 @@ OVERWRITING = "overwriting"
 """The fx ``meta`` key of a kernel's function that writes the result to the last operand, if there is one."""
 _SAME_CONTENT = (aten.reshape.default, aten.contiguous.default)
 """Calls whose result has exactly the elements of the operand, without gaps or overlaps, as a view or a copy."""
-_COMMUTE = (aten.add.Tensor, aten.mul.Tensor)
+COMMUTE = (aten.add.Tensor, aten.mul.Tensor)
+"""Elementwise calls that may take their operands in either order, unless they have other arguments."""
 
 
 def overwrite_dead(graph: fx.Graph) -> None:
@@ -87,7 +88,7 @@ def _form(node: fx.Node) -> _Form | None:
         # Products are rounded by the order of operands, and otherwise in place where operands lie in another order.
         return None
     function = in_place_form(target) if torch.Tag.pointwise in target.tags and allocates(node) else None
-    commutes = target in _COMMUTE and not node.kwargs
+    commutes = target in COMMUTE and not node.kwargs
     return None if function is None else _Form(function, 0, range(min(len(node.args), 1 + commutes)))
 
 

@@ -103,6 +103,26 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors may have elements in the same memory: their extents in one storage meet."""
+    if storage_of(one) != storage_of(other) or not one.numel() or not other.numel():
+        return False
+    (first, last), (begin, end) = map(_extent, (one, other))
+    return first <= end and begin <= last
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Return whether elements of a tensor share memory because an axis is expanded."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first and last byte of a tensor in its storage."""
+    reach = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    first = int(tensor.storage_offset())
+    return first * tensor.element_size(), (first + reach + 1) * tensor.element_size() - 1
+
+
 def _schema(overload: OpOverload) -> Any:
     return overload._schema  # pyright: ignore[reportPrivateUsage]
 

@@ -1,4 +1,4 @@
-"""Writes to buffers, and the values that might show them.
+"""Writes to buffers and inputs, and the values that might show them.
 
 Invariant: ``may_show_writes`` is conservative: it is False only if the value certainly has storage of its own, or
 shares that of something that is never written to.
@@ -6,9 +6,13 @@ shares that of something that is never written to.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 from taso_py.backend.schema import may_alias, overload_named
+from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Ref, Weight
+from taso_py.ir.operator import Input, Ref, Weight
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.movement import Contiguous
 from taso_py.ops.opaque import Opaque
@@ -18,22 +22,45 @@ _MAY_RETURN_OPERAND = (Contiguous, Cast)
 """Operators that return their operand itself if it already has the wanted form."""
 
 
-def write(buffer: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
-    """Return operator and inputs of the effect that writes to a buffer; like every effect it takes a token."""
-    return Opaque(WRITE, (Ref(0), Ref(1)), (buffer.type,), is_pure=False), (buffer, content)
+@dataclass(frozen=True)
+class Writes:
+    """The leaves that a graph writes to, in the order of the writes."""
+
+    inputs: tuple[str, ...] = ()
+    """Keys of inputs."""
+    buffers: tuple[str, ...] = ()
+    """Keys of buffers."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> Self:
+        """Return the writes of a graph."""
+        leaves = [node.inputs[0].node.op for node in graph.effects if is_write(node)]
+        inputs, buffers = ([leaf.key for leaf in leaves if isinstance(leaf, kind)] for kind in (Input, Weight))
+        return cls(tuple(inputs), tuple(buffers))
+
+    def __bool__(self) -> bool:
+        return bool(self.inputs or self.buffers)
+
+
+NO_WRITES = Writes()
+
+
+def write(leaf: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
+    """Return operator and inputs of the effect that writes to a leaf; like every effect it takes a token."""
+    return Opaque(WRITE, (Ref(0), Ref(1)), (leaf.type,), is_pure=False), (leaf, content)
 
 
 def is_write(node: Node) -> bool:
-    """Return whether a node writes to a buffer."""
+    """Return whether a node writes to a buffer or an input."""
     return isinstance(node.op, Opaque) and node.op.target == WRITE
 
 
 def may_show_writes(value: Value) -> bool:
-    """Return whether the value may be a view of a buffer that the model writes to."""
+    """Return whether the value may be a view of a buffer or an input that the model writes to."""
     stack, seen = [value.node], {value.node}
     while stack:
         node = stack.pop()
-        if isinstance(node.op, Weight) and node.op.mutable:
+        if isinstance(node.op, Input | Weight) and node.op.mutable:
             return True
         is_alias = isinstance(node.op, Opaque) and may_alias(overload_named(node.op.target))
         if is_alias or node.op.is_view or isinstance(node.op, _MAY_RETURN_OPERAND):

@@ -9,6 +9,8 @@ candidate is refused for its error, the original's error is measured on nearby i
 A tolerance on whole outputs misses a dropped residual branch of tiny weight, so every rewritten region is also compared
 on its own (:mod:`taso_py.checking.regions`).
 
+What a model writes to is compared like an output, after each call.
+
 Invariant: integer and boolean outputs must be equal exactly; where the original is finite, the candidate must be, and
 where original and reference are infinite, the candidate must be too.
 """
@@ -20,15 +22,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import bits_of
 from taso_py.backend.generators import random_state_seeded
 from taso_py.backend.random_tensors import normal, permutation, uniform
+from taso_py.backend.writes import NO_WRITES, Writes
 from taso_py.ir.errors import first_line
 
 SLACK = 64
@@ -53,7 +56,7 @@ class OutputComparison:
     """Comparison of one output on one set of inputs."""
 
     output: int
-    """Position among the flattened outputs."""
+    """Position among the flattened outputs; what the model writes to comes behind them."""
     inputs: str
     """Name of the inputs: ``example`` or ``random x0.01``."""
     error: float
@@ -138,6 +141,7 @@ class Oracle:
         keeping: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         draws: bool = True,
+        writes: Writes = NO_WRITES,
     ) -> None:
         """Prepare an oracle; nothing is run before the first comparison.
 
@@ -148,18 +152,24 @@ class Oracle:
             cases: names of inputs, with the inputs.
             keeping: returns a context manager that restores the state of original and reference after their calls.
             draws: whether they may draw random numbers; if not, the generators of the process are left alone.
+            writes: what they write to, which is compared too.
         """
         self._original, self._reference, self._cases, self._keeping = original, reference, tuple(cases), keeping
-        self._run_of = partial(outputs_of, draws=draws)
+        self._run_of = partial(outputs_of, draws=draws, writes=writes)
         self.notes: list[str] = []
         """Notes on comparisons that were not possible as intended."""
 
-    def compare(self, candidate: Callable[..., Any]) -> Comparison:
-        """Run a candidate on each case and compare its outputs.
+    def compare(self, candidate: Callable[..., Any], state: nn.Module | None = None) -> Comparison:
+        """Run a candidate on each case and compare its outputs and what it writes to.
 
         All modules must be deterministic; the random generators are in the same state at the start of each run.
+
+        Args:
+            candidate: called with the arguments of each case.
+            state: the module with the buffers that the candidate writes to, if it is no module itself.
         """
-        return Comparison(tuple([output for known in self._expected for output in self._compared(known, candidate)]))
+        compared = (self._compared(known, candidate, state) for known in self._expected)
+        return Comparison(tuple([output for outputs in compared for output in outputs]))
 
     @cached_property
     def _expected(self) -> Sequence[_Expectation]:
@@ -183,9 +193,11 @@ class Oracle:
             found.append(_Expectation(name, arguments, [*map(_snapshot, outputs)], [*map(_snapshot, truths)]))
         return found
 
-    def _compared(self, known: _Expectation, candidate: Callable[..., Any]) -> Sequence[OutputComparison]:
+    def _compared(
+        self, known: _Expectation, candidate: Callable[..., Any], state: nn.Module | None
+    ) -> Sequence[OutputComparison]:
         try:
-            results = self._run_of(candidate, *known.arguments)
+            results = self._run_of(candidate, *known.arguments, state=state)
         except Exception as error:  # the others did not raise
             return [OutputComparison.failed(0, known.name, f"raises {first_line(error)}")]
         if len(known.outputs) != len(results):
@@ -266,12 +278,25 @@ def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
 
 
 def outputs_of(
-    module: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, draws: bool = True
+    module: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    draws: bool = True,
+    writes: Writes = NO_WRITES,
+    state: nn.Module | None = None,
 ) -> list[Any]:
-    """Return the leaves of a module's result on copies of arguments, with random generators in a fixed state."""
+    """Return the leaves of a module's result on copies of arguments, with random generators in a fixed state.
+
+    Behind them come the arguments, if it writes to any, and the buffers that it writes to, which are those of ``state``
+    if it is no module.
+    """
     args, kwargs = _map_leaves(_copy, (tuple(args), kwargs))
     with torch.no_grad(), random_state_seeded() if draws else nullcontext():
-        return pytree.tree_leaves(module(*args, **kwargs))
+        outputs = pytree.tree_leaves(module(*args, **kwargs))
+    arguments = pytree.tree_leaves((args, kwargs)) if writes.inputs else []
+    owner = cast(nn.Module, state or module)
+    return [*outputs, *arguments, *map(owner.get_buffer, writes.buffers)]
 
 
 def _copy(leaf: Any) -> Any:

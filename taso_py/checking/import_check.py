@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from taso_py.backend import Program, build
 from taso_py.backend.generators import may_draw_random
+from taso_py.backend.writes import Writes
 from taso_py.checking.compare import Comparison, Oracle, input_cases
 from taso_py.checking.preserve import preserve_state
 from taso_py.checking.roundtrip import without_fused_attention
@@ -59,6 +60,7 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
 
 def _compared_with_export(source: Source, program: Program, seed: int) -> Comparison:
     original = source.callable()
-    with preserve_state(program, [original]):
+    with preserve_state(program, [original], (source.args, source.kwargs)):
         cases = input_cases(source.args, source.kwargs, seed)
-        return Oracle(original, None, cases, draws=may_draw_random(program)).compare(build(program))
+        draws, writes = may_draw_random(program), Writes.of(program.graph)
+        return Oracle(original, None, cases, draws=draws, writes=writes).compare(build(program))

@@ -1,17 +1,20 @@
 """Context managers that restore the state of models after their calls.
 
-Invariant: whatever the body writes to the buffers of the modules is undone, also if it raises.
+Invariant: whatever the body writes to the buffers of the modules and to example inputs is undone, also if it raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
-from taso_py.backend.writes import is_write
+from taso_py.backend.writes import Writes
 from taso_py.frontend.snapshot import Snapshot
 
 
@@ -26,6 +29,33 @@ def preserve_buffers(modules: Iterable[nn.Module]) -> Generator[None]:
             snapshot.restore(snapshot.mutated())
 
 
-def preserve_state(program: Program, modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
-    """Restore the buffers of modules that compute a program; free of cost if the program writes to none."""
-    return preserve_buffers(modules) if any(map(is_write, program.graph.effects)) else nullcontext()
+@contextmanager
+def preserve_inputs(arguments: Any) -> Generator[None]:
+    """Restore the tensors among arguments to their content before the body."""
+    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, version, content in before:
+                if tensor._version != version:
+                    tensor.copy_(content)
+
+
+@contextmanager
+def preserve_state(program: Program, modules: Iterable[nn.Module], arguments: Any) -> Generator[None]:
+    """Restore what modules that compute a program write to; free of cost if it writes to nothing.
+
+    Args:
+        program: tells whether there are writes.
+        modules: their buffers are restored.
+        arguments: the inputs that the body calls them with.
+    """
+    writes = Writes.of(program.graph)
+    with ExitStack() as stack:
+        if writes.buffers:
+            stack.enter_context(preserve_buffers(modules))
+        if writes.inputs:
+            stack.enter_context(preserve_inputs(arguments))
+        yield

@@ -17,7 +17,7 @@ from taso_py.backend import Program
 from taso_py.backend.generators import may_draw_random
 from taso_py.backend.program import Signature
 from taso_py.backend.random_tensors import integers
-from taso_py.backend.writes import is_write
+from taso_py.backend.writes import Writes
 from taso_py.checking.compare import Arguments, outputs_of
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -123,7 +123,7 @@ class OpenInputs:
     @classmethod
     def of(cls, program: Program) -> Self:
         """Return the inputs of a program."""
-        nodes, has_state = tuple(program.graph.inputs), any(map(is_write, program.graph.effects))
+        nodes, has_state = tuple(program.graph.inputs), bool(Writes.of(program.graph).buffers)
         return cls(program.open, nodes, program.example_inputs, program.signature, has_state)
 
     def at(self, sizes: Mapping[Open, int], seed: int) -> Arguments:
@@ -146,7 +146,7 @@ def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
 def _drawn(shape: list[int], example: Tensor, generator: torch.Generator) -> Tensor:
     """Return a tensor with elements drawn from another's, so that indices stay valid, and with its order of axes."""
     if list(example.shape) == shape:
-        return example
+        return example.detach().clone()  # the model may write to it
     axes = zip(shape, example.stride(), example.shape, strict=True)
     compact = [1 if step == 0 and before > 1 else size for size, step, before in axes]
     count = torch.Size(compact).numel()

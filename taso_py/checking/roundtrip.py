@@ -5,6 +5,7 @@ Invariant: exit status 0 only if every output of every model is identical to the
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections import Counter
@@ -100,22 +101,26 @@ def difference(
     """Describe how a call of a built module differs from one of the original; empty if it does not.
 
     This compares the structure of the results, their bits and strides, the random numbers that are drawn, and aliasing:
-    results must not share memory with each other or with arguments unless the original's do. With open sizes, strides
+    results must not share memory with each other or with arguments unless the original's do. Each is called with copies
+    of the arguments, which must be equal afterwards. With open sizes, strides
     of axes of size 1 are not compared: they are never used, and an export does not state them for all sizes.
     """
-    kwargs = kwargs or {}
+    arguments = pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs or {})))
+    mine, yours = copy.deepcopy(arguments), copy.deepcopy(arguments)
     start = torch.get_rng_state()
-    expected = original(*args, **kwargs)
+    expected = original(*mine[0], **mine[1])
     after = torch.get_rng_state()
     torch.set_rng_state(start)
-    found = built(*args, **kwargs)
+    found = built(*yours[0], **yours[1])
     if pytree.tree_structure(found) != pytree.tree_structure(expected):
         return "the results are in another structure"
     if not equal_outputs(pytree.tree_leaves(expected), pytree.tree_leaves(found), is_open):
         return "the results differ"
+    if not equal_outputs(pytree.tree_leaves(mine), pytree.tree_leaves(yours), is_open):
+        return "the arguments differ after the call"
     if not torch.equal(torch.get_rng_state(), after):
         return "other random numbers are drawn"
-    more = shared_storage(args, kwargs, found) - shared_storage(args, kwargs, expected)
+    more = shared_storage(*yours, result=found) - shared_storage(*mine, result=expected)
     return f"{' and '.join(min(more))} share memory" if more else ""
 
 

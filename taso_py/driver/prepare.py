@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from taso_py.backend import Program
 from taso_py.backend.generators import may_draw_random, undo_random_draws
 from taso_py.backend.weights import with_own_weights
-from taso_py.backend.writes import is_write
+from taso_py.backend.writes import Writes
 from taso_py.checking.import_check import check_import
 from taso_py.checking.preserve import preserve_state
 from taso_py.frontend.hooks import hooks_set_aside
@@ -115,9 +115,11 @@ def prepare(
         )
         with phases.phase("import", "the model, as a graph of operators"):
             program = program or with_own_weights(import_source(source))
+        if Writes.of(program.graph).inputs:
+            source = source.with_own_inputs()
         facts |= {"graph": partial(print_graph, program.graph), "device": partial(Environment.current, program.device)}
         _check_circumstances(program.device)
-        with undo_random_draws(program), preserve_state(program, [source.callable()]):
+        with undo_random_draws(program), preserve_state(program, [source.callable()], (source.args, source.kwargs)):
             with phases.phase("check", "that the graph computes the same as the model"):
                 checked = check_import(source, program, options.seed)
             notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
@@ -146,7 +148,7 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
     """Return a note if the model is in training mode and that affects its results."""
     if not isinstance(source.module, nn.Module) or not any(part.training for part in source.module.modules()):
         return ()
-    acts = may_draw_random(program) or any(map(is_write, program.graph.effects))
+    acts = may_draw_random(program) or bool(Writes.of(program.graph).buffers)
     return (IN_TRAINING,) if acts else ()
 
 

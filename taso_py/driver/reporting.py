@@ -95,7 +95,7 @@ def peaks_of(
     original = source.callable()
     modules = [original, winner.module]
     runs = [source.call_of(runner) for runner in (original, winner.runner)]
-    with preserve_state(program, modules):
+    with preserve_state(program, modules, (source.args, source.kwargs)):
         before, after = (peak_bytes(run, program.device) for run in runs)
     return None if before is None or after is None else (before, before if winner.name == ORIGINAL else after)
 

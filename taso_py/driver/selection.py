@@ -92,14 +92,14 @@ def _unchanged_seconds(
             continue
         try:
             module = engine.build(folded)
-            with preserve_state(program, [module]):
+            with preserve_state(program, [module], (source.args, source.kwargs)):
                 runner = engine.prepare(module, source.args, source.kwargs, bool(program.open))
         except EngineUnavailableError as error:
             notes.append(str(error))
             continue
         modules.append(module)
         calls[prices] = source.call_of(runner)
-    with preserve_state(program, modules):
+    with preserve_state(program, modules, (source.args, source.kwargs)):
         found = race(calls, device=program.device, seconds=SCOUT_S, settle=wait_until_idle)
     if not found.rounds:
         raise KeyboardInterrupt

@@ -29,7 +29,7 @@ from torch import Tensor, fx
 
 from taso_py.backend import Program
 from taso_py.backend.generators import undo_random_draws
-from taso_py.backend.writes import is_write
+from taso_py.backend.writes import Writes
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.searches import rules_for
@@ -237,7 +237,7 @@ class _Compiled:
         made: Runner | None = None
         if self._known is None:
             program = import_source(source)
-            if any(is_write(node) for node in program.graph.effects):
+            if Writes.of(program.graph).buffers:
                 raise BackendError("it writes to its buffers")
             decision, made = self._decide(source, program)
         else:

@@ -40,16 +40,16 @@ def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
         return "it needs gradients (call the model under torch.no_grad() to have it optimized)"
     if any(_varies(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"):
         return "its sizes vary between calls (compile with dynamic=False to have it optimized for each of them)"
-    if any(_writes_to_input(node) for node in graph.graph.nodes):
-        return "it writes to its inputs or buffers (call eval() on a model that only predicts)"
+    if any(_writes_to_state(node) for node in graph.graph.nodes):
+        return "it writes to its buffers (call eval() on a model that only predicts)"
     return ""
 
 
-def _writes_to_input(node: fx.Node) -> bool:
-    """Return whether a call surely writes to an input, by its name; other writes are found at import."""
+def _writes_to_state(node: fx.Node) -> bool:
+    """Return whether a call surely writes to a buffer of a module, by its name; other writes are found at import."""
     name = node.target if node.op == "call_method" else ""
     writes = isinstance(name, str) and name.endswith("_") and not name.endswith("__")
-    return writes and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder"
+    return writes and isinstance(node.args[0], fx.Node) and _is_state(node.args[0])
 
 
 def _varies(example: Any) -> bool:
@@ -61,9 +61,14 @@ def _varies(example: Any) -> bool:
 def weight_positions(graph: fx.GraphModule) -> tuple[int, ...]:
     """Return the positions of the inputs that are parameters and buffers of the compiled modules."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return tuple(place for place, node in enumerate(placeholders) if _is_state(node))
+
+
+def _is_state(node: fx.Node) -> bool:
+    """Return whether a node is an input that is a parameter or buffer of a compiled module."""
     # torch.compile marks here, for its own compilers, which tensors keep their address between calls.
-    marked = [node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") for node in placeholders]
-    return tuple(place for place, mark in enumerate(marked) if mark is not None)
+    mark = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
+    return node.op == "placeholder" and mark is not None
 
 
 class AutocastState:

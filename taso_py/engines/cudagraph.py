@@ -36,8 +36,9 @@ class CudaGraph(Engine):
 
 
 class _Captured:
-    """A captured call of a module: calls copy inputs to its memory, replay it, and return copies of its outputs.
+    """A captured call of a module, replayed at later calls.
 
+    They copy inputs to its memory, replay it, copy back the inputs that it wrote to, and return copies of its outputs.
     The next replay overwrites the captured outputs, so callers get copies, whose cost is part of a call. Calls from
     several threads are serialized, also on the GPU, where each thread may use another stream.
     """
@@ -50,7 +51,12 @@ class _Captured:
         self._structure = pytree.tree_structure((static_args, static_kwargs))
         tensors = (leaf for _, leaf in self._leaves if isinstance(leaf, Tensor))
         self._device = next((tensor.device for tensor in tensors), torch.device("cuda"))
+        versions = [leaf._version if isinstance(leaf, Tensor) else 0 for _, leaf in self._leaves]
         self._graph, self._outputs = capture_cuda_graph(lambda: module(*static_args, **static_kwargs), self._device)
+        self._written = [
+            isinstance(leaf, Tensor) and leaf._version != version
+            for (_, leaf), version in zip(self._leaves, versions, strict=True)
+        ]
         self._turn = Lock()
         self._stream = torch.cuda.current_stream(self._device)
 
@@ -74,6 +80,9 @@ class _Captured:
                 if isinstance(leaf, Tensor):
                     leaf.copy_(value)
             self._graph.replay()
+            for (_, leaf), value, is_written in zip(self._leaves, given, self._written, strict=True):
+                if is_written:
+                    value.copy_(leaf)
             return clone_outputs(self._outputs)
 
 

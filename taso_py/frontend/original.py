@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.generators import random_state_as_now
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copy_value, equal
@@ -36,17 +37,27 @@ class OriginalRun:
     """The leaves of the result."""
     written: frozenset[int]
     """Identities of those tensors among the leaves of the arguments that were written to."""
+    before: tuple[tuple[Any, ...], Mapping[str, Any]]
+    """Positional and keyword arguments as they were before the run; the same tensors where nothing was written to."""
     mutated: Sequence[str] = ()
     """Names of the state that was written to, by operators or, in the module itself, by assigning a tensor."""
 
     def arguments(self, in_spec: pytree.TreeSpec) -> list[Any]:
         """Return the leaves of the arguments in the order of a tree, which may order keywords differently."""
-        names: Sequence[str] = in_spec.child(1).context
-        return pytree.tree_leaves((self.args, {name: self.kwargs[name] for name in names}))
+        return _leaves(self.args, self.kwargs, in_spec)
+
+    def arguments_before(self, in_spec: pytree.TreeSpec) -> list[Any]:
+        """Return the leaves of the arguments as they were before the run."""
+        return _leaves(*self.before, in_spec)
 
     def wrote_to(self, argument: Any) -> bool:
         """Return whether a leaf of the arguments was written to."""
         return id(argument) in self.written
+
+
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any], in_spec: pytree.TreeSpec) -> list[Any]:
+    names: Sequence[str] = in_spec.child(1).context
+    return pytree.tree_leaves((args, {name: kwargs[name] for name in names}))
 
 
 def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:
@@ -60,7 +71,7 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     Raises:
         ImportRefusal: the call fails, or changes state that later calls depend on and an export would not.
     """
-    before = Snapshot(module, parameters=True)
+    before, as_before = Snapshot(module, parameters=True), random_state_as_now()
     try:
         run = _call(module, args, kwargs)
         mutated = before.mutated()
@@ -69,7 +80,8 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         results = [copy_value(leaf) for leaf in run.results] if kept else []
         before.restore(mutated)
         if kept:
-            _check_kept(module, args, kwargs, results=results, kept=kept, mutated=mutated)
+            with as_before():
+                _check_kept(module, args, kwargs, results=results, kept=kept, mutated=mutated)
     except BaseException:
         before.restore()
         raise
@@ -98,6 +110,8 @@ def _check_kept(
 ) -> None:
     """Call a model that stored new values in its attributes once more: it must store and return the same again.
 
+    Random numbers are to be those of the first call.
+
     This tells a cache from a number or a tensor that later results depend on. An export has either as a constant.
 
     Raises:
@@ -124,7 +138,7 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     Raises:
         ImportRefusal: the call fails.
     """
-    copied_args, copied_kwargs = _copy_arguments(args, kwargs)
+    copied_args, copied_kwargs = copy_arguments(args, kwargs)
     leaves = tensors_in(copied_args, copied_kwargs)
     # Nobody counts the versions of inference tensors.
     before = [copy_value(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
@@ -137,10 +151,11 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             raise ImportRefusal(f"{what}; check their shapes and types") from error
     after = [leaf if leaf.is_inference() else leaf._version for leaf in leaves]
     written = [id(leaf) for leaf, old, new in zip(leaves, before, after, strict=True) if not equal(old, new)]
-    return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), frozenset(written))
+    as_before = copy_arguments(args, kwargs) if written else (copied_args, copied_kwargs)
+    return OriginalRun(copied_args, copied_kwargs, pytree.tree_leaves(result), frozenset(written), as_before)
 
 
-def _copy_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def copy_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with tensors copied, strides and shared storage included.
 
     Raises:

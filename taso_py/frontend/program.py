@@ -21,13 +21,14 @@ from taso_py.backend.bits import all_resolved
 from taso_py.backend.contract import observe
 from taso_py.backend.generators import may_draw_random, own_draws_undone
 from taso_py.backend.program import Contract, Fixed, Program, Signature
+from taso_py.backend.schema import overlap, overlaps_itself
 from taso_py.backend.tensors import tensor_type
-from taso_py.backend.writes import write
+from taso_py.backend.writes import Writes, write
 from taso_py.frontend.diagnosis import check_tensors, diagnosis
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, fake_mode_of, functionalize
 from taso_py.frontend.importer import Importer
-from taso_py.frontend.original import OriginalRun, run_original
+from taso_py.frontend.original import OriginalRun, copy_arguments, run_original
 from taso_py.frontend.sizes import OpenSizeError, Sizes
 from taso_py.frontend.snapshot import Snapshot
 from taso_py.frontend.source import type_of
@@ -63,7 +64,7 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
             exported = export(module, args, named)
             functional = functionalize(exported)
         except ImportRefusal as error:
-            seen = diagnosis(module, args, named)
+            seen = diagnosis(module, *copy_arguments(args, named))
             raise ImportRefusal(seen or str(error)) from error
         finally:
             # Tracing writes to tensors that it treats as constants, and leaves traced values in attributes.
@@ -125,10 +126,7 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
     graph = Graph(tuple(leaf for leaf in inputs if isinstance(leaf, Node)), outputs, tuple(importer.effects))
     keys = {node.op.key for node in graph.nodes if isinstance(node.op, Weight)}
     examples = {leaf: tensor for leaf, tensor in zip(signature.inputs, arguments, strict=True) if isinstance(leaf, str)}
-    # Where an operator's schema does not declare that it writes to an input, the export shows no write either.
-    written = next((name for name, tensor in examples.items() if run.wrote_to(tensor)), None)
-    if written is not None:
-        raise ImportRefusal(_explain_write(OutputKind.USER_INPUT_MUTATION, written))
+    _check_writes(Writes.of(graph).inputs, examples, run)
     unseen = next((name for name in run.mutated if state.keys.get(name) not in state.written), None)
     if unseen is not None:
         raise ImportRefusal(
@@ -141,7 +139,11 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
         parameters={key: flag for key, flag in state.parameters.items() if key in keys},
         signature=signature,
         contract=_with_general_strides(observe(returned, examples, state.tensors), outputs, importer),
-        example_inputs=tuple(examples.values()),
+        example_inputs=tuple(
+            before
+            for leaf, before in zip(signature.inputs, run.arguments_before(_in_spec(functional)), strict=True)
+            if isinstance(leaf, str)
+        ),
         device=importer.device,
         variants=importer.variants,
         provenance=importer.provenance,
@@ -172,6 +174,7 @@ def _leaves(
     """
     placeholders = {node.name: node for node in functional.graph.nodes if node.op == "placeholder"}
     inputs: list[Node | Fixed] = []
+    written = set(functional.graph_signature.user_inputs_to_mutate.values())
     _declare_sizes(functional, placeholders, importer.sizes, arguments)
     for spec in functional.graph_signature.input_specs:
         if isinstance(spec.arg, ConstantArgument):
@@ -182,7 +185,7 @@ def _leaves(
         node = placeholders[spec.arg.name]
         type_ = type_of(node, node.meta["val"], importer.sizes)
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append(importer.leaf(node, Input(spec.arg.name, type_)))
+            inputs.append(importer.leaf(node, Input(spec.arg.name, type_, mutable=spec.arg.name in written)))
         else:
             key = state.keys[str(spec.target)]
             leaf = Weight(key, type_, mutable=key in state.written)
@@ -207,10 +210,10 @@ def _declare_sizes(
 def _outputs(
     functional: ExportedProgram, state: ProgramState, importer: Importer
 ) -> tuple[tuple[Value, ...], tuple[int | Fixed, ...]]:
-    """Return the graph's outputs and their positions among the leaves of the result; writes to buffers become effects.
+    """Return the graph's outputs and their positions among the leaves of the result; writes become effects.
 
     Raises:
-        ImportRefusal: the program writes to its inputs or parameters.
+        ImportRefusal: the program writes to its parameters.
     """
     nodes = {node.name: node for node in functional.graph.nodes}
     outputs: list[Value] = []
@@ -220,6 +223,13 @@ def _outputs(
             key = state.keys[str(spec.target)]
             buffer = make(Weight(key, tensor_type(state.tensors[key]), mutable=True)).value
             importer.effect(*write(buffer, importer.env[nodes[spec.arg.name]]))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            argument = importer.env[nodes[str(spec.target)]]
+            if not isinstance(argument.node.op, Input):
+                raise ImportRefusal(
+                    f"the model writes to its input {spec.target}, a conjugate or negative view; pass a plain tensor"
+                )
+            importer.effect(*write(argument, importer.env[nodes[spec.arg.name]]))
         elif spec.kind is not OutputKind.USER_OUTPUT:
             raise ImportRefusal(_explain_write(spec.kind, spec.target))
         elif isinstance(spec.arg, ConstantArgument):
@@ -259,9 +269,31 @@ def _same_strides(sizes: Sequence[int], wanted: Sequence[Dim], seen: Sequence[Di
     return all(size == 1 or expected == found for expected, found, size in places)
 
 
+def _check_writes(known: Sequence[str], examples: Mapping[str, Tensor], run: OriginalRun) -> None:
+    """Check that a run wrote to the inputs that the graph writes to only, and that no other input shows it.
+
+    Raises:
+        ImportRefusal: it did not, or another does.
+    """
+    for name, tensor in examples.items():
+        if name not in known and run.wrote_to(tensor):
+            # Where an operator's schema does not declare that it writes to its operand, the export shows no write.
+            raise ImportRefusal(
+                f"the model writes to its input {name}, which its export does not show; write to it by PyTorch's own "
+                "operators"
+            )
+        if name in known and overlaps_itself(tensor):
+            raise ImportRefusal(
+                f"the model writes to its input {name}, which is expanded; pass a tensor with memory for each element"
+            )
+        shared = next((one for one in known if one != name and overlap(tensor, examples[one])), None)
+        if shared is not None:
+            raise ImportRefusal(
+                f"the model writes to its input {shared}, whose memory input {name} shares; pass tensors of their own"
+            )
+
+
 def _explain_write(kind: OutputKind, target: str | None) -> str:
-    if kind is OutputKind.USER_INPUT_MUTATION:
-        return f"the model writes to its input {target}; clone the input in the model before writing to it"
     if kind is OutputKind.PARAMETER_MUTATION:
         return f"the model writes to its parameter {target}; make it a buffer"
     return f"the program has an output of kind {kind.name.lower()}; export the model for inference"

@@ -140,6 +140,8 @@ class _Leaf(Operator):
     key: str
     """The name of an argument, or of a parameter or buffer in the module's state."""
     type: TensorType
+    mutable: bool = False
+    """True if the model writes to it; such a leaf is read at run time and never folded."""
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         return (self.type,)
@@ -157,8 +159,6 @@ class Weight(_Leaf):
     """A parameter, buffer or lifted constant of the model."""
 
     name = "weight"
-    mutable: bool = False
-    """True if the model writes to it; such a buffer is read at run time and never folded."""
 
 
 @dataclass(frozen=True)

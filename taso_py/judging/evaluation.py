@@ -22,7 +22,7 @@ from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
 from taso_py.backend.generators import may_draw_random
-from taso_py.backend.writes import is_write
+from taso_py.backend.writes import Writes
 from taso_py.checking.compare import (
     EXAMPLE,
     Arguments,
@@ -283,7 +283,7 @@ class Evaluation:
                 f"the unchanged graph disagrees with the model; please report this: {comparison.reason}"
             )
         self._note("nothing was surely faster than the original, which is kept as it is")
-        if original.module is self.source.module and any(map(is_write, self.program.graph.effects)):
+        if original.module is self.source.module and Writes.of(self.program.graph).buffers:
             self._note("the model itself is returned: calls of the result write to the model's buffers")
         seconds = median(first.times[ORIGINAL])
         return EvaluationOutcome(
@@ -330,7 +330,7 @@ class Evaluation:
             runners.append(_load_from_files(finalist, content))
         for oracle, runner in product(oracles, runners):
             with self._preserve_state(finalist.module):
-                timed = oracle.compare(runner)
+                timed = oracle.compare(runner, state=finalist.module)
             yield Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs))
 
     def _is_comparable(self, finalist: Finalist) -> bool:
@@ -367,8 +367,9 @@ class Evaluation:
         original, reference = self.source.callable(), self._reference()
         same = input_cases(self.source.args, self.source.kwargs, self.seed)
         keeping = partial(self._preserve_state, *(module for module in (original, reference) if module is not None))
-        may_draw, every = may_draw_random(self.program), (same, self._resized_cases())
-        return [Oracle(original, reference, cases, keeping, draws=may_draw) for cases in every if cases]
+        draws, writes = may_draw_random(self.program), Writes.of(self.program.graph)
+        every = [cases for cases in (same, self._resized_cases()) if cases]
+        return [Oracle(original, reference, cases, keeping, draws=draws, writes=writes) for cases in every]
 
     def _reference(self) -> nn.Module | None:
         """Return the program in float64, or None if an operator cannot compute in it."""
@@ -422,7 +423,7 @@ class Evaluation:
             raise KeyboardInterrupt
 
     def _preserve_state(self, *modules: nn.Module) -> AbstractContextManager[None]:
-        return preserve_state(self.program, modules)
+        return preserve_state(self.program, modules, (self.source.args, self.source.kwargs))
 
     def _note(self, *texts: str) -> None:
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]

@@ -18,13 +18,13 @@ import sys
 import sysconfig
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
@@ -88,6 +88,11 @@ class Source:
             return self.module
         program = self.module.module(check_guards=False)
         return fx.GraphModule(program, program.graph)  # without its hooks, which make the checks
+
+    def with_own_inputs(self) -> Self:
+        """Return the source with copies of its example inputs, which a model may then write to."""
+        args, kwargs = pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), (self.args, self.kwargs))
+        return replace(self, args=args, kwargs=kwargs)
 
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
         """Return a function that calls a runner with the example inputs."""

@@ -18,6 +18,7 @@ from torch import fx
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Format, Plan
 from taso_py.backend.schema import stored_bytes
+from taso_py.backend.writes import Writes
 from taso_py.cost.model import CostModel
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import ENGINES
@@ -109,6 +110,8 @@ def profile_source(
         hooks_set_aside(source.module, source.args, source.kwargs),
     ):
         program = import_source(source)
+        if Writes.of(program.graph).inputs:
+            source = source.with_own_inputs()
         if saved is not None:
             saved.check()
         if saved is not None and isinstance(engine, SessionEngine):

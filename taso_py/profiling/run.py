@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import fx
 from torch._ops import OpOverload
 
-from taso_py.backend.guard import check_fixed, check_tensor
+from taso_py.backend.guard import CHECKS
 from taso_py.backend.overwrite import TYPE
 from taso_py.backend.schema import target_of
 from taso_py.collector import collector_paused
@@ -97,7 +97,7 @@ def copy_with_spans(module: fx.GraphModule) -> tuple[fx.Graph, list[PartSpan]]:
 def _part_spans(graph: fx.Graph) -> list[PartSpan]:
     found: list[PartSpan] = []
     for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr", "output") or node.target in (check_tensor, check_fixed):
+        if node.op in ("placeholder", "get_attr", "output") or node.target in CHECKS:
             continue
         digest = node.meta.get("digest")
         target = target_of(node)
@@ -113,7 +113,7 @@ def _part_spans(graph: fx.Graph) -> list[PartSpan]:
 
 def end_of_inputs(graph: fx.Graph) -> fx.Node:
     """Return the last node that takes or checks an argument; the graph's first node if there is none."""
-    taken = [node for node in graph.nodes if node.op == "placeholder" or node.target in (check_tensor, check_fixed)]
+    taken = [node for node in graph.nodes if node.op == "placeholder" or node.target in CHECKS]
     return taken[-1] if taken else next(iter(graph.nodes))
 
 

@@ -29,7 +29,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
 from taso_py.backend.tracing import quiet, tracing_lock
-from taso_py.checking.preserve import preserve_buffers
+from taso_py.checking.preserve import preserve_buffers, preserve_inputs
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
@@ -339,5 +339,5 @@ def _prepare(saved: SavedResult, exported: ExportedProgram) -> Runner:
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     args, kwargs = exported.example_inputs
-    with preserve_buffers([module]):
+    with preserve_buffers([module]), preserve_inputs((args, kwargs)):
         return engine.prepare(module, args, kwargs, resizable=bool(exported.range_constraints))

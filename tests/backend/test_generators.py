@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from taso_py.backend.generators import own_draws_undone, seed_kept
+from taso_py.backend.generators import own_draws_undone, random_state_as_now, seed_kept
 from taso_py.frontend import import_module
 from taso_py.frontend.errors import ImportRefusal
 
@@ -63,6 +63,15 @@ def test_a_model_that_is_refused_leaves_the_random_state_too() -> None:
     before = torch.get_rng_state()
     with pytest.raises(ImportRefusal):
         import_module(Meanwhile(lambda: torch.rand(3) @ torch.rand(4)), (ROW,))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_state_is_replayed() -> None:
+    again = random_state_as_now()
+    first = torch.rand(3)
+    before = torch.get_rng_state()
+    with again():
+        assert torch.equal(torch.rand(3), first)
     assert torch.equal(torch.get_rng_state(), before)
 
 

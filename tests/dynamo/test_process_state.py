@@ -115,7 +115,7 @@ _PLACES = {
     "while it traces": ("torch.export.export", (optimize, compile_, profile)),
     "while it decomposes": ("torch.export.ExportedProgram.run_decompositions", (optimize, compile_, profile, predict_)),
     "while it reads": ("torch.export.load", (load, replay)),
-    "while it calls the model": ("taso_py.frontend.original._copy_arguments", (optimize, compile_, profile, predict_)),
+    "while it calls the model": ("taso_py.frontend.original.copy_arguments", (optimize, compile_, profile, predict_)),
     "while it times": ("taso_py.latency.clock.collector_paused", (optimize, compile_, profile)),
     "while it compares": ("taso_py.checking.compare.compare_output", (optimize, compile_)),
     "while it runs the factory": ("torch.nn.Linear.__init__", (from_file,)),

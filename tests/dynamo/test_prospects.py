@@ -68,16 +68,20 @@ def test_a_family_is_the_same_graph_at_any_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "writes"),
+    ("function", "is_state", "writes"),
     [
-        (lambda x: x.add_(1), True),
-        (lambda x: x.relu().add_(1), False),
-        (lambda x: x.__add__(1), False),
-        (lambda x: x + 1, False),
+        (lambda x: x.add_(1), True, True),
+        (lambda x: x.add_(1), False, False),
+        (lambda x: x.relu().add_(1), True, False),
+        (lambda x: x.__add__(1), True, False),
+        (lambda x: x + 1, True, False),
     ],
 )
-def test_a_write_to_an_input_is_seen_at_once(function: Any, writes: bool) -> None:
-    assert ("it writes to its inputs" in why_untouched(fx.symbolic_trace(function), ())) is writes
+def test_a_write_to_a_buffer_is_seen_at_once(function: Any, is_state: bool, writes: bool) -> None:
+    graph = fx.symbolic_trace(function)
+    (placeholder,) = (node for node in graph.graph.nodes if node.op == "placeholder")
+    placeholder.meta["tensor_dict"] = {"_dynamo_static_input_type": "guarded"} if is_state else {}
+    assert ("it writes to its buffers" in why_untouched(graph, ())) is writes
 
 
 def test_other_sizes_cost_nothing_where_nothing_was_gained(

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.ao.nn.quantized import dynamic
-from torch.nn import functional
 
 from taso_py.backend import build
 from taso_py.frontend import ImportRefusal, import_module
@@ -36,13 +35,6 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "number as an operand": (lambda s, x: x * x[0, 0].item(), r"mul.* depends on a number read from a tensor"),
     "number as an output": (lambda s, x: x.sum().item(), "is a number read from a tensor; return the tensor"),
     "number from a comparison": (lambda s, x: x + 1 if torch.equal(x, x) else x, "depends on the data"),
-    "written input": (lambda s, x: x.add_(1), r"writes to its input \w+; clone the input"),
-    "written view of an input": (lambda s, x: (x.view(-1).mul_(2), x)[1], r"writes to its input \w+; clone the input"),
-    "written by way of a dropout": (
-        lambda s, x: functional.dropout(x, 0.5, False).add_(1),
-        r"writes to its input \w+; clone",
-    ),
-    "written by way of a conversion": (lambda s, x: x.type_as(x).add_(1), r"writes to its input \w+; clone the input"),
     "memory beyond the operand": (_beyond, "as_strided.* reads memory by strides beyond its operand"),
     "list among results": (
         lambda s, x: torch.histogramdd(x, [2, 2, 2]).bin_edges,
@@ -216,5 +208,5 @@ def test_an_argument_that_hides_a_name_of_the_code_that_is_written_is_refused() 
 def test_inputs_are_not_touched_by_a_refused_import() -> None:
     x = X.clone()
     with pytest.raises(ImportRefusal):
-        import_module(Model(lambda s, x: x.add_(1)), (x,))
+        import_module(Model(lambda s, x: x.add_(1) + x.sum().item()), (x,))
     assert torch.equal(x, X)

@@ -22,7 +22,7 @@ from fuzz.campaign import BATCH, CampaignTally, run, run_batch
 from fuzz.check import CALLED_ONE_IN, Checker, CheckOutcome, DiscrepancyError
 from fuzz.draft import Case, Draft
 from fuzz.excerpts import add_excerpt, known_rules
-from fuzz.kinds import COMPLEX, HOOKS, THREADS, WRITING
+from fuzz.kinds import CACHES, COMPLEX, HOOKS, THREADS, WRITING
 from taso_py.backend import build, overwrite
 from taso_py.backend.bits import PLAIN
 from taso_py.engines.onnxruntime import OnnxRuntimeSession
@@ -74,7 +74,7 @@ def test_many_random_models_pass(seed: int) -> None:
     assert tally.kernels
 
 
-@pytest.mark.parametrize("kind", [WRITING, HOOKS])
+@pytest.mark.parametrize("kind", [WRITING, HOOKS, CACHES])
 def test_models_of_other_kinds_pass(kind: str) -> None:
     tally = run_batch(1, 6, kind)
     assert [str(failure) for failure in tally.failures] == []

@@ -95,10 +95,24 @@ def _narrow(call: AtenCall) -> Result:
 
 
 def _select(call: AtenCall) -> Result:
+    return _selected(call, call.types[0].dims)
+
+
+def _selected(call: AtenCall, shape: Sequence[Dim]) -> Value:
     x = call.value("self")
     axis = call.axis("dim", x)
     index = _bound(call["index"], 0, x.type.dims[axis])
-    return reshaped(sliced(x, axis, index, index + 1), call.types[0].dims)
+    return reshaped(sliced(x, axis, index, index + 1), shape)
+
+
+def _scattered(part: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:
+    """Import a part that is written back as it was, which an export leaves behind a write to a view of it."""
+
+    def row(call: AtenCall) -> Result:
+        call.require(call.value("src") == part(call))
+        return call.value("self")
+
+    return row
 
 
 def _pieces(call: AtenCall) -> Result:
@@ -188,6 +202,8 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.t.default": _transpose(),
     "aten.mT.default": _transpose(),
     "aten.slice.Tensor": _slice,
+    "aten.slice_scatter.default": _scattered(_slice),
+    "aten.select_scatter.default": _scattered(lambda call: _selected(call, call.value("src").type.dims)),
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
     "aten.split.Tensor": _pieces,

@@ -1,0 +1,200 @@
+"""Updates of written leaves in place: a cache of which one row changes is not copied for that.
+
+Exported programs are functional: where a model writes a row to a cache, its program computes a second cache with that
+row, and copies all of it over the first at the end. Here the calls that lead from a leaf to its new content write to
+the leaf itself. (Inductor does the same as "reinplacing": torch/_inductor/fx_passes/reinplace.py.)
+
+Invariant: every call reads the version of the leaf that it read before, and calls with effects keep their order. Where
+that is not certain, the copy stays.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._C import DispatchKey
+from torch._ops import OpOverload
+
+from taso_py.backend.guard import check_tensor
+from taso_py.backend.overwrite import COMMUTE, TYPE
+from taso_py.backend.schema import bind, in_place_form, is_mutable, is_trusted, may_alias, may_draw
+from taso_py.backend.storage import KERNEL, OVERWRITES, allocates
+from taso_py.ir.types import TensorType
+
+aten = torch.ops.aten
+
+_PARTS: Mapping[Any, tuple[OpOverload, Sequence[str]]] = {
+    aten.slice_scatter.default: (aten.slice.Tensor, ("dim", "start", "end", "step")),
+    aten.select_scatter.default: (aten.select.int, ("dim", "index")),
+}
+"""For operators that replace a part of their first operand by the second: the view of that part, and the names of its
+arguments beyond the operand, which are theirs too."""
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A write of a leaf's new content at the end of a graph, and the calls that can make it in its place."""
+
+    write: fx.Node
+    leaf: fx.Node
+    steps: Sequence[fx.Node]
+    """Each makes the next version of the leaf's content from the one before."""
+
+
+def write_in_place(graph: fx.Graph) -> None:
+    """Make calls that compute the new content of leaves write to these leaves, in place of copies at the end."""
+    updates: list[_Update] = []
+    for node in graph.nodes:
+        update = _update(node)
+        if update is not None and _make_room(graph, update, settled=[s for known in updates for s in known.steps]):
+            updates.append(update)
+    for update in updates:
+        version = update.leaf
+        for step in update.steps:
+            version = _in_place(graph, step, version)
+        detached = cast(fx.Node, update.write.args[1])
+        update.write.replace_all_uses_with(version)
+        graph.erase_node(update.write)
+        if detached.target is aten.detach.default:
+            graph.erase_node(detached)
+
+
+def _update(write: fx.Node) -> _Update | None:
+    """Return the update that a write makes, or None if a call on the way cannot write to its operand."""
+    if write.target is not aten.copy_.default:
+        return None
+    leaf, content = cast(tuple[fx.Node, fx.Node], write.args)
+    content = cast(fx.Node, content.args[0]) if content.target is aten.detach.default else content
+    if content is leaf or not (leaf.op == "get_attr" or leaf.target is check_tensor):
+        return None
+    reader, stack = dict[fx.Node, fx.Node](), [content]
+    while stack and leaf not in reader:
+        node = stack.pop()
+        new = [operand for operand in _updated(node) if operand not in reader]
+        reader.update(dict.fromkeys(new, node))
+        stack += new
+    steps, node = list[fx.Node](), leaf
+    while node in reader:
+        node = reader[node]
+        steps.append(node)
+    return _Update(write, leaf, steps) if steps else None
+
+
+def _updated(node: fx.Node) -> Sequence[fx.Node]:
+    """Return the operands that a call could write its result to."""
+    target, type_ = node.target, node.meta.get(TYPE)
+    if not isinstance(target, OpOverload) or not _is_pure(node) or not _is_new(node):
+        return ()
+    # Products of complex numbers are rounded by the order of operands, and otherwise in place.
+    has_form = target in _PARTS or in_place_form(target) is not None
+    if not has_form or not isinstance(type_, TensorType) or type_.dtype.is_complex:
+        return ()
+    commutes = target in COMMUTE and not node.kwargs
+    first = [operand for operand in node.args[: 1 + commutes] if isinstance(operand, fx.Node)]
+    return [operand for operand in first if operand.meta.get(TYPE) == type_]
+
+
+def _is_new(node: fx.Node) -> bool:
+    """Return whether a call's result has memory of its own."""
+    target = node.target
+    if allocates(node) or not _is_pure(node) or not isinstance(target, OpOverload) or may_alias(target):
+        return allocates(node)
+    # Some operators that PyTorch composes of others, like dropout, return the operand where there is nothing to do.
+    return not target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Return whether a node may be moved: it has no effect and depends on its operands only."""
+    target = node.target
+    if node.op == "get_attr" or KERNEL in node.meta or target is operator.getitem:
+        return True
+    return isinstance(target, OpOverload) and is_trusted(target) and not is_mutable(target) and not may_draw(target)
+
+
+def _make_room(graph: fx.Graph, update: _Update, settled: Collection[fx.Node]) -> bool:
+    """Move all readers of each version of a leaf before the call that makes the next one; return whether that can be.
+
+    Args:
+        graph: the graph.
+        update: the update of the leaf.
+        settled: calls that must stay where they are.
+    """
+    ends = [node for node in (update.write, *update.write.all_input_nodes) if node not in (update.leaf, *update.steps)]
+    for version, step in zip((update.leaf, *update.steps), update.steps, strict=False):
+        order = {node: place for place, node in enumerate(graph.nodes)}
+        showing = _showing(version, order, without=(step, *ends))
+        readers = [n for n in order if n not in (step, *ends) and not showing.isdisjoint(n.all_input_nodes)]
+        is_read_beside = sum(operand in showing for operand in step.all_input_nodes) > 1
+        late = _with_operands([node for node in readers if order[node] > order[step]], after=order[step], order=order)
+        if is_read_beside or step in late or not all(_is_pure(node) and node not in settled for node in late):
+            return False
+        for node in sorted(late, key=order.__getitem__):
+            step.prepend(node)
+    return True
+
+
+def _showing(version: fx.Node, order: Iterable[fx.Node], without: Sequence[fx.Node]) -> set[fx.Node]:
+    """Return the nodes whose results may share memory with a version of a leaf, some left out."""
+    found = {version}
+    for node in order:
+        is_view = node.op != "output" and node not in without and not _is_new(node)
+        if is_view and not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _with_operands(nodes: Sequence[fx.Node], after: int, order: Mapping[fx.Node, int]) -> set[fx.Node]:
+    """Return nodes with all that they depend on from a place in the graph on."""
+    found, stack = set[fx.Node](), [*nodes]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += [operand for operand in node.all_input_nodes if order[operand] >= after]
+    return found
+
+
+def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
+    """Make a call write to its first operand, ``version``; return the node of the result."""
+    target = cast(OpOverload, step.target)
+    with graph.inserting_before(step):
+        if target not in _PARTS:
+            others = list(step.args)
+            others.remove(version)
+            step.args = (version, *(_without_history(graph, operand) for operand in others))
+            step.target = cast(Any, in_place_form(target))
+            step.meta[OVERWRITES] = 0
+            return step
+        view, names = _PARTS[target]
+        bound = bind(target, step.args, step.kwargs)
+        source: fx.Node = bound["src"]
+        # An export of ``cache[i] = x`` first makes what is written from x, in the form of what it replaces.
+        content = source.args[1] if source.target is aten.copy.default else source
+        part = graph.call_function(view, (version, *(bound[name] for name in names)))
+        written = graph.call_function(aten.copy_.default, (part, _without_history(graph, content)))
+    written.meta = {**step.meta, OVERWRITES: 0}
+    step.replace_all_uses_with(version)
+    graph.erase_node(step)
+    _erase_unread(graph, source)
+    return version
+
+
+def _without_history(graph: fx.Graph, operand: Any) -> Any:
+    """Return an operand without its history of gradients, which state must not have."""
+    type_ = operand.meta.get(TYPE) if isinstance(operand, fx.Node) else None
+    has_history = isinstance(type_, TensorType) and type_.dtype.is_floating
+    return graph.call_function(aten.detach.default, (operand,)) if has_history else operand
+
+
+def _erase_unread(graph: fx.Graph, node: fx.Node) -> None:
+    """Erase a node, and then its operands, if nothing reads it and it has no effect."""
+    if not node.users and _is_pure(node):
+        operands = node.all_input_nodes
+        graph.erase_node(node)
+        for operand in operands:
+            _erase_unread(graph, operand)

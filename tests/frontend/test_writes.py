@@ -1,0 +1,213 @@
+"""Writes to arguments: in place on the caller's tensor, as the original makes them; reads before and after differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from taso_py.backend import build
+from taso_py.backend.guard import ArgumentError
+from taso_py.backend.writes import Writes, write
+from taso_py.checking.compare import Oracle, input_cases
+from taso_py.frontend import ImportRefusal, import_module
+from taso_py.ir.node import make
+from taso_py.ops.elementwise import Mul
+from tests.round_trips import Model, round_trip
+
+aten = torch.ops.aten
+X = torch.arange(8.0).view(1, 8) - 3
+CACHE = torch.arange(48.0).view(1, 6, 8) / 7
+ROW = torch.tensor([2])
+
+
+def copied(module: fx.GraphModule) -> list[Any]:
+    """Return the copies to written leaves that a module still makes."""
+    checked = [n for n in module.graph.nodes if n.op == "get_attr" or "check_tensor" in str(n.target)]
+    return [n for n in module.graph.nodes if n.target is aten.copy_.default and n.args[0] in checked]
+
+
+IN_PLACE: dict[str, Callable[..., Any]] = {
+    "row by index": lambda s, x, c, i: (c.index_copy_(1, i, x[None]), (c * 2).sum(1))[1],
+    "row by indices": lambda s, x, c, i: (c.index_put_((torch.zeros_like(i), i), x), c.sum(1))[1],
+    "slice": lambda s, x, c, i: (c[:, 1:3].copy_(x + 1), c.amax(1))[1],
+    "one element of an axis": lambda s, x, c, i: (c[:, 4].copy_(x * 2), c.amax(1))[1],
+    "slice of a slice": lambda s, x, c, i: (c[:, 1:4][:, :, 2:5].mul_(3), c.sum(1))[1],
+    "scatter": lambda s, x, c, i: (c.scatter_(1, i.view(1, 1, 1).expand(1, 1, 8), x[None]), c + 1)[1],
+    "sum": lambda s, x, c, i: (c.add_(x), c.relu())[1],
+    "twice": lambda s, x, c, i: (c.add_(x), c[:, :2].zero_(), c.sum(1))[2],
+    "read before": lambda s, x, c, i: (c.sum(1), c.index_copy_(1, i, x[None]), c.sum(1))[::2],
+    "read between": lambda s, x, c, i: (c.add_(x), c.prod(1), c.index_copy_(1, i, x[None]), c.sum(1))[1::2],
+    "read before, by a view": lambda s, x, c, i: (c[:, 2] * 2, c.index_copy_(1, i, x[None]), c.sum(1))[::2],
+    "given back": lambda s, x, c, i: (c.index_copy_(1, i, x[None]), c.sum())[0],
+    "given back beside a copy": lambda s, x, c, i: (c.clone(), c.index_copy_(1, i, x[None])),
+    "a view given back": lambda s, x, c, i: c.index_copy_(1, i, x[None])[:, :3],
+    "row that depends on the cache": lambda s, x, c, i: (c.index_copy_(1, i, c.mean(1, keepdim=True)), c.sum(1))[1],
+    "by way of a dropout": lambda s, x, c, i: functional.dropout(c, 0.5, False).add_(x),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_writes_to_an_argument(name: str) -> None:
+    program = round_trip(Model(IN_PLACE[name]), X, CACHE.clone(), ROW)
+    assert Writes.of(program.graph).inputs == ("args_1",)
+    built = build(program)
+    assert copied(built) == []
+    cache = CACHE.clone()
+    place = cache.data_ptr()
+    with torch.no_grad():
+        built(X, cache, ROW)
+    assert cache.data_ptr() == place
+    assert not torch.equal(cache, CACHE)
+    assert torch.equal(program.example_inputs[1], CACHE)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_the_same_writes_to_a_buffer(name: str) -> None:
+    model = Model(lambda s, x, i: IN_PLACE[name](s, x, s.c, i), c=CACHE.clone())
+    program = round_trip(model, X, ROW)
+    assert Writes.of(program.graph).buffers == ("c",)
+    assert copied(build(program)) == []
+
+
+COPIED: dict[str, Callable[..., Any]] = {
+    "turned": lambda s, x, c, i: (c.copy_(c.flip(1)), c + x)[1],
+    "exchanged": lambda s, x, c, i: (t := c[:, :3].clone(), c[:, :3].copy_(c[:, 3:]), c[:, 3:].copy_(t), c + x)[-1],
+    "a view": lambda s, x, c, i: (c.view(-1).mul_(2), c + x)[1],
+    "new": lambda s, x, c, i: (c.copy_(x * 2), c + x)[1],
+    "product with itself": lambda s, x, c, i: (c.mul_(c), c + x)[1],
+    "an older version returned": lambda s, x, c, i: (c * 1, c.detach()[:, :2].contiguous(), c.add_(1))[1],
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_writes_that_are_made_by_a_copy(name: str) -> None:
+    program = round_trip(Model(COPIED[name]), X, CACHE.clone(), ROW)
+    assert Writes.of(program.graph).inputs == ("args_1",)
+
+
+def test_two_caches_that_are_written_in_turns() -> None:
+    def forward(s: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        old = (a * b).sum()
+        a[:, 0] += x
+        b[:, 1] += a[:, 0]
+        a[:, 2] *= b[:, 1]
+        return old + (a + b).sum()
+
+    program = round_trip(Model(forward), X, CACHE.clone(), CACHE * 2)
+    assert set(Writes.of(program.graph).inputs) == {"args_1", "args_2"}
+    assert copied(build(program)) == []
+
+
+def test_slices_of_one_buffer_are_arguments_of_their_own() -> None:
+    buffer = torch.cat([CACHE, CACHE + 1])
+    first, second = buffer[:1], buffer[1:]
+    model = Model(lambda s, x, a, b: (a.add_(x), b.mul_(2), (a + b).sum())[2])
+    built = build(import_module(model, (X, first, second)))
+    expected = [first + X, second * 2]
+    built(X, first, second)
+    assert torch.equal(buffer, torch.cat(expected))
+
+
+def test_arguments_that_share_memory_are_refused() -> None:
+    model = Model(lambda s, x, a, b: (a.add_(x), (a + b).sum())[1])
+    cache = CACHE.clone()
+    with pytest.raises(ImportRefusal, match="writes to overlaps in memory with another"):
+        import_module(model, (X, cache, cache[:, :]))
+    built = build(import_module(model, (X, cache, CACHE)))
+    with pytest.raises(ArgumentError, match="writes to args_1, whose memory another argument shares"):
+        built(X, cache, cache)
+    assert torch.equal(cache, CACHE)
+
+
+def test_a_write_that_the_export_does_not_show_is_refused() -> None:
+    cache = CACHE.clone()
+    with pytest.raises(
+        ImportRefusal, match="writes to its input args_1, which its export does not show; write to it by"
+    ):
+        import_module(Model(lambda s, x, c: c.type_as(x).add_(1)), (X, cache))
+    assert torch.equal(cache, CACHE)
+
+
+def test_keywords_and_trees() -> None:
+    def forward(s: Any, x: Tensor, *, state: dict[str, list[Tensor]]) -> Tensor:
+        for cache in state["caches"]:
+            cache[:, 1] = x
+        return state["caches"][0].sum() + state["caches"][1].sum()
+
+    round_trip(Model(forward), X, state={"caches": [CACHE.clone(), CACHE + 1]})
+
+
+@pytest.mark.parametrize("function", [lambda s, x, c, i: c.add_(1), lambda s, x, c, i: c.index_copy_(1, i, x[None])])
+def test_an_export_of_the_result_writes_too(function: Callable[..., Any]) -> None:
+    built = build(import_module(Model(function), (X, CACHE.clone(), ROW)))
+    program = torch.export.export(built, (X, CACHE.clone(), ROW))
+    ours, theirs = CACHE.clone(), CACHE.clone()
+    with torch.no_grad():
+        built(X, ours, ROW)
+        program.module()(X, theirs, ROW)
+    assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, CACHE)
+
+
+class Caching(nn.Module):
+    """Writes to an argument and to a buffer, and reads both before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = nn.Buffer(torch.zeros(8))
+
+    def forward(self, x: Tensor, cache: Tensor) -> Tensor:
+        before = cache.sum(1)
+        cache.add_(x)
+        self.calls += x[0]
+        return before * 2 + cache.sum(1)
+
+
+def compared(forward: Callable[[Caching, Tensor, Tensor], Tensor]) -> str:
+    """Compare a module with one of another forward method; return why it is refused, or nothing."""
+    original, other = Caching(), type("Other", (Caching,), {"forward": forward})()
+    cases = input_cases((X, CACHE), {}, seed=0)
+    found = Oracle(original, Caching().double(), cases, writes=Writes(("cache",), ("calls",))).compare(other)
+    return "" if found.passed else found.reason
+
+
+def test_what_is_written_is_compared() -> None:
+    def dropped(self: Caching, x: Tensor, cache: Tensor) -> Tensor:
+        self.calls += x[0]
+        return cache.sum(1) * 2 + (cache + x).sum(1) * 1 - cache.sum(1) + cache.sum(1) * 0
+
+    def reordered(self: Caching, x: Tensor, cache: Tensor) -> Tensor:
+        cache.add_(x)
+        self.calls += x[0]
+        return cache.sum(1) * 3
+
+    def miscounted(self: Caching, x: Tensor, cache: Tensor) -> Tensor:
+        self.calls += x[0] * 1.01
+        before = cache.sum(1)
+        return before * 2 + cache.add_(x).sum(1)
+
+    assert compared(Caching.forward) == ""
+    assert "output" in compared(reordered)
+    assert "is off by" in compared(dropped)
+    assert "is off by" in compared(miscounted)
+
+
+def test_a_write_of_something_else_is_found() -> None:
+    """A program whose write was changed computes the same outputs."""
+    model = Model(lambda s, x, c: (c.add_(x), x * 2)[1])
+    program = import_module(model, (X, CACHE))
+    (effect,) = program.graph.effects
+    leaf, content = effect.inputs
+    op, inputs = write(leaf, make(Mul(), [content, content]).value)
+    changed = replace(program, graph=replace(program.graph, effects=(make(op, inputs, effect.token),)))
+    cases = input_cases((X, CACHE), {}, seed=0)
+    oracle = Oracle(model, None, cases, writes=Writes.of(program.graph))
+    assert oracle.compare(build(program)).passed
+    assert not oracle.compare(build(changed)).passed
+    assert Oracle(model, None, cases).compare(build(changed)).passed  # which is why writes are compared

@@ -5,7 +5,7 @@ Invariant: whatever the body writes to the buffers of the modules and to example
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -59,3 +59,41 @@ def preserve_state(program: Program, modules: Iterable[nn.Module], arguments: An
         if writes.inputs:
             stack.enter_context(preserve_inputs(arguments))
         yield
+
+
+def counters_of(program: Program, modules: Iterable[nn.Module], arguments: Any) -> Callable[[], None]:
+    """Return a function that restores counters, to be called before each of many calls.
+
+    A position in a cache that is counted up by each call would be out of range sooner or later. So whole numbers that
+    the program writes to are restored; other content does not decide what a call does, and would take long to restore.
+
+    Args:
+        program: what the modules compute.
+        modules: their buffers are written to.
+        arguments: the arguments of the calls.
+    """
+    writes = Writes.of(program.graph)
+    leaves = pytree.tree_leaves(arguments) if writes.inputs else []
+    buffers = [module.get_buffer(key) for module in modules for key in writes.buffers]
+    state = [*(leaf for leaf in leaves if isinstance(leaf, Tensor)), *buffers]
+    counters = [tensor for tensor in state if not (tensor.is_floating_point() or tensor.is_complex())]
+    before = [tensor.clone() for tensor in counters]
+
+    def restore() -> None:
+        if counters:
+            torch._foreach_copy_(counters, before)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
+    return restore
+
+
+def repeatable(call: Callable[[], object], program: Program, module: nn.Module, arguments: Any) -> Callable[[], object]:
+    """Return a call of a module with arguments before which counters are restored, if it has any."""
+    if not Writes.of(program.graph):
+        return call
+    restore = counters_of(program, [module], arguments)
+
+    def repeated() -> object:
+        restore()
+        return call()
+
+    return repeated

@@ -17,7 +17,7 @@ from torch import fx, nn
 from taso_py.backend import Plan, Program
 from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.schema import stored_bytes
-from taso_py.checking.preserve import preserve_state
+from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.ir.graph import Graph
@@ -93,9 +93,10 @@ def peaks_of(
     if winner.engine.is_captured or max(seconds) > LONG_S:
         return None
     original = source.callable()
-    modules = [original, winner.module]
-    runs = [source.call_of(runner) for runner in (original, winner.runner)]
-    with preserve_state(program, modules, (source.args, source.kwargs)):
+    modules, arguments = [original, winner.module], (source.args, source.kwargs)
+    calls = map(source.call_of, (original, winner.runner))
+    runs = [repeatable(call, program, module, arguments) for call, module in zip(calls, modules, strict=True)]
+    with preserve_state(program, modules, arguments):
         before, after = (peak_bytes(run, program.device) for run in runs)
     return None if before is None or after is None else (before, before if winner.name == ORIGINAL else after)
 

@@ -8,14 +8,14 @@ Invariant: an engine that the user names is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 
 from taso_py.backend import UNLIMITED, Program, fold
-from taso_py.checking.preserve import preserve_state
+from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError
 from taso_py.engines.names import AUTO
@@ -86,20 +86,21 @@ def _unchanged_seconds(
 ) -> tuple[dict[str, float], list[str]]:
     """Return the time of the unchanged graph by prices of engines, and notes on engines that cannot run it."""
     folded, modules, notes = fold(program, UNLIMITED), [source.callable()], list[str]()
-    calls: dict[str, Callable[[], object]] = {ORIGINAL: source.call_of(modules[0])}
+    arguments = source.args, source.kwargs
+    calls = {ORIGINAL: repeatable(source.call_of(modules[0]), program, modules[0], arguments)}
     for prices, (engine, *_) in groups.items():
         if prices == KERNEL_PRICES:
             continue
         try:
             module = engine.build(folded)
-            with preserve_state(program, [module], (source.args, source.kwargs)):
+            with preserve_state(program, [module], arguments):
                 runner = engine.prepare(module, source.args, source.kwargs, bool(program.open))
         except EngineUnavailableError as error:
             notes.append(str(error))
             continue
         modules.append(module)
-        calls[prices] = source.call_of(runner)
-    with preserve_state(program, modules, (source.args, source.kwargs)):
+        calls[prices] = repeatable(source.call_of(runner), program, module, arguments)
+    with preserve_state(program, modules, arguments):
         found = race(calls, device=program.device, seconds=SCOUT_S, settle=wait_until_idle)
     if not found.rounds:
         raise KeyboardInterrupt

@@ -32,7 +32,7 @@ from taso_py.checking.compare import (
     input_cases,
     reference_note,
 )
-from taso_py.checking.preserve import preserve_state
+from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
 from taso_py.checking.resize import resized_cases
 from taso_py.effort import Effort
@@ -155,7 +155,7 @@ class Evaluation:
             self.phases.phase_with_bar("race", "these against the original") as on_share,
         ):
             first = race(
-                {name: self.source.call_of(finalist.runner) for name, finalist in finalists.items()},
+                {name: self._call_of(finalist) for name, finalist in finalists.items()},
                 device=self.program.device,
                 seconds=self.effort.race_s,
                 seed=self.seed,
@@ -398,8 +398,8 @@ class Evaluation:
             self.phases.phase_with_bar("confirm", "the fastest, timed again") as on_share,
         ):
             found = confirm(
-                self.source.call_of(baseline.runner),
-                self.source.call_of(winner.runner),
+                self._call_of(baseline),
+                self._call_of(winner),
                 device=self.program.device,
                 seconds=0.0 if self.is_interrupted else self.effort.race_s / 2,
                 seed=self.seed + 1,
@@ -421,6 +421,10 @@ class Evaluation:
             self._note("interrupted while timing: at most the leader was timed again, in few rounds")
         if not found.rounds:
             raise KeyboardInterrupt
+
+    def _call_of(self, finalist: Finalist) -> Callable[[], object]:
+        call, arguments = self.source.call_of(finalist.runner), (self.source.args, self.source.kwargs)
+        return repeatable(call, self.program, finalist.module, arguments)
 
     def _preserve_state(self, *modules: nn.Module) -> AbstractContextManager[None]:
         return preserve_state(self.program, modules, (self.source.args, self.source.kwargs))

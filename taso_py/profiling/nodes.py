@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-import torch
-
 from taso_py.backend import Program
 from taso_py.backend.program import Origin
+from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.ir.node import Node, is_running
 from taso_py.latency.clock import measure
 from taso_py.latency.contention import Contention
@@ -20,10 +19,18 @@ from taso_py.ops.contraction import Conv2d
 from taso_py.report.profile import BEYOND, Duration, ProfiledRegion
 
 
-def duration_as_given(source: Source, device: torch.device, seconds: float) -> Duration:
-    """Return the duration of a call of a source's module, measured for a number of seconds."""
-    module, args, kwargs = source.without_checks(), source.args, source.kwargs
-    found = measure(lambda: module(*args, **kwargs), device=device, budget_s=seconds, width=0.0)
+def duration_as_given(source: Source, program: Program, seconds: float) -> Duration:
+    """Return the duration of a call of a source's module, measured for a number of seconds.
+
+    Args:
+        source: the model; what it writes to is as before afterwards.
+        program: the model as a program.
+        seconds: how long to measure.
+    """
+    module, arguments = source.without_checks(), (source.args, source.kwargs)
+    with preserve_state(program, [module], arguments):
+        call = repeatable(source.call_of(module), program, module, arguments)
+        found = measure(call, device=program.device, budget_s=seconds, width=0.0)
     return Duration(found.median_s * 1e3, found.low_s * 1e3, found.high_s * 1e3)
 
 

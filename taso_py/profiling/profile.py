@@ -19,6 +19,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Format, Plan
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.writes import Writes
+from taso_py.checking.preserve import counters_of, preserve_state
 from taso_py.cost.model import CostModel
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import ENGINES
@@ -145,13 +146,17 @@ def profile_modules(
         options: the options of the profile.
         output: an existing folder for the Chrome trace of the last, if any.
     """
-    args, kwargs, device = source.args, source.kwargs, computed[0][0].device
-    with torch.no_grad():
-        modules = [build(program, plan) for program, plan in computed]
+    args, kwargs, (first, _) = source.args, source.kwargs, computed[0]
+    device = first.device
+    modules = [build(program, plan) for program, plan in computed]
+    with torch.no_grad(), preserve_state(first, modules, (args, kwargs)):
+        restore = counters_of(first, modules, (args, kwargs))
         watch = Watch(device)
-        original = duration_as_given(source, device, options.seconds / 3)
+        original = duration_as_given(source, first, options.seconds / 3)
         with share_bar("run", shown=options.progress) as on_share:
-            runs = time_parts(modules, args, kwargs, device=device, seconds=options.seconds, on_round=on_share)
+            runs = time_parts(
+                modules, args, kwargs, device=device, seconds=options.seconds, on_round=on_share, restore=restore
+            )
         contention = watch.contention()
         jobs = [
             _ProfileBuilder(source, options, program=program, plan=plan, module=module, contention=contention)

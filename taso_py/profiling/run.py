@@ -149,6 +149,7 @@ def time_parts(
     device: torch.device,
     seconds: float,
     on_round: Callable[[float], None] | None = None,
+    restore: Callable[[], None] = lambda: None,
 ) -> list[Run]:
     """Run modules with and without marks, interleaved, so that they are comparable if the machine's speed drifts.
 
@@ -159,13 +160,15 @@ def time_parts(
         device: where they run.
         seconds: time after which no round begins, once there are `MIN_ROUNDS`.
         on_round: called with the share of the time that is used.
+        restore: called before each run.
     """
     marks = _Marks(device)
     courses = [_TimedModule(module, *_with_marks(module, marks)) for module in modules]
     with collector_paused():
         for course in courses * WARM_UP:
-            course.module(*args, **kwargs)
-            course.marked(*args, **kwargs)
+            for module in (course.module, course.marked):
+                restore()
+                module(*args, **kwargs)
         marks.taken.clear()
         start = time.perf_counter()
         for done in range(MAX_ROUNDS):
@@ -173,7 +176,9 @@ def time_parts(
             if share >= 1 and done >= MIN_ROUNDS:
                 break
             for course in courses:
+                restore()
                 course.plain_times += _time_run(course.module, args, kwargs, marks)
+                restore()
                 course.marked_times.append(_time_run(course.marked, args, kwargs, marks))
             if on_round:
                 on_round(min(share, 1.0))

@@ -71,7 +71,7 @@ def profile_session(
     model = OnnxModel(saved.folder / engine.file, input_names(program.graph))
     wait_until_idle()
     watch = Watch(program.device)
-    original = duration_as_given(replace(source, module=module), program.device, seconds / 3)
+    original = duration_as_given(replace(source, module=module), program, seconds / 3)
     runs = max(LEAST_RUNS, min(MOST_RUNS, int(seconds / (original.ms * 1e-3))))
     times = engine.profile(model, program.example_inputs, runs)
     session = _SessionProfile(program, engine, times)

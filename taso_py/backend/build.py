@@ -184,9 +184,11 @@ class _Writer:
             else:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
         given = {node: self._values[node.value] for node in inputs.values()}
-        for key in Writes.of(graph).inputs:
-            others = [placeholder for node, placeholder in given.items() if node is not inputs[key]]
-            self.graph.call_function(check_writable, (given[inputs[key]], key, others))
+        names = Writes.of(graph).inputs
+        if names:
+            written = [given[inputs[name]] for name in names]
+            others = [placeholder for placeholder in given.values() if placeholder not in written]
+            self.graph.call_function(check_writable, (list(names), written, others))
         for key, node in inputs.items():
             type_ = node.types[0]
             fixed = [size if isinstance(size, int) else None for size in type_.shape]

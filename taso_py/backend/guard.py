@@ -16,7 +16,7 @@ from torch.utils._pytree import TreeSpec
 
 from taso_py.backend.bits import resolved
 from taso_py.backend.program import Literal
-from taso_py.backend.schema import overlap, overlaps_itself
+from taso_py.backend.schema import overlap, overlaps_itself, storage_of
 from taso_py.ir.errors import TasoError
 
 
@@ -52,20 +52,33 @@ def check_tensor(
     return value.detach() if is_constant and torch.compiler.is_exporting() else value
 
 
-def check_writable(value: Tensor, name: str, others: Sequence[Tensor]) -> None:
-    """Raise unless an argument that the module writes to is memory of its own, which no other argument shows."""
+def check_writable(names: Sequence[str], written: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Raise unless each argument that the module writes to is memory of its own, which no other argument shows.
+
+    Args:
+        names: names of the arguments that it writes to.
+        written: these arguments.
+        others: the other tensors among the arguments.
+    """
     if torch.compiler.is_compiling():
         return
-    if value.is_conj() or value.is_neg():
-        raise ArgumentError(f"this module writes to {name}, which is a conjugate or negative view; pass a plain tensor")
-    if overlaps_itself(value):
-        raise ArgumentError(
-            f"this module writes to {name}, which is expanded; pass a tensor with memory for each element"
-        )
-    if any(overlap(value, other) for other in others):
-        raise ArgumentError(
-            f"this module writes to {name}, whose memory another argument shares; pass tensors of their own"
-        )
+    for name, value in zip(names, written, strict=True):
+        if value.is_conj() or value.is_neg():
+            raise ArgumentError(
+                f"this module writes to {name}, which is a conjugate or negative view; pass a plain tensor"
+            )
+        if overlaps_itself(value):
+            raise ArgumentError(
+                f"this module writes to {name}, which is expanded; pass a tensor with memory for each element"
+            )
+    tensors = [*written, *others]
+    if len(set(map(storage_of, tensors))) == len(tensors):
+        return
+    for place, (name, value) in enumerate(zip(names, written, strict=True)):
+        if any(overlap(value, other) for other in (*tensors[:place], *tensors[place + 1 :])):
+            raise ArgumentError(
+                f"this module writes to {name}, whose memory another argument shares; pass tensors of their own"
+            )
 
 
 def check_tree(tree: object, spec: TreeSpec) -> None:
@@ -116,4 +129,4 @@ def check_fixed(value: object, expected: Literal) -> None:
 
 
 CHECKS = (check_tensor, check_writable, check_fixed)
-"""Functions that check one leaf of the arguments."""
+"""Functions that check leaves of the arguments."""

@@ -25,6 +25,7 @@ from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
 from taso_py.judging.evaluation import ORIGINAL, EngineSearch, EvaluationOutcome, Finalist
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
+from taso_py.judging.timing import Race, Ratio
 from taso_py.latency.contention import Contention
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
@@ -101,6 +102,12 @@ def peaks_of(
     return None if before is None or after is None else (before, before if winner.name == ORIGINAL else after)
 
 
+def _why_withheld(race: Race, ratio: Ratio, bounds: Bounds) -> str | None:
+    """Return why the ratio of a confirming race must not be reported; None if it may be."""
+    before, after = race.times[race.baseline], race.times["winner"]
+    return why_withheld(before, after, ratio.median, bounds, contention=race.contention)
+
+
 def report_of(found: Findings) -> Report:
     """Return the report."""
     program, outcome, winner = found.program, found.outcome, found.outcome.winner
@@ -109,10 +116,9 @@ def report_of(found: Findings) -> Report:
     before, after = outcome.seconds
     withheld = None
     if winner.name != ORIGINAL:
-        times, race = outcome.final.times, outcome.final
-        withheld = why_withheld(
-            times[race.baseline], times["winner"], speedup.median, found.bounds, contention=race.contention
-        )
+        raced = [(outcome.final, speedup), (outcome.rules_race, rules)]
+        reasons = (_why_withheld(race, ratio, found.bounds) for race, ratio in raced if race is not None)
+        withheld = next(filter(None, reasons), None)
     told = Speedup(speedup.median, speedup.low, speedup.high) if withheld is None else WITHHELD
     return Report(
         model=found.source.name,

@@ -114,6 +114,8 @@ class EvaluationOutcome:
     """The confirming race of original and winner; the first race if the original is kept."""
     contestants: Mapping[str, Contestant]
     """The finalists of the first race, by name, without the original."""
+    rules_race: Race | None = None
+    """The race of unchanged graph and winner in the same runtime; None if no rule was applied."""
 
 
 @dataclass
@@ -243,10 +245,11 @@ class Evaluation:
             return None
         final = self._confirm(finalists[ORIGINAL], finalist, doubt)
         total = final.ratio("winner")
-        rules = EVEN
+        rules, rules_race = EVEN, None
         if finalist.candidate.applied:
             unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
-            rules = self._confirm(unchanged, finalist, doubt).ratio("winner")
+            rules_race = self._confirm(unchanged, finalist, doubt)
+            rules = rules_race.ratio("winner")
         if not total.faster or not (rules.faster or rules is EVEN):
             self._note(
                 f"{finalist.name}: not surely faster when timed afresh ({_interval_text(total)} over the original, "
@@ -264,6 +267,7 @@ class Evaluation:
             first=first,
             final=final,
             contestants=_contestants(finalists),
+            rules_race=rules_race,
         )
 
     def _wrong_step(self, candidate: Candidate) -> str | None:

@@ -14,6 +14,8 @@ from taso_py.driver.optimize import optimize_source
 from taso_py.driver.reporting import measurement_notes, storage_notes
 from taso_py.driver.result import Optimized
 from taso_py.judging import plausible, timing
+from taso_py.judging.evaluation import Evaluation, Finalist
+from taso_py.judging.timing import Race
 from taso_py.latency import contention
 from taso_py.latency.contention import Contention
 from taso_py.latency.database import LatencyDatabase
@@ -96,3 +98,22 @@ def test_latencies_that_cannot_be_kept_are_noted(tmp_path: Path) -> None:
         (note,) = storage_notes(database)
     assert note.startswith(f"latencies are kept for this run only: {tmp_path / 'file' / 'latencies.sqlite'} cannot be")
     assert "TASO_PY_CACHE" in note
+
+
+def test_a_ratio_of_the_rules_that_cannot_be_is_withheld_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirm, raced = Evaluation._confirm, list[Race]()
+
+    def disturbed(self: Evaluation, baseline: Finalist, winner: Finalist, doubt: float) -> Race:
+        race = confirm(self, baseline, winner, doubt)
+        if raced:  # the second is against the unchanged graph
+            slow = tuple(seconds * (1 + 1000 * (place > 0)) for place, seconds in enumerate(race.times[race.baseline]))
+            race = replace(race, times={**race.times, race.baseline: slow})
+        raced.append(race)
+        return race
+
+    monkeypatch.setattr(Evaluation, "_confirm", disturbed)
+    monkeypatch.setattr(plausible, "SLACK", 1.5)
+    report = optimized(monkeypatch, replace(BUSY, others=0.0)).report
+    assert len(raced) == 2
+    assert report.withheld is not None
+    assert "is more than" in report.withheld

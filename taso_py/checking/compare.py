@@ -296,7 +296,7 @@ def outputs_of(
         outputs = pytree.tree_leaves(module(*args, **kwargs))
     arguments = pytree.tree_leaves((args, kwargs)) if writes.inputs else []
     owner = cast(nn.Module, state or module)
-    return [*outputs, *arguments, *map(owner.get_buffer, writes.buffers)]
+    return [*outputs, *arguments, *(owner.get_buffer(key) for key in writes.buffers)]
 
 
 def _copy(leaf: Any) -> Any:

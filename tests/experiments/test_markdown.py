@@ -37,7 +37,8 @@ def test_text_that_is_not_current_is_found(tmp_path: Path) -> None:
     folder = shutil.copytree(source, tmp_path / "copy")
     assert not stale(folder)
     table = folder / "engines.csv"
-    table.write_text(table.read_text(encoding="utf-8").replace("nasrnn,9.", "nasrnn,8.", 1), encoding="utf-8")
+    changed = re.sub(r"^nasrnn,\d+", "nasrnn,99", table.read_text(encoding="utf-8"), count=1, flags=re.MULTILINE)
+    table.write_text(changed, encoding="utf-8")
     assert stale(folder)
 
 

@@ -6,7 +6,7 @@ of its engine. Nothing is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -159,7 +159,9 @@ def profile_modules(
             )
         contention = watch.contention()
         jobs = [
-            _ProfileBuilder(source, options, program=program, plan=plan, module=module, contention=contention)
+            _ProfileBuilder(
+                source, options, program=program, plan=plan, module=module, contention=contention, restore=restore
+            )
             for (program, plan), module in zip(computed, modules, strict=True)
         ]
         return [job.run(run, original, output) for job, run in zip(jobs, runs, strict=True)]
@@ -176,13 +178,23 @@ class _ProfileBuilder:
     module: fx.GraphModule
     contention: Contention
     """Load of the processor's cores by other programs during the timing."""
+    restore: Callable[[], None] = lambda: None
+    """Restores what the module counts, before each run."""
 
     def run(self, run: Run, original: Duration, output: Path | None) -> Profile:
         """Return the profile for the measured runs of the module."""
         source, device = self.source, self.program.device
         names = [self._name(part) for part in run.parts]
         trace = None if output is None else output / TRACE
-        seen = observe(self.module, names, args=source.args, kwargs=source.kwargs, device=device, trace=trace)
+        seen = observe(
+            self.module,
+            names,
+            args=source.args,
+            kwargs=source.kwargs,
+            device=device,
+            trace=trace,
+            restore=self.restore,
+        )
         with LatencyDatabase() as database:
             dtypes = {self._dtype(part) for part in run.parts}
             convolved = {self._dtype(part) for part in run.parts if has_convolution(self._nodes(part))}

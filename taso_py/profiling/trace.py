@@ -75,6 +75,7 @@ def observe(
     kwargs: Mapping[str, Any],
     device: torch.device,
     trace: Path | None = None,
+    restore: Callable[[], None] = lambda: None,
 ) -> Observed:
     """Run a module once under torch.profiler.
 
@@ -85,11 +86,14 @@ def observe(
         kwargs: keyword arguments.
         device: where it runs.
         trace: a file to write the Chrome trace to, if any.
+        restore: called before each run.
     """
     if _is_unusable():
         return Observed((0,) * len(names), None, is_hidden=True)
     recorded = _with_recorded_ranges(module, names)
+    restore()
     recorded(*args, **kwargs)
+    restore()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with _silenced(), profile(activities=activities, profile_memory=True, record_shapes=True) as profiler:
         recorded(*args, **kwargs)

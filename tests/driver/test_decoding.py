@@ -124,9 +124,11 @@ def test_a_decoder_compiled_by_torch(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_decoder_is_profiled_beyond_the_length_of_its_cache(keeps: bool) -> None:
     model: Any = Decoder(counts=True, keeps=keeps).eval()
     example = (torch.tensor([[1]]), *(() if keeps else fresh()))
+    place = model.place if keeps else example[3]
+    place.fill_(LENGTH - 1)  # the last one that there is
     profile = profile_source(Source("decoder", model, example), ProfileOptions(seconds=0.2))
     assert any("index_copy" in str(region.calls) for region in profile.regions)
-    assert model.place.item() == 0 if keeps else example[3].item() == 0
+    assert place.item() == LENGTH - 1
 
 
 @pytest.mark.usefixtures("any_gain", "zoo_libraries")

@@ -8,6 +8,7 @@ weights, which is there anyway, is not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, cast
 
 import torch
@@ -53,10 +54,8 @@ def keep_contract(
         written: returns a size for the module's graph, a number or a node.
     """
     writes = Writes.of(program.graph)
-    inputs = {
-        key: tensor.clone() if key in writes.inputs else tensor
-        for key, tensor in zip(input_keys(program), program.example_inputs, strict=True)
-    }
+    inputs = dict(zip(input_keys(program), program.example_inputs, strict=True))
+    inputs = deepcopy(inputs) if writes.inputs else inputs
     found = _run(module, program, inputs, [weights[key] for key in writes.buffers if key in weights])
     seen, wanted = observe(found, inputs, weights), program.contract
     *_, end = module.graph.nodes

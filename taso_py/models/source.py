@@ -32,6 +32,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.generators import random_state_seeded
+from taso_py.frontend.original import copy_arguments
 from taso_py.latency.environment import resolve_device
 from taso_py.models import zoo
 from taso_py.models.huggingface import adapt
@@ -91,7 +92,7 @@ class Source:
 
     def with_own_inputs(self) -> Self:
         """Return the source with copies of its example inputs, which a model may then write to."""
-        args, kwargs = pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), (self.args, self.kwargs))
+        args, kwargs = copy_arguments(self.args, self.kwargs)
         return replace(self, args=args, kwargs=kwargs)
 
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:

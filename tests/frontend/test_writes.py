@@ -114,6 +114,19 @@ def test_slices_of_one_buffer_are_arguments_of_their_own() -> None:
     assert torch.equal(buffer, torch.cat(expected))
 
 
+def test_a_layer_of_one_big_buffer_is_given_back_itself() -> None:
+    """Its elements do not lie side by side."""
+    layers = torch.stack([CACHE[0], CACHE[0] + 1], 1)[None]
+    first, second = layers[:, :, 0], layers[:, :, 1]
+    model = Model(lambda s, x, c, i: c.index_copy_(1, i, x[None]))
+    built = build(import_module(model, (X, second, ROW)))
+    expected = second.clone().index_copy_(1, ROW, X[None])
+    with torch.no_grad():
+        assert built(X, second, ROW) is second
+    assert torch.equal(second, expected)
+    assert torch.equal(first, CACHE)
+
+
 def test_arguments_that_share_memory_are_refused() -> None:
     model = Model(lambda s, x, a, b: (a.add_(x), (a + b).sum())[1])
     cache = CACHE.clone()

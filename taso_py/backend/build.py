@@ -186,9 +186,9 @@ class _Writer:
         given = {node: self._values[node.value] for node in inputs.values()}
         names = Writes.of(graph).inputs
         if names:
-            written = [given[inputs[name]] for name in names]
-            others = [placeholder for placeholder in given.values() if placeholder not in written]
-            self.graph.call_function(check_writable, (list(names), written, others))
+            written = {name: given[inputs[name]] for name in names}
+            others = [placeholder for placeholder in given.values() if placeholder not in written.values()]
+            self.graph.call_function(check_writable, (written, others))
         for key, node in inputs.items():
             type_ = node.types[0]
             fixed = [size if isinstance(size, int) else None for size in type_.shape]

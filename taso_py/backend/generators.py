@@ -64,7 +64,7 @@ def own_draws_undone() -> Generator[OwnDraws]:
     operators could be watched, but those with graphs inside compile themselves, which that would disturb.
     """
     with _generators:
-        draws = OwnDraws([(*one, one[0].initial_seed()) for one in _random_states()])
+        draws = OwnDraws(_seeded_states())
     try:
         yield draws
     finally:
@@ -89,7 +89,7 @@ def seed_kept() -> Generator[None]:
 
     It takes no lock, since the body may wait for one that another thread holds while it waits for ours.
     """
-    before = [(generator, state, generator.initial_seed()) for generator, state in _random_states()]
+    before = _seeded_states()
     try:
         yield
     finally:
@@ -101,16 +101,11 @@ def seed_kept() -> Generator[None]:
 @contextmanager
 def random_state_seeded(seed: int = 0) -> Generator[None]:
     """Seed the random generators for the body, and restore their states."""
-    with _generators:
-        before = _random_states()
-        try:
-            # Not torch.manual_seed: before a GPU is used, that seeds it for later on.
-            for generator, _ in before:
-                generator.manual_seed(seed)
-            yield
-        finally:
-            for generator, state in before:
-                generator.set_state(state)
+    with random_state_kept():
+        # Not torch.manual_seed: before a GPU is used, that seeds it for later on.
+        for generator, _ in _random_states():
+            generator.manual_seed(seed)
+        yield
 
 
 def random_state_as_now() -> Callable[[], AbstractContextManager[None]]:
@@ -134,6 +129,11 @@ def _random_states() -> list[tuple[torch.Generator, Tensor]]:
     """Return the random generators that are in use, with their states."""
     gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     return [(generator, generator.get_state()) for generator in (torch.default_generator, *gpus)]
+
+
+def _seeded_states() -> list[tuple[torch.Generator, Tensor, int]]:
+    """Return the random generators that are in use, with their states and seeds."""
+    return [(generator, state, generator.initial_seed()) for generator, state in _random_states()]
 
 
 def _bytes(state: Tensor) -> bytes:

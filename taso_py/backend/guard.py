@@ -6,7 +6,7 @@ error; these checks prevent that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -52,33 +52,39 @@ def check_tensor(
     return value.detach() if is_constant and torch.compiler.is_exporting() else value
 
 
-def check_writable(names: Sequence[str], written: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+def check_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) -> None:
     """Raise unless each argument that the module writes to is memory of its own, which no other argument shows.
 
     Args:
-        names: names of the arguments that it writes to.
-        written: these arguments.
+        written: the arguments that it writes to, by name.
         others: the other tensors among the arguments.
     """
     if torch.compiler.is_compiling():
         return
-    for name, value in zip(names, written, strict=True):
+    reason = why_not_writable(written, others)
+    if reason is not None:
+        raise ArgumentError(f"this module writes to {reason}")
+
+
+def why_not_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) -> str | None:
+    """Return which argument may not be written to, and why; None if all may.
+
+    Args:
+        written: arguments that are written to, by name.
+        others: the other tensors among the arguments.
+    """
+    for name, value in written.items():
         if value.is_conj() or value.is_neg():
-            raise ArgumentError(
-                f"this module writes to {name}, which is a conjugate or negative view; pass a plain tensor"
-            )
+            return f"{name}, which is a conjugate or negative view; pass a plain tensor"
         if overlaps_itself(value):
-            raise ArgumentError(
-                f"this module writes to {name}, which is expanded; pass a tensor with memory for each element"
-            )
-    tensors = [*written, *others]
+            return f"{name}, which is expanded; pass a tensor with memory for each element"
+    tensors = [*written.values(), *others]
     if len(set(map(storage_of, tensors))) == len(tensors):
-        return
-    for place, (name, value) in enumerate(zip(names, written, strict=True)):
+        return None
+    for place, (name, value) in enumerate(written.items()):
         if any(overlap(value, other) for other in (*tensors[:place], *tensors[place + 1 :])):
-            raise ArgumentError(
-                f"this module writes to {name}, whose memory another argument shares; pass tensors of their own"
-            )
+            return f"{name}, whose memory another argument shares; pass tensors of their own"
+    return None
 
 
 def check_tree(tree: object, spec: TreeSpec) -> None:

@@ -11,7 +11,7 @@ that is not certain, the copy stays.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -102,8 +102,10 @@ def _updated(node: fx.Node) -> Sequence[fx.Node]:
 def _is_new(node: fx.Node) -> bool:
     """Return whether a call's result has memory of its own."""
     target = node.target
-    if allocates(node) or not _is_pure(node) or not isinstance(target, OpOverload) or may_alias(target):
-        return allocates(node)
+    if allocates(node):
+        return True
+    if not isinstance(target, OpOverload) or not _is_pure(node) or may_alias(target):
+        return False
     # Some operators that PyTorch composes of others, like dropout, return the operand where there is nothing to do.
     return not target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
 
@@ -125,10 +127,10 @@ def _make_room(graph: fx.Graph, update: _Update, settled: Collection[fx.Node]) -
         settled: calls that must stay where they are.
     """
     ends = [node for node in (update.write, *update.write.all_input_nodes) if node not in (update.leaf, *update.steps)]
-    for version, step in zip((update.leaf, *update.steps), update.steps, strict=False):
+    for version, step in zip((update.leaf, *update.steps[:-1]), update.steps, strict=True):
         order = {node: place for place, node in enumerate(graph.nodes)}
-        showing = _showing(version, order, without=(step, *ends))
-        readers = [n for n in order if n not in (step, *ends) and not showing.isdisjoint(n.all_input_nodes)]
+        showing = _showing(version, without=(step, *ends))
+        readers = {user for node in showing for user in node.users} - {step, *ends}
         is_read_beside = sum(operand in showing for operand in step.all_input_nodes) > 1
         late = _with_operands([node for node in readers if order[node] > order[step]], after=order[step], order=order)
         if is_read_beside or step in late or not all(_is_pure(node) and node not in settled for node in late):
@@ -138,13 +140,14 @@ def _make_room(graph: fx.Graph, update: _Update, settled: Collection[fx.Node]) -
     return True
 
 
-def _showing(version: fx.Node, order: Iterable[fx.Node], without: Sequence[fx.Node]) -> set[fx.Node]:
+def _showing(version: fx.Node, without: Sequence[fx.Node]) -> set[fx.Node]:
     """Return the nodes whose results may share memory with a version of a leaf, some left out."""
-    found = {version}
-    for node in order:
-        is_view = node.op != "output" and node not in without and not _is_new(node)
-        if is_view and not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
+    found, stack = {version}, [version]
+    while stack:
+        for user in stack.pop().users:
+            if user.op != "output" and user not in found and user not in without and not _is_new(user):
+                found.add(user)
+                stack.append(user)
     return found
 
 

@@ -295,7 +295,7 @@ def outputs_of(
     with torch.no_grad(), random_state_seeded() if draws else nullcontext():
         outputs = pytree.tree_leaves(module(*args, **kwargs))
     arguments = pytree.tree_leaves((args, kwargs)) if writes.inputs else []
-    owner = cast(nn.Module, state or module)
+    owner = cast(nn.Module, module if state is None else state)
     return [*outputs, *arguments, *(owner.get_buffer(key) for key in writes.buffers)]
 
 

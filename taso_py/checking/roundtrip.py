@@ -102,8 +102,8 @@ def difference(
 
     This compares the structure of the results, their bits and strides, the random numbers that are drawn, and aliasing:
     results must not share memory with each other or with arguments unless the original's do. Each is called with copies
-    of the arguments, which must be equal afterwards. With open sizes, strides
-    of axes of size 1 are not compared: they are never used, and an export does not state them for all sizes.
+    of the arguments, which must be equal afterwards. With open sizes, strides of axes of size 1 are not compared: they
+    are never used, and an export does not state them for all sizes.
     """
     arguments = pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs or {})))
     mine, yours = copy.deepcopy(arguments), copy.deepcopy(arguments)

@@ -20,8 +20,8 @@ from torch.utils._pytree import TreeSpec
 from taso_py.backend.bits import all_resolved
 from taso_py.backend.contract import observe
 from taso_py.backend.generators import may_draw_random, own_draws_undone
+from taso_py.backend.guard import why_not_writable
 from taso_py.backend.program import Contract, Fixed, Program, Signature
-from taso_py.backend.schema import overlap, overlaps_itself
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import Writes, write
 from taso_py.frontend.diagnosis import check_tensors, diagnosis
@@ -275,22 +275,17 @@ def _check_writes(known: Sequence[str], examples: Mapping[str, Tensor], run: Ori
     Raises:
         ImportRefusal: it did not, or another does.
     """
-    for name, tensor in examples.items():
-        if name not in known and run.wrote_to(tensor):
-            # Where an operator's schema does not declare that it writes to its operand, the export shows no write.
-            raise ImportRefusal(
-                f"the model writes to its input {name}, which its export does not show; write to it by PyTorch's own "
-                "operators"
-            )
-        if name in known and overlaps_itself(tensor):
-            raise ImportRefusal(
-                f"the model writes to its input {name}, which is expanded; pass a tensor with memory for each element"
-            )
-        shared = next((one for one in known if one != name and overlap(tensor, examples[one])), None)
-        if shared is not None:
-            raise ImportRefusal(
-                f"the model writes to its input {shared}, whose memory input {name} shares; pass tensors of their own"
-            )
+    unseen = next((name for name, tensor in examples.items() if name not in known and run.wrote_to(tensor)), None)
+    if unseen is not None:
+        # Where an operator's schema does not declare that it writes to its operand, the export shows no write.
+        raise ImportRefusal(
+            f"the model writes to its input {unseen}, which its export does not show; write to it by PyTorch's own "
+            "operators"
+        )
+    others = [tensor for name, tensor in examples.items() if name not in known]
+    reason = why_not_writable({name: examples[name] for name in known}, others)
+    if reason is not None:
+        raise ImportRefusal(f"the model writes to its input {reason}")
 
 
 def _explain_write(kind: OutputKind, target: str | None) -> str:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import torch
 
+from taso_py.executors import end_with_parent
 from taso_py.ir.errors import TasoError
 from taso_py.judging.timing import Race, RaceStop, race
 from taso_py.latency.clock import CpuClock, Timer
@@ -46,6 +47,7 @@ _HERE = _Here()
 
 def _begin(threads: int) -> None:
     """Set a process up like the one that started it."""
+    end_with_parent()
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from experiments.harness import Row, Settings
+from taso_py.executors import end_with_parent
 from taso_py.ir.errors import TasoError, first_line
 
 Measured: TypeAlias = Mapping[str, Any]
@@ -50,7 +51,7 @@ class Worker:
     def call(self, measure: Callable[..., Any], part: str, settings: Settings, until: float | None) -> Measured | str:
         """Return the rows of a part, or the reason why there are none, in one line."""
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=os.setsid)
+            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin)
         try:
             future: Future[Measured | str] = self._pool.submit(_part, measure, part, settings)
             return future.result(None if until is None else max(0.0, until - time.monotonic()))
@@ -73,6 +74,11 @@ class Worker:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid or 0, signal.SIGKILL)
         self.end()
+
+
+def _begin() -> None:
+    os.setsid()
+    end_with_parent()
 
 
 def _part(measure: Callable[[str, Settings], Sequence[Row]], part: str, settings: Settings) -> Measured | str:

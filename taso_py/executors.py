@@ -240,7 +240,7 @@ def _local(jobs: int) -> Generator[Pool]:
     def start() -> Executor:
         # Libraries here may have started threads, which do not survive a fork.
         context = multiprocessing.get_context("spawn")
-        executor = ProcessPoolExecutor(jobs, context, _obey, (os.getpid(),))
+        executor = ProcessPoolExecutor(jobs, context, _obey)
         with _interrupts_held_back():
             for _ in range(jobs):
                 executor.submit(int)  # starts a process, since none is idle yet
@@ -320,15 +320,21 @@ def _interrupts_held_back() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _obey(parent: int) -> None:
+def _obey() -> None:
     """Make a local worker ignore interrupts, which are for the parent, and exit if the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_parent()
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
+def end_with_parent() -> None:
+    """Make this process exit when the process that started it has ended, in whatever way; return at once."""
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def _exit_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "started by multiprocessing"
+    parent.join()
     os._exit(1)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,34 @@ def test_a_part_is_given_up_when_the_time_is_used_up(tmp_path: Path) -> None:
     if (tmp_path / PROCESS).exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / PROCESS).read_text()), 0)
+
+
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    run = f"conduct(experiment('sleeps'), settings(Path({str(tmp_path)!r})))"
+    imports = "from pathlib import Path; from tests.experiments.test_running import *"
+    started = subprocess.Popen([sys.executable, "-c", f"{imports}; {run}"])
+    try:
+        assert _comes_true(lambda: (tmp_path / PROCESS).exists() and bool((tmp_path / PROCESS).read_text()))
+    finally:
+        started.kill()
+        started.wait()
+    worker = int((tmp_path / PROCESS).read_text())
+    assert _comes_true(lambda: not _is_running(worker))
+
+
+def _comes_true(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not holds():
+        time.sleep(0.05)
+    return holds()
+
+
+def _is_running(process: int) -> bool:
+    """Return whether a process exists and is no zombie, which an init process that waits for no child would leave."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_what_was_run_in_part_goes_on_with_what_is_new(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """taso-py: a superoptimizer for PyTorch models.
 
-``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result. The other
-public names are the types of what goes in and comes out.
+``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result;
+``taso_py.inspect(pipeline, ...)`` times the modules of a pipeline, and ``taso_py.optimize_parts`` rewrites those that
+take the time. The other public names are the types of what goes in and comes out.
 
 Invariant: importing this package imports nothing heavy; names are looked up when they are first used.
 """
@@ -19,12 +20,25 @@ if TYPE_CHECKING:
     from taso_py.driver.result import Optimized
     from taso_py.ir.errors import TasoError
     from taso_py.options import Options
+    from taso_py.pipelines.inspecting import inspect
+    from taso_py.pipelines.parts import optimize_parts
     from taso_py.report.optimization import Report
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
     from taso_py.saving.artifact import load
 
-__all__ = ["Numerics", "Optimized", "Options", "Report", "TasoError", "load", "optimize", "read_database"]
+__all__ = [
+    "Numerics",
+    "Optimized",
+    "Options",
+    "Report",
+    "TasoError",
+    "inspect",
+    "load",
+    "optimize",
+    "optimize_parts",
+    "read_database",
+]
 
 _HOMES = {
     "Numerics": "taso_py.rules.verdict",
@@ -32,12 +46,14 @@ _HOMES = {
     "Options": "taso_py.options",
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
+    "inspect": "taso_py.pipelines.inspecting",
     "load": "taso_py.saving.artifact",
     "optimize": "taso_py.driver.optimize",
+    "optimize_parts": "taso_py.pipelines.parts",
     "read_database": "taso_py.rules.database",
 }
 
-_USES = ("load", "optimize")
+_USES = ("load", "optimize", "optimize_parts")
 """Names whose modules import PyTorch's compiler anyway."""
 
 

@@ -53,10 +53,15 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch",
     ),
     "taso_py/dynamo": (
-        "options lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
+        "collector options lock unexpected ir ops rules latency backend frontend engines report models checking saving "
+        "driver",
         "torch",
     ),
-    "taso_py/__init__.py": ("options compiler ir rules report saving driver", ""),
+    "taso_py/pipelines": (
+        "options lock ir rules latency backend frontend engines models checking judging driver dynamo",
+        "torch",
+    ),
+    "taso_py/__init__.py": ("options compiler ir rules report saving driver pipelines", ""),
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (

@@ -191,7 +191,7 @@ class _Writer:
             self.graph.call_function(check_writable, (written, others))
         for key, node in inputs.items():
             type_ = node.types[0]
-            fixed = [size if isinstance(size, int) else None for size in type_.shape]
+            fixed = tuple(size if isinstance(size, int) else None for size in type_.shape)
             arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
             self._values[node.value] = self.graph.call_function(check_tensor, arguments)
             self._values[node.value].meta[TYPE] = type_

@@ -57,7 +57,7 @@ class Decision:
         plan = None if optimized.plan is NO_PLAN else dump(optimized.plan)
         return cls(False, optimized.report.runtime, write_trace(optimized.trace), plan)
 
-    def apply(self, program: Program, args: Sequence[Any]) -> Runner:
+    def apply(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Runner:
         """Return a module for a program by this decision, which must not be to keep the original.
 
         Raises:
@@ -67,7 +67,7 @@ class Decision:
         folded = fold(replace(program, graph=graph), UNLIMITED)  # as for the module that was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
         engine = ENGINES[self.runtime]
-        return engine.prepare(engine.build(folded, plan), args, {})
+        return engine.prepare(engine.build(folded, plan), args, kwargs or {})
 
 
 class Decisions:

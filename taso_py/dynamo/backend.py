@@ -6,8 +6,8 @@ Weights are inputs of a captured graph. Unless the user asks for freezing, they 
 calls; expressions of weights that rules introduce are then computed at every call, which seldom pays. Frozen weights
 are folded and packed; every call first checks that they are unchanged, and if not, folds and packs them again.
 
-Graphs that need gradients, whose sizes vary between calls, or that cannot be imported exactly (writes to inputs or
-buffers, data-dependent sizes) run as they were captured; one line in the log says so.
+Graphs that need gradients, whose sizes vary between calls, or that cannot be imported exactly (writes to buffers,
+data-dependent sizes) run as they were captured; one line in the log says so.
 
 Invariant: a result computes the same as the captured graph on the current weights, was faster when both were timed, and
 leaves the random state as the captured graph does.
@@ -30,6 +30,7 @@ from torch import Tensor, fx
 from taso_py.backend import Program
 from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.writes import Writes
+from taso_py.collector import release_memory
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.searches import rules_for
@@ -188,6 +189,7 @@ class _Compiled:
                 # Assigned together: if this is interrupted, or called meanwhile, the runner matches its weights.
                 self._running = self._prepare(args)
                 self._is_prepared = True
+                release_memory()
                 return self._running
         finally:
             self._preparing.release()

@@ -404,3 +404,17 @@ def test_a_graph_runs_in_the_engine_that_was_asked_for(
             assert len(runs) >= before + 2
             assert len(built) == (number if is_frozen else 1)
     assert not is_frozen or all(len(program.graph.inputs) == 1 for program in built)
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="this PyTorch has no default backend")
+@pytest.mark.usefixtures("taso_backend")
+def test_it_can_be_the_default(optimizations: list[str]) -> None:
+    before = torch.compiler.get_default_backend()
+    torch.compiler.set_default_backend("taso")
+    try:
+        model: Any = torch.compile(Images().eval(), options={**QUICK, "freeze": True})
+        with torch.no_grad():
+            model(X)
+    finally:
+        torch.compiler.set_default_backend(before)
+    assert len(optimizations) == 1

@@ -1,0 +1,182 @@
+"""Parts of pipelines optimized in place: right results, one search for equal blocks, and the original elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import taso_py
+from taso_py.backend.frozen import FrozenError
+from taso_py.driver import optimize as driver
+from taso_py.judging.evaluation import EVEN, ORIGINAL
+from taso_py.judging.timing import Race, Ratio
+from taso_py.pipelines import parts
+from taso_py.pipelines.parts import AS_IT_WAS, OPTIMIZED, PartState, optimize_parts
+
+QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 1.0, "kernels": False, "cache": False, "least": 0.0}
+
+
+class Block(nn.Module):
+    """Two layers that read the same input, and a normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + torch.relu(self.left(x)) * torch.sigmoid(self.right(x)))
+
+
+class Stack(nn.Module):
+    """Equal blocks with their own weights; what it does besides cannot be exported."""
+
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(blocks)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x) if float(x.detach().sum()) < 1e9 else x
+        return x
+
+
+@pytest.fixture(autouse=True)
+def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is built is the result, whether it is faster or not; the race of the whole is short."""
+    torch.manual_seed(0)
+
+    def gained(self: Race, name: str, over: str | None = None) -> Ratio:
+        return EVEN if name in (ORIGINAL, AS_IT_WAS) else Ratio(2.0, 1.9, 2.1, 9, 0.95)
+
+    monkeypatch.setattr(Race, "ratio", gained)
+    monkeypatch.setattr(parts, "RACE_S", 0.05)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the modules that are searched for."""
+    found: list[str] = []
+
+    def counted(source: Any, *args: Any, **kwargs: Any) -> Any:
+        found.append(source.name)
+        return driver.optimize_source(source, *args, **kwargs)
+
+    monkeypatch.setattr(parts, "optimize_source", counted)
+    return found
+
+
+def tokens(batch: int = 2) -> Tensor:
+    return torch.randn(batch, 5, 16, generator=torch.Generator().manual_seed(batch))
+
+
+def test_equal_blocks_are_searched_for_once_and_keep_their_own_weights(searches: list[str]) -> None:
+    model = Stack().eval()
+    with torch.no_grad():
+        expected = model(tokens())
+        found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        states = {outcome.label: outcome.state for outcome in found.outcomes}
+        assert states == {
+            "Stack": PartState.REFUSED,
+            **{f"blocks.{i}": PartState.REPLACED for i in range(3)},
+        }
+        assert searches == ["blocks.0"]
+        assert [outcome.note for outcome in found.outcomes[1:]] == ["", "like blocks.0", "like blocks.0"]
+        assert all(block.forward in found.replacements for block in model.blocks)
+        assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        assert found.whole is not None
+        assert "blocks.2" in str(found)
+        found.undo()
+        assert all("forward" not in vars(block) for block in model.blocks)
+        assert torch.equal(model(tokens()), expected)
+
+
+def test_calls_that_no_form_was_made_for_run_the_module(searches: list[str]) -> None:
+    model = Block().eval()
+    found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    (replacement,) = found.replacements
+    ran: list[int] = []
+    (runner,) = replacement._runners
+    replacement._runners[:] = [lambda *args: (ran.append(len(args[0])), runner(*args))[1]]
+    with torch.no_grad():
+        for batch in (2, 3):
+            assert torch.allclose(model(tokens(batch)), type(model).forward(model, tokens(batch)), atol=1e-5)
+    assert ran == [2, 3]  # the form itself refuses the second
+
+    model(tokens()).sum().backward()  # gradients are those of the module
+    assert model.left.weight.grad is not None
+    model.train()
+    with torch.no_grad():
+        model(tokens())
+    assert ran == [2, 3]
+
+
+def test_changed_weights_end_the_replacement(caplog: pytest.LogCaptureFixture) -> None:
+    model = Block().eval()
+    optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    with torch.no_grad():
+        for change in (lambda: model.left.weight.mul_(2), lambda: model.load_state_dict(Block().state_dict())):
+            change()
+            assert torch.equal(model(tokens()), type(model).forward(model, tokens()))
+    assert caplog.text.count("have changed") == 1
+
+
+def test_copies_are_plain_and_pickles_refused() -> None:
+    model = Block().eval()
+    found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.left.weight.zero_()
+        assert torch.equal(copied(tokens()), Block.forward(copied, tokens()))
+    with pytest.raises(FrozenError, match="undo"):
+        pickle.dumps(model)
+    found.undo()
+    assert isinstance(pickle.loads(pickle.dumps(model)), Block)
+
+
+def test_a_form_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = parts.Decision.apply
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        runner = right(*args, **kwargs)
+        return lambda *inputs: runner(*inputs) * 1.01
+
+    monkeypatch.setattr(parts.Decision, "apply", wrong)
+    model = Stack(2).eval()
+    found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    assert [(o.label, o.state) for o in found.outcomes if o.label in ("blocks.0", "blocks.1")] == [
+        ("blocks.0", PartState.REPLACED),
+        ("blocks.1", PartState.REFUSED),
+    ]
+    assert "is off by" in str(found)
+    assert "forward" not in vars(model.blocks[1])
+
+
+def test_parts_that_slow_the_whole_down_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    gained = Race.ratio
+
+    def slower(self: Race, name: str, over: str | None = None) -> Ratio:
+        return Ratio(0.8, 0.7, 0.9, 9, 0.95) if name == OPTIMIZED else gained(self, name, over)
+
+    monkeypatch.setattr(Race, "ratio", slower)
+    model = Block().eval()
+    found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    assert not found.replacements
+    assert "forward" not in vars(model)
+    assert "taken out" in str(found)
+
+
+def test_an_interrupt_leaves_the_pipeline_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts, "_judge_whole", interrupted)
+    model = Block().eval()
+    with pytest.raises(KeyboardInterrupt):
+        optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    assert "forward" not in vars(model)
+    assert not model._forward_pre_hooks

@@ -412,7 +412,8 @@ def test_it_can_be_the_default(optimizations: list[str]) -> None:
     before = torch.compiler.get_default_backend()
     torch.compiler.set_default_backend("taso")
     try:
-        model: Any = torch.compile(Images().eval(), options={**QUICK, "freeze": True})
+        options: Any = {**QUICK, "freeze": True}
+        model: Any = torch.compile(Images().eval(), options=options)
         with torch.no_grad():
             model(X)
     finally:

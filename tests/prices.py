@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fuzz.prices import InventedCost
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.choice import Prices
+from taso_py.cost.labelling import Prices
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.layout import Layouts

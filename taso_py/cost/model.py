@@ -27,8 +27,9 @@ import torch
 
 from taso_py.backend.plan import Format, Plan, is_formatted
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.cost.choice import BoundaryFormats, Choice, Problem, allowed, choose, solve
+from taso_py.cost.choice import Choice, Problem, allowed, choose, solve
 from taso_py.cost.estimate import Estimate, estimate_graph, revise
+from taso_py.cost.labelling import BoundaryFormats
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.probe import devices_elsewhere
@@ -183,10 +184,8 @@ class CostModel:
 
     def _chosen_covers(self, graph: Graph) -> list[tuple[Cover, Format]]:
         """Return the best covers of a graph, except views and free nodes, and the memory formats that they read."""
-        problem = Problem(graph, self, self._formats)
-        _, labelling, labels = solve(problem)
-        chosen = zip(labelling.covers, labels, strict=True)
-        reads = [(cover, problem.formats(cover)[label][0]) for cover, label in chosen]
+        found = solve(Problem(graph, self, self._formats))
+        reads = [(cover, reads) for cover, (reads, _) in zip(found.covers, found.formats, strict=True)]
         return [where for where in reads if not self._is_view(where[0]) and not _is_free(where[0].root)]
 
     def _bare_covers(self, graph: Graph) -> list[tuple[Key, tuple[Cover, Format]]]:

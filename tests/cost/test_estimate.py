@@ -1,4 +1,4 @@
-"""Appraisals: what is known after a change is the cost of a possible plan, and nearly that of a fresh look."""
+"""Estimates: what is known after a change is the cost of a possible plan, and nearly that of a fresh look."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from statistics import mean
 import pytest
 
 from taso_py.backend.plan import Format, is_formatted
-from taso_py.cost.choice import BoundaryFormats, choose
+from taso_py.cost.choice import choose
 from taso_py.cost.estimate import (
     REACH,
     Estimate,
-    _Revision,
+    _Retiling,
     estimate_graph,
     revise,
 )
+from taso_py.cost.labelling import BoundaryFormats
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running, make
@@ -194,20 +195,20 @@ def test_a_revised_estimate_is_nearly_that_of_a_fresh_look() -> None:
 
 
 def test_a_way_to_revise_that_is_passed_over_would_not_have_been_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle, settled = _Revision.choose_formats, list[_Revision]()
+    settle, settled = _Retiling.estimate, list[_Retiling]()
 
-    def count(revision: _Revision, values: Set[Value]) -> Estimate:
-        settled.append(revision)
-        return settle(revision, values)
+    def count(way: _Retiling, values: Set[Value]) -> Estimate:
+        settled.append(way)
+        return settle(way, values)
 
     def walked() -> tuple[list[float], int]:
         settled.clear()
         seconds = [estimate.seconds for seed in range(50) for _, estimate, _ in rewritings(seed, 14, 12)]
         return seconds, len(settled)
 
-    monkeypatch.setattr(_Revision, "choose_formats", count)
+    monkeypatch.setattr(_Retiling, "estimate", count)
     some = walked()
-    monkeypatch.setattr(_Revision, "lower_bound", lambda _: 0.0)
+    monkeypatch.setattr(_Retiling, "lower_bound", lambda _: 0.0)
     all_ = walked()
     assert some[0] == pytest.approx(all_[0])
     assert some[1] < all_[1]

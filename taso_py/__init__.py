@@ -1,7 +1,7 @@
 """taso-py: a superoptimizer for PyTorch models.
 
-``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result. The other
-public names are the types of what goes in and comes out.
+``taso_py.optimize(module, example_inputs)`` rewrites a model, ``taso_py.optimize_entry_points`` several entry points of
+one; ``taso_py.load(folder)`` loads a saved result. The other public names are the types of what goes in and comes out.
 
 Invariant: importing this package imports nothing heavy; names are looked up when they are first used.
 """
@@ -17,27 +17,42 @@ from taso_py.compiler import register
 if TYPE_CHECKING:
     from taso_py.driver.optimize import optimize
     from taso_py.driver.result import Optimized
+    from taso_py.entries.entry import EntryPoint
+    from taso_py.entries.optimize import optimize_entry_points
     from taso_py.ir.errors import TasoError
     from taso_py.options import Options
     from taso_py.report.optimization import Report
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
-    from taso_py.saving.artifact import load
+    from taso_py.saving.together import load
 
-__all__ = ["Numerics", "Optimized", "Options", "Report", "TasoError", "load", "optimize", "read_database"]
+__all__ = [
+    "EntryPoint",
+    "Numerics",
+    "Optimized",
+    "Options",
+    "Report",
+    "TasoError",
+    "load",
+    "optimize",
+    "optimize_entry_points",
+    "read_database",
+]
 
 _HOMES = {
+    "EntryPoint": "taso_py.entries.entry",
     "Numerics": "taso_py.rules.verdict",
     "Optimized": "taso_py.driver.result",
     "Options": "taso_py.options",
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
-    "load": "taso_py.saving.artifact",
+    "load": "taso_py.saving.together",
     "optimize": "taso_py.driver.optimize",
+    "optimize_entry_points": "taso_py.entries.optimize",
     "read_database": "taso_py.rules.database",
 }
 
-_USES = ("load", "optimize")
+_USES = ("load", "optimize", "optimize_entry_points")
 """Names whose modules import PyTorch's compiler anyway."""
 
 

@@ -52,11 +52,15 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "engines report progress models checking saving judging profiling",
         "torch",
     ),
+    "taso_py/entries": (
+        "options lock unexpected ir rules search backend engines report models checking saving judging driver",
+        "torch",
+    ),
     "taso_py/dynamo": (
         "options lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
         "torch",
     ),
-    "taso_py/__init__.py": ("options compiler ir rules report saving driver", ""),
+    "taso_py/__init__.py": ("options compiler ir rules report saving driver entries", ""),
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (

@@ -73,7 +73,7 @@ def optimize_entry_points(
     if folder is not None:
         check_writable(folder, index=ENTRIES)
     sources = {name: entry.source(name) for name, entry in entries.items()}
-    found = optimize_together(sources, chosen, saves=folder is not None)
+    found = optimize_together(sources, chosen, saves=folder is not None, pages=folder is not None)
     if folder is not None:
         write_entries(folder, {name: entry.savable for name, entry in found.items() if entry.savable is not None})
     return OptimizedEntries(
@@ -91,13 +91,16 @@ class OptimizedEntry:
     """None if it is not to be saved."""
 
 
-def optimize_together(sources: Mapping[str, Source], options: Options, *, saves: bool) -> Mapping[str, OptimizedEntry]:
+def optimize_together(
+    sources: Mapping[str, Source], options: Options, *, saves: bool, pages: bool = False
+) -> Mapping[str, OptimizedEntry]:
     """Optimize sources that are entry points of one model.
 
     Args:
         sources: the entry points, by name.
         options: the options for each.
         saves: whether the results will be saved.
+        pages: whether a page is saved with each.
 
     Raises:
         TasoError: one cannot be optimized; the message names it.
@@ -106,19 +109,19 @@ def optimize_together(sources: Mapping[str, Source], options: Options, *, saves:
     found: dict[str, OptimizedEntry] = {}
     for name, source in sources.items():
         try:
-            found[name] = _optimized(source, programs[name], options, rules, saves=saves)
+            found[name] = _optimized(source, programs[name], options, rules, saves=saves, pages=pages)
         except TasoError as error:
             raise EntryPointError(f"entry point {name}: {error}") from error
     return found
 
 
 def _optimized(
-    source: Source, program: Program, options: Options, rules: Sequence[Substitution], *, saves: bool
+    source: Source, program: Program, options: Options, rules: Sequence[Substitution], *, saves: bool, pages: bool
 ) -> OptimizedEntry:
     with prepare(source, options, program, saves=saves) as ready:
         optimized, outcome = search_and_evaluate(ready, Searches(ready, rules, None), saves=saves)
         optimized = replace(optimized, module=_on_shared_state(ready, outcome))
-        return OptimizedEntry(optimized, _savable(ready, optimized, outcome) if saves else None)
+        return OptimizedEntry(optimized, _savable(ready, optimized, outcome, pages) if saves else None)
 
 
 def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runner:
@@ -139,15 +142,20 @@ def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runne
     return runner
 
 
-def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOutcome) -> SavableEntry:
+def _savable(
+    ready: PreparedSource, optimized: Optimized, outcome: EvaluationOutcome, has_page: bool
+) -> SavableEntry:
     """Return the form in which a result is saved, with the tensors that it shares."""
     content, weights = without_weights(outcome.content)
     winner = outcome.winner
     shared = {**winner.program.weights, **ready.program.state}
     _, places = assemble(winner.program.graph, winner.program.weights, winner.program.parameters)
     own = {place: shared[key] for key, place in places.items() if place in weights}
-    with ready.phases.phase("page", f"{PAGE}, with a profile of both"):
-        evidence = gather_evidence(ready.source, ready.program, outcome, progress=ready.options.progress)
+    others = dict(winner.engine.files(winner.module))
+    if has_page:
+        with ready.phases.phase("page", f"{PAGE}, with a profile of both"):
+            evidence = gather_evidence(ready.source, ready.program, outcome, progress=ready.options.progress)
+        others[PAGE] = optimization_page(optimized.report, evidence).encode()
     return SavableEntry(
         content=content,
         weights={**weights, **own},
@@ -155,8 +163,5 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
         report=optimized.report,
         trace=write_trace(optimized.trace),
         plan=outcome.plan,
-        others={
-            **winner.engine.files(winner.module),
-            PAGE: optimization_page(optimized.report, evidence).encode(),
-        },
+        others=others,
     )

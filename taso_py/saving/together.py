@@ -58,12 +58,12 @@ class SavableEntry:
     others: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Further files by name: those of the engine, and the page."""
 
-    def write(self, directory: Path, weights: WeightsPlace) -> None:
+    def write(self, directory: Path, weights: WeightsPlace | None) -> None:
         """Write the files of this entry point to a folder of its own.
 
         Args:
             directory: the folder.
-            weights: where its weights are.
+            weights: where its weights are; None if whoever loads it knows.
 
         Raises:
             ArtifactError: the folder cannot be written.

@@ -1,0 +1,72 @@
+"""Generation by the components of an exported model: ``generate`` of the model's own class, without its weights.
+
+Invariant: every forward pass of the model is one of a component; what has no component cannot run, since the class is
+made on the meta device.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import transformers
+from transformers.exporters import ExportedModel
+
+from taso_py.huggingface.exporter import ExporterError
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+def generation_model(exported: ExportedModel) -> Any:
+    """Return a model whose ``generate`` runs the components of an exported one.
+
+    Args:
+        exported: as ``export_for_generation`` returns it, or ``ExportedModel.from_pretrained``.
+
+    Raises:
+        ExporterError: it has no components for the two stages of generation.
+    """
+    if {PREFILL, DECODE} != exported.components.keys():
+        found = ", ".join(exported.components)
+        raise ExporterError(f"the model has components {found}; only {PREFILL} and {DECODE} together can generate")
+    name = exported.components[DECODE].metadata.architecture
+    architecture = getattr(transformers, str(name), None)
+    if architecture is None or exported.config is None:
+        raise ExporterError(f"transformers has no class {name}; call the components yourself")
+    with torch.device("meta"):
+        model = _class_of(architecture, exported)(exported.config)
+    if exported.generation_config is not None:
+        model.generation_config = exported.generation_config
+    return model.eval()
+
+
+def _class_of(architecture: Any, exported: ExportedModel) -> Any:
+    """Return a class like a model's, whose instances run the components of an exported model."""
+
+    class Generating(architecture):
+        """A model without weights."""
+
+        @property
+        def device(self) -> torch.device:
+            return exported.device
+
+        @property
+        def dtype(self) -> torch.dtype:
+            return exported.dtype
+
+        def _prefill(self, *args: Any, **kwargs: Any) -> Any:
+            self._stage = PREFILL
+            try:
+                return super()._prefill(*args, **kwargs)
+            finally:
+                self._stage = DECODE
+
+        def forward(self, **kwargs: Any) -> Any:
+            runner = exported.runners[self._stage]
+            return runner(**{name: value for name, value in kwargs.items() if name in runner.metadata.kwargs})
+
+    # What generate passes depends on what the model's own forward takes.
+    vars(Generating)["forward"].__signature__ = inspect.signature(architecture.forward)
+    Generating.__name__ = Generating.__qualname__ = architecture.__name__
+    return Generating

@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "options lock unexpected ir rules search backend engines report models checking saving judging driver",
         "torch",
     ),
+    "taso_py/huggingface": ("files ir engines entries models options saving", "torch transformers"),
     "taso_py/dynamo": (
         "options lock unexpected ir ops rules latency backend frontend engines report models checking saving driver",
         "torch",

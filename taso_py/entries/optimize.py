@@ -142,9 +142,7 @@ def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runne
     return runner
 
 
-def _savable(
-    ready: PreparedSource, optimized: Optimized, outcome: EvaluationOutcome, has_page: bool
-) -> SavableEntry:
+def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOutcome, has_page: bool) -> SavableEntry:
     """Return the form in which a result is saved, with the tensors that it shares."""
     content, weights = without_weights(outcome.content)
     winner = outcome.winner

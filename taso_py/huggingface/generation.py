@@ -7,15 +7,15 @@ made on the meta device.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from transformers.exporters import ExportedModel
 
-from taso_py.huggingface.exporter import ExporterError
-
-PREFILL, DECODE = "prefill", "decode"
+from taso_py.huggingface.exporter import DECODE, ENCODER, PREFILL, ExporterError
 
 
 def generation_model(exported: ExportedModel) -> Any:
@@ -27,9 +27,9 @@ def generation_model(exported: ExportedModel) -> Any:
     Raises:
         ExporterError: it has no components for the two stages of generation.
     """
-    if {PREFILL, DECODE} != exported.components.keys():
+    if exported.components.keys() - {ENCODER} != {PREFILL, DECODE}:
         found = ", ".join(exported.components)
-        raise ExporterError(f"the model has components {found}; only {PREFILL} and {DECODE} together can generate")
+        raise ExporterError(f"{PREFILL} and {DECODE} are needed to generate, and the model has {found}; call these")
     name = exported.components[DECODE].metadata.architecture
     architecture = getattr(transformers, str(name), None)
     if architecture is None or exported.config is None:
@@ -38,7 +38,26 @@ def generation_model(exported: ExportedModel) -> Any:
         model = _class_of(architecture, exported)(exported.config)
     if exported.generation_config is not None:
         model.generation_config = exported.generation_config
+    if ENCODER in exported.components:
+        encoder = model.get_encoder()
+        encoder.forward = _call_like(encoder.forward, partial(_run, exported, ENCODER))
     return model.eval()
+
+
+def _run(exported: ExportedModel, component: str, **kwargs: Any) -> Any:
+    """Run a component on those of some arguments that it was exported with."""
+    runner = exported.runners[component]
+    return runner(**{name: value for name, value in kwargs.items() if name in runner.metadata.kwargs})
+
+
+def _call_like(original: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the signature of another one: what generate passes depends on it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, **kwargs)
+
+    vars(call)["__signature__"] = inspect.signature(original)
+    return call
 
 
 def _class_of(architecture: Any, exported: ExportedModel) -> Any:
@@ -62,11 +81,7 @@ def _class_of(architecture: Any, exported: ExportedModel) -> Any:
             finally:
                 self._stage = DECODE
 
-        def forward(self, **kwargs: Any) -> Any:
-            runner = exported.runners[self._stage]
-            return runner(**{name: value for name, value in kwargs.items() if name in runner.metadata.kwargs})
+        forward = _call_like(architecture.forward, lambda model, **kwargs: _run(exported, model._stage, **kwargs))
 
-    # What generate passes depends on what the model's own forward takes.
-    vars(Generating)["forward"].__signature__ = inspect.signature(architecture.forward)
     Generating.__name__ = Generating.__qualname__ = architecture.__name__
     return Generating

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
-from taso_py.backend.tracing import quiet, tracing_lock
+from taso_py.backend.tracing import quiet, silent
 from taso_py.backend.weights import STATE, tie
 from taso_py.checking.preserve import preserve_buffers, preserve_inputs
 from taso_py.checking.resize import OpenInputs
@@ -433,7 +433,7 @@ def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterabl
 
 def _load_program(saved: SavedResult) -> SavedProgram:
     try:
-        with tracing_lock():
+        with silent():
             program = SavedProgram.read(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error

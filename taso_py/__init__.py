@@ -1,8 +1,9 @@
 """taso-py: a superoptimizer for PyTorch models.
 
-``taso_py.optimize(module, example_inputs)`` rewrites a model; ``taso_py.load(folder)`` loads a saved result;
-``taso_py.inspect(pipeline, ...)`` times the modules of a pipeline, and ``taso_py.optimize_parts`` rewrites those that
-take the time. The other public names are the types of what goes in and comes out.
+``taso_py.optimize(module, example_inputs)`` rewrites a model, ``taso_py.optimize_entry_points`` several entry points of
+one; ``taso_py.load(folder)`` loads a saved result. ``taso_py.inspect(pipeline, ...)`` times the modules of a pipeline,
+and ``taso_py.optimize_parts`` rewrites those that take the time. The other public names are the types of what goes in
+and comes out.
 
 Invariant: importing this package imports nothing heavy; names are looked up when they are first used.
 """
@@ -18,6 +19,8 @@ from taso_py.compiler import register
 if TYPE_CHECKING:
     from taso_py.driver.optimize import optimize
     from taso_py.driver.result import Optimized
+    from taso_py.entries.entry import EntryPoint
+    from taso_py.entries.optimize import optimize_entry_points
     from taso_py.ir.errors import TasoError
     from taso_py.options import Options
     from taso_py.pipelines.inspecting import inspect
@@ -25,9 +28,10 @@ if TYPE_CHECKING:
     from taso_py.report.optimization import Report
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
-    from taso_py.saving.artifact import load
+    from taso_py.saving.together import load
 
 __all__ = [
+    "EntryPoint",
     "Numerics",
     "Optimized",
     "Options",
@@ -36,24 +40,27 @@ __all__ = [
     "inspect",
     "load",
     "optimize",
+    "optimize_entry_points",
     "optimize_parts",
     "read_database",
 ]
 
 _HOMES = {
+    "EntryPoint": "taso_py.entries.entry",
     "Numerics": "taso_py.rules.verdict",
     "Optimized": "taso_py.driver.result",
     "Options": "taso_py.options",
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
     "inspect": "taso_py.pipelines.inspecting",
-    "load": "taso_py.saving.artifact",
+    "load": "taso_py.saving.together",
     "optimize": "taso_py.driver.optimize",
+    "optimize_entry_points": "taso_py.entries.optimize",
     "optimize_parts": "taso_py.pipelines.parts",
     "read_database": "taso_py.rules.database",
 }
 
-_USES = ("load", "optimize", "optimize_parts")
+_USES = ("load", "optimize", "optimize_entry_points", "optimize_parts")
 """Names whose modules import PyTorch's compiler anyway."""
 
 

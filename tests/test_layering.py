@@ -52,6 +52,11 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "engines report progress models checking saving judging profiling",
         "torch",
     ),
+    "taso_py/entries": (
+        "options lock unexpected ir rules search backend engines report models checking saving judging driver",
+        "torch",
+    ),
+    "taso_py/huggingface": ("files ir engines entries models options saving", "torch transformers"),
     "taso_py/dynamo": (
         "collector options lock unexpected ir ops rules latency backend frontend engines report models checking saving "
         "driver",
@@ -61,7 +66,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "options lock ir rules latency backend frontend engines models checking judging driver dynamo",
         "torch",
     ),
-    "taso_py/__init__.py": ("options compiler ir rules report saving driver pipelines", ""),
+    "taso_py/__init__.py": ("options compiler ir rules report saving driver entries pipelines", ""),
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (

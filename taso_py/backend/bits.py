@@ -40,6 +40,11 @@ def resolved(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def content_of(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor in row-major order, as bytes on its device."""
+    return resolved(tensor.detach()).contiguous().reshape(-1).view(torch.uint8)
+
+
 def memory_of(tensor: Tensor) -> Tensor:
     """Return the memory of a tensor as a tensor without bits."""
     memory = tensor.conj() if tensor.is_conj() else tensor

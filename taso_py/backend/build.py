@@ -27,8 +27,8 @@ from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.backend.weights import assemble, attach
-from taso_py.backend.writes import Writes, is_write, may_show_writes
+from taso_py.backend.weights import STATE, assemble, attach
+from taso_py.backend.writes import Writes, is_write, may_show_writes, state_keys
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
@@ -65,6 +65,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
         writer.forget_gradients()
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = writer.packs.nbytes
+    module.meta[STATE] = {key: places[key] for key in state_keys(program.graph)}
     for place in writer.packed.values():
         module.register_buffer(place, module.get_buffer(place), persistent=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
+from taso_py.backend.bits import content_of, resolved
 from taso_py.backend.lowering import lower
 from taso_py.backend.program import Program
 from taso_py.backend.run import call_now
@@ -78,7 +79,7 @@ def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[st
     for op in sorted(nodes, key=lambda op: op.key in candidates):
         tensor = tensors[op.key]
         others = alike.setdefault(_likeness(tensor), [])
-        same = next((other for other in others if torch.equal(_bytes(other), _bytes(tensor))), None)
+        same = next((other for other in others if torch.equal(content_of(other), content_of(tensor))), None)
         if same is None:
             others.append(tensor)
         elif op.key in candidates:
@@ -86,18 +87,9 @@ def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[st
     return result
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    return _resolved(tensor.detach()).contiguous().reshape(-1).view(torch.uint8)
-
-
-def _resolved(tensor: Tensor) -> Tensor:
-    """Return the tensor without conjugate and negative bits, which some views set."""
-    return tensor.resolve_conj().resolve_neg()
-
-
 def _likeness(tensor: Tensor) -> object:
     """Return a key that is equal for equal tensors, so that only tensors with the same key need be compared."""
-    total = int(_bytes(tensor).sum(dtype=torch.int64))
+    total = int(content_of(tensor).sum(dtype=torch.int64))
     return tensor.device, tensor.dtype, tensor.shape, tensor.stride(), total
 
 
@@ -152,7 +144,7 @@ def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) 
                 for operand in dict.fromkeys(node.inputs):
                     if last[operand] is node:
                         held.pop(operand, None)
-        return _resolved(held[value].to(TORCH_DTYPES[value.type.dtype]))
+        return resolved(held[value].to(TORCH_DTYPES[value.type.dtype]))
 
 
 def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:

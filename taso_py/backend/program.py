@@ -78,6 +78,8 @@ class Program:
     their algorithm by that even if none are computed. The other weights are buffers and constants."""
     signature: Signature
     contract: Contract
+    state: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], kw_only=True)
+    """The buffers that the model, or another entry point of it, writes to, as the model itself holds them."""
     example_inputs: tuple[Tensor, ...]
     """One tensor per graph input. Open sizes in the types of the inputs are those of these tensors."""
     device: torch.device

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,6 +17,9 @@ from taso_py.backend.program import Program
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Weight
+
+STATE = "state"
+"""The ``meta`` key under which a built module says where it holds the buffers that are written to: paths by key."""
 
 
 def assemble(
@@ -50,9 +54,33 @@ def assemble(
     return root, places
 
 
-def with_own_weights(program: Program) -> Program:
-    """Return the program with copies of its weights, unaffected by later writes to the model; tied ones stay tied."""
-    return replace(program, weights=deepcopy({key: tensor.detach() for key, tensor in program.weights.items()}))
+def with_own_weights(program: Program, copies: dict[int, Any] | None = None) -> Program:
+    """Return the program with copies of its weights, unaffected by later writes to the model; tied ones stay tied.
+
+    Args:
+        program: the program.
+        copies: the copies made before, as :func:`copy.deepcopy` notes them: programs that are given one dict share the
+            memory that their originals share.
+    """
+    memo: dict[int, Any] = {} if copies is None else copies
+
+    def own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return deepcopy({key: tensor.detach() for key, tensor in tensors.items()}, memo)
+
+    return replace(program, weights=own(program.weights), state=own(program.state))
+
+
+def tie(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Make a built module read and write the given tensors in place of its own state.
+
+    Args:
+        module: its ``meta`` says where its state is, under ``STATE``.
+        state: tensors by key; they are not copied.
+    """
+    places: Mapping[str, str] = getattr(module, "meta", {}).get(STATE, {})
+    for key in state.keys() & places.keys():
+        parent, _, name = places[key].rpartition(".")
+        module.get_submodule(parent).register_buffer(name, state[key])
 
 
 def attach(root: nn.Module, tensor: Tensor) -> str:

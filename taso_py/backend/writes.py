@@ -50,6 +50,11 @@ def write(leaf: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
     return Opaque(WRITE, (Ref(0), Ref(1)), (leaf.type,), is_pure=False), (leaf, content)
 
 
+def state_keys(graph: Graph) -> list[str]:
+    """Return the keys of the buffers that the model, or another entry point of it, writes to."""
+    return [node.op.key for node in graph.nodes if isinstance(node.op, Weight) and node.op.mutable]
+
+
 def is_write(node: Node) -> bool:
     """Return whether a node writes to a buffer or an input."""
     return isinstance(node.op, Opaque) and node.op.target == WRITE

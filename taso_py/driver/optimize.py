@@ -92,14 +92,14 @@ def optimize_source(
     saves = output is not None
     check_output(output, forms)
     with prepare(source, options, program, saves=saves) as ready:
-        optimized, outcome = _search_and_evaluate(ready, Searches(ready, rules, trace), saves=saves)
+        optimized, outcome = search_and_evaluate(ready, Searches(ready, rules, trace), saves=saves)
         return optimized if output is None else write(optimized, ready, outcome, output=output, forms=forms)
 
 
-def _search_and_evaluate(
+def search_and_evaluate(
     ready: PreparedSource, searches: Searches, *, saves: bool
 ) -> tuple[Optimized, EvaluationOutcome]:
-    """Return the fastest result over all engines, and the outcome of the evaluation that chose it."""
+    """Return the fastest result over all engines (with a saved form if ``saves``), and the outcome that chose it."""
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
     scouting = phases.phase("engines", "time each one on the unchanged graph")
     with scouting if options.runtime == AUTO else nullcontext():

@@ -20,10 +20,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import Plan
+from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.tracing import silent
+from taso_py.backend.writes import Writes, state_keys
 from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, clone_outputs
-from taso_py.engines.engine import Engine, Runner
+from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.kernels.table import TRACED
 
 _PACKS = "cpp.weight_prepack"
@@ -50,6 +51,13 @@ class FrozenInductor(Engine):
         """Name a variant, with settings of Inductor as its ``options`` take them."""
         self.name = name
         self._options = {"freezing": True, **settings}
+
+    def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
+        only_read = set(state_keys(program.graph)) - set(Writes.of(program.graph).buffers)
+        if only_read:
+            reason = f"it would freeze {min(only_read)}, which another entry point writes to"
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
+        return super().build(program, plan)
 
     def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         from torch._inductor import config as inductor  # imported here: it takes as long as PyTorch itself

@@ -6,7 +6,7 @@ for which that is impossible is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,13 +43,16 @@ HIDING = frozenset({"NoneType", "device", "fx_pytree", "inf", "nan", "pytree", "
 PyTorch's own too; an argument of such a name would shadow them."""
 
 
-def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
+def import_module(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, live: Collection[str] = ()
+) -> Program:
     """Import a module as it behaves on example inputs.
 
     Args:
         module: it is exported as it is, so put it in evaluation mode first unless you want its training behaviour.
         args: positional example inputs; their shapes, types and strides become the program's.
         kwargs: keyword example inputs.
+        live: names of buffers that other entry points of the model write to; they are read anew by each call.
 
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
@@ -69,13 +72,16 @@ def import_module(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         finally:
             # Tracing writes to tensors that it treats as constants, and leaves traced values in attributes.
             before.restore()
-        program = _import(exported, functional, run)
+        program = _import(exported, functional, run, live)
         draws.possible = may_draw_random(program)
     return program
 
 
 def import_program(
-    exported: ExportedProgram, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    exported: ExportedProgram,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    live: Collection[str] = (),
 ) -> Program:
     """Import an exported program.
 
@@ -83,6 +89,7 @@ def import_program(
         exported: the program; it is not changed.
         args: positional example inputs, of the shapes and types it was exported for; by default those it has.
         kwargs: keyword example inputs.
+        live: names of buffers that other entry points of the model write to; they are read anew by each call.
 
     Raises:
         ImportRefusal: it cannot be imported faithfully.
@@ -96,7 +103,7 @@ def import_program(
     module = exported.module()
     with own_draws_undone() as draws:
         run = run_original(module, args or (), kwargs or {})
-        program = _import(exported, functionalize(exported), run)
+        program = _import(exported, functionalize(exported), run, live)
         draws.possible = may_draw_random(program)
     return program
 
@@ -111,9 +118,9 @@ def _tensor_results(run: OriginalRun, signature: Signature) -> list[Any]:
     return [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
 
 
-def _import(exported: ExportedProgram, functional: ExportedProgram, run: OriginalRun) -> Program:
+def _import(exported: ExportedProgram, functional: ExportedProgram, run: OriginalRun, live: Collection[str]) -> Program:
     """Import an export and its functional form, given a run of the original."""
-    state = find_state(functional)
+    state = find_state(functional, live)
     mode, device = _mode_and_device(functional.graph)
     importer = Importer(Sizes(mode), device)
     arguments = run.arguments(_in_spec(functional))
@@ -137,6 +144,7 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
         graph=graph,
         weights={key: state.tensor(key) for key in state.tensors if key in keys},
         parameters={key: flag for key, flag in state.parameters.items() if key in keys},
+        state={key: state.tensors[key] for key in state.tensors if key in state.written & keys},
         signature=signature,
         contract=_with_general_strides(observe(returned, examples, state.tensors), outputs, importer),
         example_inputs=tuple(

@@ -5,7 +5,7 @@ Invariant: tied tensors have one key, that of the first name; a key is written t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +30,12 @@ class ProgramState:
     parameters: Mapping[str, bool]
     """Keys of parameters, and whether they require gradients."""
     written: frozenset[str]
-    """Keys of buffers that the program writes to."""
+    """Keys of buffers that the program, or another entry point of its model, writes to."""
     views: frozenset[str]
     """Names of conjugate and negative views of a tensor that has a key."""
 
     def tensor(self, key: str) -> Tensor:
-        """Return a tensor to compute with: detached, resolved, and a copy if the program writes to it."""
+        """Return a tensor to compute with: detached, resolved, and a copy if it is written to."""
         tensor = resolved(self.tensors[key].detach())
         return tensor.clone() if key in self.written else tensor
 
@@ -46,8 +46,12 @@ def place_of(tensor: Tensor) -> object:
     return *lies, tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
-def find_state(exported: ExportedProgram) -> ProgramState:
+def find_state(exported: ExportedProgram, live: Collection[str] = ()) -> ProgramState:
     """Return the state of a program.
+
+    Args:
+        exported: the program.
+        live: names of buffers that other entry points of its model write to.
 
     Raises:
         ImportRefusal: something in it is not a plain tensor.
@@ -69,7 +73,7 @@ def find_state(exported: ExportedProgram) -> ProgramState:
     parameters = {keys[name]: found[name].requires_grad for name in named if name not in views}
     for name in views.intersection(signature.buffers_to_mutate.values()):
         raise ImportRefusal(f"the model writes to its {name}, a view of another tensor; make it a tensor of its own")
-    written = frozenset(keys[name] for name in signature.buffers_to_mutate.values())
+    written = frozenset(keys[name] for name in (*signature.buffers_to_mutate.values(), *live) if name in keys)
     return ProgramState(tensors, keys, parameters=parameters, written=written, views=frozenset(views))
 
 

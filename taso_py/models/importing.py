@@ -5,6 +5,8 @@ Invariant: a module's hooks that only observe are not called during the import.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch.export import ExportedProgram
 
 from taso_py.frontend import Program, import_module, import_program
@@ -12,9 +14,14 @@ from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.models.source import Source
 
 
-def import_source(source: Source) -> Program:
-    """Import a source and return its program."""
+def import_source(source: Source, live: Collection[str] = ()) -> Program:
+    """Import a source and return its program.
+
+    Args:
+        source: the source.
+        live: names of buffers that other entry points of the model write to.
+    """
     if isinstance(source.module, ExportedProgram):
-        return import_program(source.module, source.args, source.kwargs)
+        return import_program(source.module, source.args, source.kwargs, live)
     with hooks_set_aside(source.module, source.args, source.kwargs):
-        return import_module(source.module, source.args, source.kwargs)
+        return import_module(source.module, source.args, source.kwargs, live)

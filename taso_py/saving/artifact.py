@@ -13,14 +13,14 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch._dynamo.exc import UserError
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
@@ -28,7 +28,8 @@ from torch.utils import _pytree as pytree
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Fixed
-from taso_py.backend.tracing import quiet, tracing_lock
+from taso_py.backend.tracing import quiet, silent
+from taso_py.backend.weights import STATE, tie
 from taso_py.checking.preserve import preserve_buffers, preserve_inputs
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.engine import EngineUnavailableError, Runner
@@ -43,10 +44,13 @@ from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_digests, write_result
 from taso_py.saving.warmup import Sizes, warm_up
+from taso_py.saving.weights_file import read_weights
 
 _log = logging.getLogger(__name__)
 VERSION = 5
 """Version of the format of ``plan.json``."""
+LIVE = "live.json"
+"""The part of a ``.pt2`` file that names the buffers that only other entry points write to."""
 
 
 class UnsavableError(ArtifactError):
@@ -79,10 +83,16 @@ def serialize(
             raise UnsavableError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
         try:
             _check_structures(exported.call_spec.in_spec, exported.call_spec.out_spec)
-            torch.export.save(exported, buffer)
+            torch.export.save(exported, buffer, extra_files={LIVE: json.dumps(_live_names(module, exported))})
         except Exception as error:  # torch.export raises errors of many kinds for values that it cannot save
             raise UnsavableError(f"torch.export cannot save it: {first_line(error).partition('. ')[0]}") from error
     return buffer.getvalue()
+
+
+def _live_names(module: nn.Module, exported: ExportedProgram) -> list[str]:
+    """Return the names of a built module's buffers that only other entry points write to."""
+    places: Mapping[str, str] = getattr(module, "meta", {}).get(STATE, {})
+    return sorted(set(places.values()) - set(exported.graph_signature.buffers_to_mutate.values()))
 
 
 def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec | None) -> None:
@@ -136,7 +146,7 @@ def reimport(content: bytes) -> Program:
     Raises:
         ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
     """
-    return import_program(*exported_program(content))
+    return _read_back(content).imported()
 
 
 def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
@@ -145,23 +155,79 @@ def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], 
     Raises:
         ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
     """
-    return _with_inputs(_read_back(content))
+    saved = _read_back(content)
+    return saved.exported, *saved.inputs
 
 
-def _read_back(content: bytes) -> ExportedProgram:
-    # torch.export.load reads tensors to the default device before it moves them to the one that the file states.
-    with quiet(), torch.device("cpu"):
+@dataclass(frozen=True)
+class SavedProgram:
+    """The program of a saved result, as ``torch.export`` reads it."""
+
+    exported: ExportedProgram
+    live: Collection[str] = ()
+    """Names of buffers that only other entry points of its model write to."""
+
+    @classmethod
+    def read(cls, file: Path | io.BytesIO) -> Self:
+        """Read the program in a ``.pt2`` file, which raises errors of many kinds."""
+        beside = {LIVE: ""}
+        # torch.export.load reads tensors to the default device before it moves them to the one that the file states.
+        with torch.device("cpu"):
+            exported = torch.export.load(file, extra_files=beside)
+        return cls(exported, json.loads(beside[LIVE] or "[]"))
+
+    @property
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The example inputs.
+
+        Raises:
+            ArtifactError: there are none, so that the file was not written by :func:`serialize`.
+        """
+        if self.exported.example_inputs is None:
+            raise ArtifactError(f"{MODEL} has no example inputs; optimize the model again")
+        return self.exported.example_inputs
+
+    def imported(self) -> Program:
+        """Import the program; the saved plan refers to the nodes of its graph.
+
+        Raises:
+            ArtifactError: it has no example inputs.
+            ImportRefusal: it cannot be imported again.
+        """
+        return import_program(self.exported, *self.inputs, self.live)
+
+    def fill(self, weights: Mapping[str, Tensor]) -> None:
+        """Give the program the tensors that it was saved without, by name; they are not copied."""
+        state = self.exported.state_dict
+        for name, tensor in weights.items():
+            is_parameter = isinstance(state[name], nn.Parameter)
+            state[name] = nn.Parameter(tensor, state[name].requires_grad) if is_parameter else tensor
+
+    def content(self) -> bytes:
+        """Return the content of a ``.pt2`` file."""
+        buffer = io.BytesIO()
+        with quiet():
+            torch.export.save(self.exported, buffer, extra_files={LIVE: json.dumps(sorted(self.live))})
+        return buffer.getvalue()
+
+
+def _read_back(content: bytes) -> SavedProgram:
+    with quiet():
         try:
-            return torch.export.load(io.BytesIO(content))
+            return SavedProgram.read(io.BytesIO(content))
         except Exception as error:  # always a RuntimeError, which refers to a log for its cause
             raise UnsavableError("torch.export cannot read back what it has saved") from error
 
 
-def _with_inputs(exported: ExportedProgram) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
-    if exported.example_inputs is None:
-        raise ArtifactError(f"{MODEL} has no example inputs; optimize the model again")
-    args, kwargs = exported.example_inputs
-    return exported, args, kwargs
+def without_weights(content: bytes) -> tuple[bytes, Mapping[str, Tensor]]:
+    """Return the content of a ``.pt2`` file whose program has no weights, and the weights by name.
+
+    Each is replaced by a single number, expanded to its shape.
+    """
+    saved = _read_back(content)
+    weights = dict(saved.exported.state_dict)
+    saved.fill({name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for name, tensor in weights.items()})
+    return saved.content(), weights
 
 
 def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.GraphModule:
@@ -174,9 +240,12 @@ def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.Gra
     return _build(_read_back(content), partial(_restore_plan, plan))
 
 
-def _build(exported: ExportedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
-    program = import_program(*_with_inputs(exported))
-    return build(program, planned(program))
+def _build(saved: SavedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
+    program = saved.imported()
+    module = build(program, planned(program))
+    # What was read from a file belongs to this module alone, or to all entry points that it was saved with.
+    tie(module, saved.exported.state_dict)
+    return module
 
 
 def _restore_plan(plan: Mapping[str, Any] | None, program: Program) -> Plan:
@@ -190,6 +259,7 @@ def save(
     trace: str,
     plan: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
+    weights: WeightsPlace | None = None,
 ) -> Mapping[str, Any]:
     """Write a result without its page, and delete the files of an earlier result.
 
@@ -200,6 +270,7 @@ def save(
         trace: the trace as text.
         plan: the kernels; None for plain ATen calls.
         others: the program in other formats, files by name.
+        weights: where the program's weights are if it was saved without them, as :class:`WeightsPlace` has it.
 
     Returns:
         The content of ``plan.json``.
@@ -215,8 +286,21 @@ def save(
         "device": report.device,
         "threads": report.environment.get("threads"),
         "plan": plan,
+        "weights": weights and asdict(weights),
     }
     return write_result(directory, files, said)
+
+
+@dataclass(frozen=True)
+class WeightsPlace:
+    """Where the weights of a program are that was saved without them."""
+
+    file: str
+    """The file, relative to the folder of the result."""
+    program: str
+    """The program's name in the file."""
+    digest: str
+    """The digest of the file."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +316,8 @@ class SavedResult:
     """The number of threads that it was measured with; None on a GPU, or if unknown."""
     plan: Any
     """The plan as :func:`taso_py.kernels.saved.dump` returns it; None for plain ATen calls."""
+    weights: WeightsPlace | None = None
+    """Where its weights are, if its program was saved without them."""
 
     @property
     def other_threads(self) -> str | None:
@@ -256,6 +342,15 @@ class SavedResult:
             problem = f"{self.folder / PLAN} has no plan for {self.program.name}"
             raise ArtifactError(f"{problem}: {error!r}; optimize the model again") from error
 
+    def read_weights(self) -> Mapping[str, Tensor]:
+        """Read the weights that the program was saved without; none if it has them.
+
+        Raises:
+            ArtifactError: their file is damaged, or of another run.
+        """
+        place = self.weights
+        return {} if place is None else read_weights(self.folder / place.file, place.digest)[place.program]
+
     def check(self) -> None:
         """Check, after the program was read, that its file is of the same run as the plan.
 
@@ -277,6 +372,7 @@ def read(directory: str | os.PathLike[str]) -> SavedResult:
         version, runtime, program = saved["version"], saved["runtime"], folder / str(saved["model"])
         program.open("rb").close()
         files = dict(saved["files"]) if version == VERSION else {}
+        weights = WeightsPlace(**saved["weights"]) if saved.get("weights") else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
     if version != VERSION:
@@ -290,6 +386,7 @@ def read(directory: str | os.PathLike[str]) -> SavedResult:
         files=files,
         threads=saved.get("threads") or None,
         plan=saved.get("plan"),
+        weights=weights,
     )
 
 
@@ -308,34 +405,52 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> 
     saved, sizes = read(directory), list(warmup)
     if saved.other_threads is not None:
         warnings.warn(saved.other_threads, stacklevel=2)
+    return run_saved(saved, saved.read_weights(), sizes)
+
+
+def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterable[Sizes] = ()) -> Runner:
+    """Return a saved result ready to run.
+
+    Args:
+        saved: the result.
+        weights: the tensors by name that its program was saved without. The runner reads them, and writes its state to
+            them; they are not copied.
+        warmup: open sizes to call it with once.
+
+    Raises:
+        ArtifactError: a file of it is damaged.
+        WarmupError: the result does not have these sizes.
+    """
     # Tensors made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        exported = _load_program(saved)
-        runner = _prepare(saved, exported)
-        if sizes:
-            warm_up(runner, OpenInputs.of(import_program(*_with_inputs(exported))), sizes)
+        program = _load_program(saved)
+        program.fill(weights)
+        runner = _prepare(saved, program)
+        if warmup:
+            warm_up(runner, OpenInputs.of(program.imported()), warmup)
         return runner
 
 
-def _load_program(saved: SavedResult) -> ExportedProgram:
+def _load_program(saved: SavedResult) -> SavedProgram:
     try:
-        with tracing_lock(), torch.device("cpu"):  # as in _read_back
-            exported = torch.export.load(saved.program)
+        with silent():
+            program = SavedProgram.read(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
     saved.check()
-    return exported
+    return program
 
 
-def _prepare(saved: SavedResult, exported: ExportedProgram) -> Runner:
+def _prepare(saved: SavedResult, program: SavedProgram) -> Runner:
     engine = ENGINES[saved.runtime]
     if engine.file:
         try:
-            return engine.restore(import_program(*_with_inputs(exported)), saved.folder)
+            return engine.restore(program.imported(), saved.folder)
         except EngineUnavailableError as error:
             _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
-            return _build(exported, saved.plan_for)
-    module = _build(exported, saved.plan_for)
+            return _build(program, saved.plan_for)
+    module = _build(program, saved.plan_for)
+    exported = program.exported
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module
     args, kwargs = exported.example_inputs

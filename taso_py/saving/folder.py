@@ -19,6 +19,8 @@ from taso_py.files import folder_lock, replace_files
 from taso_py.ir.errors import TasoError
 
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
+ENTRIES = "entries.json"
+"""The file that a folder with several entry points has in place of a plan; see :mod:`taso_py.saving.together`."""
 ONNX, CODE = "model.onnx", "model.py"
 """The program in other formats, if asked for; users may change these files."""
 
@@ -42,7 +44,7 @@ def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str,
         ArtifactError: the folder cannot be written.
     """
     said = {**plan, "files": {name: _digest(data) for name, data in files.items()}}
-    with _writing(directory), folder_lock(directory):
+    with writing(directory), folder_lock(directory):
         # A model.py that no earlier result lists belongs to the user.
         for name in {PAGE, *(file_digests(directory).keys() - files.keys())}:
             (directory / name).unlink(missing_ok=True)
@@ -62,7 +64,7 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
         ArtifactError: the folder cannot be written.
     """
     files = {**said["files"], PAGE: _digest(page.encode())}
-    with _writing(directory), folder_lock(directory):
+    with writing(directory), folder_lock(directory):
         if (directory / PLAN).read_bytes() != as_json(said):
             return False
         # The plan first: a listed page may be missing, but a page must not exist without being listed.
@@ -72,6 +74,16 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_digests(directory: Path) -> Mapping[str, str]:
@@ -96,12 +108,9 @@ def check_digests(directory: Path, files: Mapping[str, str], engine_file: str | 
         ArtifactError: a file has another digest.
     """
     for name in sorted(files.keys() - ({ONNX, CODE} - {engine_file})):
-        if (directory / name).is_file():
-            with (directory / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != files[name]:
-                mixed = f"{directory} has files of several runs: {PLAN} belongs to another {name}"
-                raise ArtifactError(f"{mixed}; optimize the model again")
+        if (directory / name).is_file() and file_digest(directory / name) != files[name]:
+            mixed = f"{directory} has files of several runs: {PLAN} belongs to another {name}"
+            raise ArtifactError(f"{mixed}; optimize the model again")
 
 
 def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
@@ -110,22 +119,26 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    with _writing(directory):
+    with writing(directory):
         replace_files(directory, files)
 
 
-def check_writable(directory: Path, names: Sequence[str] = ()) -> None:
+def check_writable(directory: Path, names: Sequence[str] = (), index: str = PLAN) -> None:
     """Check that a folder can be written to, before minutes are spent on the result.
 
     Args:
         directory: the folder.
         names: files that the result will replace, which is allowed for those of an earlier result only.
+        index: the file that will list the others: ``PLAN``, or ``ENTRIES`` for several entry points.
 
     Raises:
         ArtifactError: the folder cannot be written to, or a file with such a name belongs to the user.
     """
-    with _writing(directory), tempfile.TemporaryFile(dir=directory):
+    with writing(directory), tempfile.TemporaryFile(dir=directory):
         pass
+    other = ENTRIES if index == PLAN else PLAN
+    if (directory / other).exists():
+        raise ArtifactError(f"{directory} holds a result of another form ({other}); choose another --output")
     earlier = file_digests(directory)
     if not earlier and (directory / PLAN).exists():
         return  # a damaged result, or one of an earlier version, may be replaced
@@ -136,7 +149,8 @@ def check_writable(directory: Path, names: Sequence[str] = ()) -> None:
 
 
 @contextmanager
-def _writing(directory: Path) -> Generator[None]:
+def writing(directory: Path) -> Generator[None]:
+    """Make a folder if there is none, and turn failures to write to it into an :class:`ArtifactError`."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield

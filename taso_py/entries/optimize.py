@@ -1,0 +1,165 @@
+"""Optimization of the entry points of one model, one after the other, on weights and state that they share.
+
+Invariant: each result is as :func:`taso_py.driver.optimize.optimize` would choose it by itself. The modules share what
+the entry points of the model share, in copies of their own: calls change neither the model nor what it computes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from taso_py.backend import Plan, Program, build
+from taso_py.backend.weights import assemble, tie
+from taso_py.backend.writes import state_keys
+from taso_py.checking.preserve import preserve_state
+from taso_py.driver.evidence import gather_evidence
+from taso_py.driver.optimize import search_and_evaluate
+from taso_py.driver.prepare import PreparedSource, prepare
+from taso_py.driver.result import Optimized
+from taso_py.driver.searches import Searches, rules_for
+from taso_py.engines.engine import Runner
+from taso_py.engines.table import ENGINES
+from taso_py.entries.entry import EntryPoint, EntryPointError, import_together
+from taso_py.ir.errors import TasoError
+from taso_py.judging.evaluation import ORIGINAL, EvaluationOutcome
+from taso_py.models.source import Source
+from taso_py.options import Options
+from taso_py.report.optimization import Report
+from taso_py.report.optimization_page import optimization_page
+from taso_py.rules.substitution import Substitution
+from taso_py.saving.artifact import without_weights
+from taso_py.saving.folder import ENTRIES, PAGE, check_writable
+from taso_py.saving.together import SavableEntry, write_entries
+from taso_py.search.trace import write_trace
+
+
+@dataclass(frozen=True)
+class OptimizedEntries:
+    """The results of the entry points of one model, by name."""
+
+    modules: Mapping[str, Runner]
+    """Called like the entry points. Where nothing was faster, the original graph as plain calls."""
+    results: Mapping[str, Optimized]
+    """Report, trace and plan of each."""
+
+    @property
+    def reports(self) -> Mapping[str, Report]:
+        """The report of each."""
+        return {name: result.report for name, result in self.results.items()}
+
+
+def optimize_entry_points(
+    entries: Mapping[str, EntryPoint], *, output: str | os.PathLike[str] | None = None, **options: Any
+) -> OptimizedEntries:
+    """Optimize several entry points of one model, which go on to share its weights and its state.
+
+    Args:
+        entries: the entry points, by names that are valid in Python.
+        output: the folder to save all of them to, which :func:`taso_py.load` reads.
+        options: the fields of :class:`Options`.
+
+    Raises:
+        TasoError: one cannot be imported, or an option is wrong; the message is one line that names the entry point.
+    """
+    chosen, folder = Options.from_mapping(options), None if output is None else Path(output)
+    wrong = next((name for name in entries if not str(name).isidentifier()), None)
+    if wrong is not None or not entries:
+        raise EntryPointError(f"give entry points by names that are valid in Python, not {wrong!r}")
+    if folder is not None:
+        check_writable(folder, index=ENTRIES)
+    sources = {name: entry.source(name) for name, entry in entries.items()}
+    found = optimize_together(sources, chosen, saves=folder is not None, pages=folder is not None)
+    if folder is not None:
+        write_entries(folder, {name: entry.savable for name, entry in found.items() if entry.savable is not None})
+    return OptimizedEntries(
+        MappingProxyType({name: entry.optimized.module for name, entry in found.items()}),
+        MappingProxyType({name: entry.optimized for name, entry in found.items()}),
+    )
+
+
+@dataclass(frozen=True)
+class OptimizedEntry:
+    """The result of an entry point, and the form in which it is saved."""
+
+    optimized: Optimized
+    savable: SavableEntry | None
+    """None if it is not to be saved."""
+
+
+def optimize_together(
+    sources: Mapping[str, Source], options: Options, *, saves: bool, pages: bool = False
+) -> Mapping[str, OptimizedEntry]:
+    """Optimize sources that are entry points of one model.
+
+    Args:
+        sources: the entry points, by name.
+        options: the options for each.
+        saves: whether the results will be saved.
+        pages: whether a page is saved with each.
+
+    Raises:
+        TasoError: one cannot be optimized; the message names it.
+    """
+    rules, programs = rules_for(options), import_together(sources)
+    found: dict[str, OptimizedEntry] = {}
+    for name, source in sources.items():
+        try:
+            found[name] = _optimized(source, programs[name], options, rules, saves=saves, pages=pages)
+        except TasoError as error:
+            raise EntryPointError(f"entry point {name}: {error}") from error
+    return found
+
+
+def _optimized(
+    source: Source, program: Program, options: Options, rules: Sequence[Substitution], *, saves: bool, pages: bool
+) -> OptimizedEntry:
+    with prepare(source, options, program, saves=saves) as ready:
+        optimized, outcome = search_and_evaluate(ready, Searches(ready, rules, None), saves=saves)
+        optimized = replace(optimized, module=_on_shared_state(ready, outcome))
+        return OptimizedEntry(optimized, _savable(ready, optimized, outcome, pages) if saves else None)
+
+
+def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runner:
+    """Return the winner's runner, made to use the state that all entry points share.
+
+    In place of the model itself comes its graph as plain calls: the model has weights and state of its own.
+    """
+    source, program, winner = ready.source, ready.program, outcome.winner
+    module, runner = winner.module, winner.runner
+    if winner.name == ORIGINAL:
+        module = runner = build(program, Plan(direct=True))
+    if program.state:
+        tie(module, program.state)
+    if program.state and runner is not module:
+        with preserve_state(program, [module], (source.args, source.kwargs)):
+            engine, resizable = ENGINES[winner.engine.name], bool(program.open)
+            return engine.prepare(module, source.args, source.kwargs, resizable=resizable)
+    return runner
+
+
+def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOutcome, has_page: bool) -> SavableEntry:
+    """Return the form in which a result is saved, with the tensors that it shares."""
+    content, weights = without_weights(outcome.content)
+    winner = outcome.winner
+    shared = {**winner.program.weights, **ready.program.state}
+    _, places = assemble(winner.program.graph, winner.program.weights, winner.program.parameters)
+    own = {place: shared[key] for key, place in places.items() if place in weights}
+    others = dict(winner.engine.files(winner.module))
+    if has_page:
+        with ready.phases.phase("page", f"{PAGE}, with a profile of both"):
+            evidence = gather_evidence(ready.source, ready.program, outcome, progress=ready.options.progress)
+        others[PAGE] = optimization_page(optimized.report, evidence).encode()
+    return SavableEntry(
+        content=content,
+        weights={**weights, **own},
+        state=[places[key] for key in state_keys(winner.program.graph)],
+        report=optimized.report,
+        trace=write_trace(optimized.trace),
+        plan=outcome.plan,
+        others=others,
+    )

@@ -196,9 +196,11 @@ def _compiled(program: Program, plan: Plan) -> bytes:
 
 def _settings(program: Program, plan: Plan) -> dict[str, Any]:
     """Return the settings of Inductor for a program."""
+    has_state = bool(Writes.of(program.graph).buffers)
     return {
-        # Frozen buffers would not show what a call before has written to them.
-        "freezing": not Writes.of(program.graph).buffers,
+        # Either takes what a buffer holds now for a constant, whatever is written to it (PyTorch 2.13).
+        "freezing": not has_state,
+        "joint_graph_constant_folding": not has_state,
         # As PyTorch draws them.
         "fallback_random": True,
         "aot_inductor.metadata": {

@@ -5,12 +5,16 @@ One archive is compiled for all quick tests: that which ``--emit aot`` writes of
 
 from __future__ import annotations
 
+import errno
+import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from threading import Barrier
@@ -18,10 +22,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor
 from torch import Tensor, nn
 
+from taso_py import files as written
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold
 from taso_py.backend.guard import ArgumentError
+from taso_py.driver.optimize import optimize
 from taso_py.engines import aot
 from taso_py.engines.aot import ARCHIVE, INSTRUCTIONS, RELEASE, AotInductor, misfit_of, packable, with_extra
 from taso_py.engines.engine import EngineUnavailableError
@@ -30,9 +37,11 @@ from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.kernels.table import TILES, covers
-from taso_py.saving.artifact import reimport, serialize
+from taso_py.saving.artifact import load, reimport, save, serialize
 from taso_py.saving.emit import emit
-from tests.engines.sessions import program_of
+from taso_py.saving.folder import ArtifactError
+from tests.engines.sessions import Function, program_of
+from tests.saving.test_artifact import REPORT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PyTorch's compiler uses much that it calls deprecated
@@ -247,3 +256,131 @@ def test_kernels_that_an_archive_cannot_hold_are_replaced(program: Program) -> N
     before, after = planned(program.graph, names), packable(planned(program.graph, names))
     assert before.steps.keys() >= after.steps.keys()
     assert {step.kernel.name for step in after.steps.values() if step.kernel} <= {"onednn.linear"}
+
+
+@pytest.mark.slow
+def test_open_sizes_stay_open() -> None:
+    def function(a: Tensor) -> tuple[Tensor, Tensor]:
+        return a.reshape(-1) * 2, (a @ a.T).relu()
+
+    x = IMAGES.view(-1, 6)
+    module = AotInductor().build(program_of(Function(function), (x,), is_open=True))
+    for given in (x, x[:1], x[:2], torch.cat([x[:5], x[:3] + 1])):
+        for found, expected in zip(module(given), function(given), strict=True):
+            assert torch.allclose(found, expected, atol=1e-5)
+            assert found.stride() == expected.stride()
+
+
+class Stateful(nn.Module):
+    """Counts its calls, keeps rows in a buffer, writes to its input, and draws a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls.add_(1)
+        result = self.linear(x) + self.calls
+        x.add_(1)
+        return result, torch.rand(2)
+
+
+@pytest.mark.slow
+def test_state_is_written_to_as_by_the_original(tmp_path: Path) -> None:
+    x, model = torch.ones(2, 6), Stateful().eval()
+    files, notes = emit(serialize(model, (x,), {}), ["aot"])
+    assert notes == []
+    path = tmp_path / ARCHIVE
+    path.write_bytes(files[ARCHIVE])
+    run = torch._inductor.aoti_load_package(str(path))
+    given, expected = x.clone(), x.clone()
+    for _ in range(3):
+        torch.manual_seed(0)
+        found = run(given)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            wanted = model(expected)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
+    assert torch.equal(given, x + 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs CMake")
+def test_the_example_in_cpp_runs_an_archive(folder: Path, tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "examples" / "aot_cpp"
+    build, prefix = tmp_path / "build", f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    subprocess.run(["cmake", "-S", source, "-B", build, prefix], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", build], check=True, capture_output=True)
+    done = subprocess.run([build / "run_archive", folder / ARCHIVE, "2x3x6x6"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = NET(torch.ones(2, 3, 6, 6))["rows"][0]
+    printed = re.search(r"result \[2, 7\], sum (\S+)", done.stdout)
+    assert printed is not None
+    assert float(printed[1]) == pytest.approx(rows.sum().item(), abs=1e-4)
+    (folder / ARCHIVE).write_bytes(b"nothing of that kind")
+    failed = subprocess.run([build / "run_archive", folder / ARCHIVE, "2x3x6x6"], capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert len(failed.stderr.splitlines()) == 1
+
+
+class Sleeper(nn.Module):
+    """A layer, after a sleep that no export sees, so that whatever else computes it is surely faster."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(10e-3)
+        return self.layer(x)
+
+
+@pytest.mark.slow
+def test_a_result_is_saved_and_loaded_without_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, out, model = torch.ones(3, 6), tmp_path / "out", Sleeper().eval()
+    limits: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 0.2, "search": "templates", "cache": False}
+    optimized = optimize(model, x, runtime="aot-inductor", output=out, **limits)
+    assert optimized.report.runtime == "aot-inductor"
+    expected = model(x)
+    assert torch.allclose(optimized.module(x), expected, atol=1e-6)
+    with zipfile.ZipFile(out / ARCHIVE) as archive:
+        inside = {name.partition("/extra/")[2]: archive.read(name) for name in archive.namelist() if "/extra/" in name}
+    assert inside.keys() == {"plan.json", "report.json", "trace.rules"}
+    assert all(inside[name] == (out / name).read_bytes() for name in ("report.json", "trace.rules"))
+
+    def compiled(*_: Any) -> bytes:
+        raise AssertionError("nothing is compiled to load a result")
+
+    monkeypatch.setattr(aot, "_compiled", compiled)
+    assert torch.allclose(load(out)(x), expected, atol=1e-6)
+    assert not caplog.records
+    monkeypatch.setattr(aot, "_release", lambda _: "1.0.0")
+    assert torch.allclose(load(out)(x), expected, atol=1e-6)
+    (record,) = caplog.records
+    assert re.search(r"and this is 1\.0\.0; optimize the model again; .*out is run by PyTorch instead$", record.message)
+    content = (out / ARCHIVE).read_bytes()
+    (out / ARCHIVE).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ArtifactError, match=f"belongs to another {ARCHIVE}; optimize the model again$"):
+        load(out)
+
+
+def test_a_disk_that_is_full_costs_nothing_of_an_earlier_archive(
+    program: Program, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, report = serialize(build(program), (IMAGES,), {}), replace(REPORT, runtime="aot-inductor")
+    save(tmp_path, saved, report, "first", others={ARCHIVE: content})
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(written.os, "replace", full)
+        with pytest.raises(ArtifactError, match=r"cannot write .*: No space left on device; choose another --output$"):
+            save(tmp_path, saved, report, "second", others={ARCHIVE: content})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert nearly(load(tmp_path)(IMAGES), NET(IMAGES))

@@ -55,8 +55,10 @@ def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine
     found, missing = engines_to_try(options.runtime, device)
     if not options.kernels and found != [AROUND_KERNELS]:
         found = [engine for engine in found if engine is not AROUND_KERNELS]  # there is nothing to compile around
-    if options.runtime == AUTO and not options.effective_effort.compiles:
-        found = [engine for engine in found if not engine.is_compiler]
+    if options.runtime == AUTO:
+        effort = options.effective_effort
+        found = [engine for engine in found if effort.compiles or not engine.is_compiler]
+        found = [engine for engine in found if effort.compiles_ahead or not engine.is_ahead_of_time]
     return found, missing
 
 

@@ -50,7 +50,7 @@ def write(
         forms = [*forms, "onnx"]
     others = [form for form in forms if file_of_form(form) not in own]
     with phases.phase("emit", "the result in other formats") if len(others) > 1 else nullcontext():
-        emitted, missing = emit(outcome.content, others)
+        emitted, missing = emit(outcome.content, others, outcome.plan)
     report = replace(
         optimized.report,
         saved=str(output),

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build
-from taso_py.backend.frozen import FrozenRunner
+from taso_py.backend.build import COMPUTES
+from taso_py.backend.frozen import NO_PICKLE, FrozenError, FrozenRunner
 from taso_py.ir.errors import InvariantError, TasoError, first_line
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
@@ -27,6 +28,34 @@ KERNEL_PRICES = "kernels"
 
 class EngineUnavailableError(TasoError):
     """Raised if this device or machine does not have an engine, or the engine cannot run a module."""
+
+
+class CompiledGraph(nn.Module, ABC):
+    """A graph that an engine has compiled: called with tensors, it returns dense ones that belong to the caller.
+
+    It is immutable: a copy of it is itself.
+    """
+
+    @abstractmethod
+    def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Compute the outputs from the inputs, both in the graph's order."""
+
+    @staticmethod
+    def of(module: nn.Module) -> CompiledGraph | None:
+        """Return the compiled graph that a module was built around, or None."""
+        found = getattr(module, COMPUTES, None)
+        return found if isinstance(found, CompiledGraph) else None
+
+    def __copy__(self) -> Self:
+        """Return the compiled graph itself, since it is immutable."""
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        """Return the compiled graph itself, since it is immutable."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise FrozenError(NO_PICKLE)
 
 
 class Engine(ABC):
@@ -42,6 +71,8 @@ class Engine(ABC):
     """Tiles whose kernels a plan may use."""
     is_compiler: bool = False
     """True if building takes up to a minute, so that only few graphs are built."""
+    is_ahead_of_time: bool = False
+    """True if it is a compiler whose result is a file, which ``auto`` tries at the highest effort only."""
     is_captured: bool = False
     """True if calls are launched together (CUDA graphs), so that launches cost the processor nothing."""
     file: str = ""
@@ -93,7 +124,7 @@ class Engine(ABC):
     def prepare(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
     ) -> Runner:
-        """Make a module ready to run; this includes its first call.
+        """Make a module ready to run; this includes its first call. One built around a compiled graph is ready.
 
         Args:
             module: the module to run.
@@ -104,6 +135,10 @@ class Engine(ABC):
         Raises:
             EngineUnavailableError: the engine cannot run this module here; the message says why, in one line.
         """
+        if CompiledGraph.of(module) is not None:
+            with torch.no_grad():
+                module(*args, **kwargs)
+            return module
         try:
             with torch.no_grad():
                 runner = FrozenRunner(self._runner(module, args, kwargs, resizable))

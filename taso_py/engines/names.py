@@ -7,9 +7,11 @@ from __future__ import annotations
 
 AUTO, INDUCTOR = "auto", "inductor"
 """Names for several engines: all of the device, and all variants of Inductor there."""
+AOT_INDUCTOR = "aot-inductor"
+"""Inductor ahead of time."""
 SESSION_ENGINES = ("onnxruntime", "openvino")
 """Engines that take whole graphs as ONNX models."""
-RUNTIME_CHOICES = ("eager", "cudagraph", INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
+RUNTIME_CHOICES = ("eager", "cudagraph", INDUCTOR, AOT_INDUCTOR, *SESSION_ENGINES, "tensorrt", AUTO)
 """Choices of the command line."""
 ENGINE_NAMES = (
     "eager",
@@ -18,6 +20,7 @@ ENGINE_NAMES = (
     "inductor-freezing",
     "inductor-max-autotune",
     "inductor-kernels",
+    AOT_INDUCTOR,
     "cudagraph",
     "inductor-cudagraph",
     "tensorrt",

@@ -1,21 +1,21 @@
 """Engines that take a whole graph as an ONNX model and compute it in their own runtime.
 
 Such an engine compiles a graph to a session: a callable from tensors to tensors. Dense operands are passed without a
-copy; results are written to memory that belongs to the caller. Several threads may call one session.
+copy.
 
-Invariant: a session is immutable; a copy of it is itself.
+Invariant: several threads may call one session; results are in memory that belongs to the caller.
 """
 
 from __future__ import annotations
 
 import importlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NoReturn, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,10 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program, build_around
 from taso_py.backend.build import COMPUTES
-from taso_py.backend.frozen import NO_PICKLE, FrozenError
 from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
-from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -52,8 +51,8 @@ class OnnxModel:
         return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
 
-class Session(nn.Module, ABC):
-    """A compiled graph: called with tensors, it returns a list of dense tensors that belong to the caller."""
+class Session(CompiledGraph):
+    """A compiled ONNX model."""
 
     def __init__(self, model: OnnxModel, threads: int) -> None:
         """Store the model that it is compiled from.
@@ -64,21 +63,6 @@ class Session(nn.Module, ABC):
         """
         super().__init__()
         self.model, self.threads = model, threads
-
-    @abstractmethod
-    def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Compute the outputs from the inputs, both in the model's order."""
-
-    def __copy__(self) -> Self:
-        """Return the session itself, since it is immutable."""
-        return self
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
-        """Return the session itself, since it is immutable."""
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise FrozenError(NO_PICKLE)
 
 
 class FileModule(nn.Module):
@@ -91,7 +75,7 @@ class FileModule(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Any:
         """Compute the outputs."""
-        session = _session_of(self)
+        session = CompiledGraph.of(self)
         assert session is not None
         results = tuple(session(*tensors))
         return results[0] if len(results) == 1 else results
@@ -157,19 +141,9 @@ class SessionEngine(Engine):
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
         return build_around(program, self.compile(self.model_of(program.graph, program.weights)))
 
-    def prepare(
-        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool = False
-    ) -> Runner:
-        """Return a module that was built here unchanged; export others by PyTorch's ONNX exporter."""
-        if _session_of(module) is None:
-            return super().prepare(module, args, kwargs, resizable)
-        with torch.no_grad():
-            module(*args, **kwargs)
-        return module
-
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
-        session = _session_of(module)
-        return {} if session is None else self._files(session)
+        session = CompiledGraph.of(module)
+        return self._files(session) if isinstance(session, Session) else {}
 
     def restore(self, program: Program, folder: Path) -> nn.Module:
         reason = self.absence(program.device)
@@ -288,12 +262,6 @@ def weights_of(node: Node) -> Sequence[Value]:
 def bytes_of(value: Value) -> int:
     """Return the number of bytes of a value."""
     return value.type.elements * TORCH_DTYPES[value.type.dtype].itemsize
-
-
-def _session_of(module: nn.Module) -> Session | None:
-    """Return the session that a module was built around, or None."""
-    found = getattr(module, COMPUTES, None)
-    return found if isinstance(found, Session) else None
 
 
 def input_names_in(found: Sequence[str], model: OnnxModel) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from taso_py.engines.aot import AotInductor
 from taso_py.engines.cudagraph import CudaGraph
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
@@ -32,6 +33,7 @@ ENGINES: Mapping[str, Engine] = {
         OpenVino(),
         *WHOLE_MODULE_FORMS,
         AROUND_KERNELS,
+        AotInductor(),
         CudaGraph(),
         _GPU_FORM,
         TensorRt(),

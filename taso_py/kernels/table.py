@@ -40,6 +40,9 @@ def _products(tile: Tile) -> Tile:
 TRACED: tuple[Tile, ...] = (ATEN, *map(_products, (*ONEDNN, MKL)))
 """The tiles beneath a compiler that leaves products to these kernels and fuses the operators between them."""
 
+PACKABLE: tuple[Tile, ...] = (ATEN, *map(_products, ONEDNN))
+"""The tiles of :data:`TRACED` whose packed weights can be written to a file: MKL's depend on their address."""
+
 
 def covers(node: Node, device: torch.device, tiles: tuple[Tile, ...] = TILES) -> list[Cover]:
     """Return the covers that end with a node, wherever a graph allows them.

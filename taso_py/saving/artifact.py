@@ -27,19 +27,16 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program, build
 from taso_py.backend.plan import NO_PLAN, Plan
-from taso_py.backend.program import Fixed
 from taso_py.backend.tracing import quiet, silent
 from taso_py.backend.weights import STATE, tie
 from taso_py.checking.preserve import preserve_buffers, preserve_inputs
 from taso_py.checking.resize import OpenInputs
+from taso_py.engines.aot import ARCHIVE, with_extra
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
-from taso_py.frontend.export import distinct_arguments
-from taso_py.frontend.higher_order import without_attention_operator
+from taso_py.frontend.reexport import reexport
 from taso_py.ir.errors import first_line
-from taso_py.ir.operator import Input
-from taso_py.ir.size import Open, Poly, open_size, substitute_open
 from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
 from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_digests, write_result
@@ -66,19 +63,15 @@ def serialize(
         module: the module to save.
         args: positional example inputs.
         kwargs: keyword example inputs.
-        shapes: the open sizes, as returned by :func:`open_shapes`.
+        shapes: the open sizes, as returned by :func:`taso_py.frontend.reexport.open_shapes`.
 
     Raises:
         UnsavableError: the module cannot be saved.
     """
-    buffer, (given, named) = io.BytesIO(), distinct_arguments(args, kwargs)
+    buffer = io.BytesIO()
     with quiet():
         try:
-            plain = without_attention_operator(module)
-            exported = torch.export.export(plain, given, named, dynamic_shapes=shapes)
-            if plain is not module:
-                # It was traced with functions that cannot be written to a file; decomposition removes them.
-                exported = exported.run_decompositions({})
+            exported = reexport(module, args, kwargs, shapes)
         except UserError as error:
             raise UnsavableError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
         try:
@@ -103,41 +96,6 @@ def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec
         # Tuples as keys, for example, are written without an error and come back as lists.
         if spec is not None and pytree.treespec_loads(pytree.treespec_dumps(spec)) != spec:
             raise ValueError("the keys of a dict are read back as something else")
-
-
-def open_shapes(program: Program) -> dict[str, Any] | None:
-    """Return the open dimensions of a program's arguments for ``torch.export.export``; None if there are none."""
-    if not program.open:
-        return None
-    types = {node.op.key: node.types[0] for node in program.graph.inputs if isinstance(node.op, Input)}
-    dims = {size: _named_dimension(size, place) for place, size in enumerate(program.open)}
-
-    def axes(leaf: str | Fixed) -> dict[int, Any] | None:
-        shape = () if isinstance(leaf, Fixed) else types[leaf].shape
-        return {axis: _dimension(size, dims) for axis, size in enumerate(shape) if isinstance(size, Poly)} or None
-
-    signature = program.signature
-    args, kwargs = pytree.tree_unflatten(map(axes, signature.inputs), signature.in_spec)
-    return dict(zip(signature.argument_names, [*args, *kwargs.values()], strict=True))
-
-
-def _named_dimension(size: Open, place: int) -> Any:
-    return torch.export.Dim(f"open_{place}", min=size.least, max=size.most)
-
-
-def _dimension(size: Poly, dims: Mapping[Open, Any]) -> Any:
-    """Return a dimension as torch.export takes it.
-
-    Named dimensions may be 1 and may be terms of others, but must not have further conditions; for the others the
-    export derives range and conditions from the checks in the module.
-    """
-    (variable, *more), rest = size.open, substitute_open(size, dict.fromkeys(size.open, 0))
-    factor = substitute_open(size, {variable: 1}) - rest
-    is_linear = isinstance(rest, int) and isinstance(factor, int) and size == factor * open_size(variable) + rest
-    if more or not is_linear or (factor == 1 and not rest and variable.least > 1):
-        return torch.export.Dim.DYNAMIC
-    dimension = dims[variable] if factor == 1 else factor * dims[variable]
-    return dimension + rest if rest else dimension
 
 
 def reimport(content: bytes) -> Program:
@@ -237,7 +195,7 @@ def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.Gra
         UnsavableError: the content cannot be read back.
         ImportRefusal: the program cannot be imported again.
     """
-    return _build(_read_back(content), partial(_restore_plan, plan))
+    return _build(_read_back(content), partial(restore_plan, plan))
 
 
 def _build(saved: SavedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
@@ -248,7 +206,8 @@ def _build(saved: SavedProgram, planned: Callable[[Program], Plan]) -> fx.GraphM
     return module
 
 
-def _restore_plan(plan: Mapping[str, Any] | None, program: Program) -> Plan:
+def restore_plan(plan: Mapping[str, Any] | None, program: Program) -> Plan:
+    """Return a plan in the form of ``plan.json`` for the program that the file was imported as."""
     return NO_PLAN if plan is None else restore(program.graph, plan, program.device)
 
 
@@ -269,7 +228,7 @@ def save(
         report: the report.
         trace: the trace as text.
         plan: the kernels; None for plain ATen calls.
-        others: the program in other formats, files by name.
+        others: the program in other formats, files by name; an archive is given report, trace and plan.
         weights: where the program's weights are if it was saved without them, as :class:`WeightsPlace` has it.
 
     Returns:
@@ -278,7 +237,6 @@ def save(
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    files = {MODEL: content, REPORT: as_json(report.as_dict()), TRACE: trace.encode(), **(others or {})}
     said = {
         "version": VERSION,
         "model": MODEL,
@@ -288,6 +246,10 @@ def save(
         "plan": plan,
         "weights": weights and asdict(weights),
     }
+    told = {REPORT: as_json(report.as_dict()), TRACE: trace.encode()}
+    files = {MODEL: content, **told, **(others or {})}
+    if ARCHIVE in files:
+        files[ARCHIVE] = with_extra(files[ARCHIVE], {**told, PLAN: as_json(said)})
     return write_result(directory, files, said)
 
 
@@ -337,7 +299,7 @@ class SavedResult:
             ArtifactError: the plan is not for this program.
         """
         try:
-            return _restore_plan(self.plan, program)
+            return restore_plan(self.plan, program)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             problem = f"{self.folder / PLAN} has no plan for {self.program.name}"
             raise ArtifactError(f"{problem}: {error!r}; optimize the model again") from error
@@ -448,7 +410,7 @@ def _prepare(saved: SavedResult, program: SavedProgram) -> Runner:
             return engine.restore(program.imported(), saved.folder)
         except EngineUnavailableError as error:
             _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
-            return _build(program, saved.plan_for)
+            return _build(program, lambda imported: saved.plan_for(imported).eager())
     module = _build(program, saved.plan_for)
     exported = program.exported
     if saved.runtime == "eager" or exported.example_inputs is None:

@@ -1,7 +1,7 @@
-"""The result in other formats than ``model.pt2``: an ONNX file, and readable Python code.
+"""The result in other formats than ``model.pt2``: an ONNX file, an archive of AOTInductor, and readable Python code.
 
 Invariant: every file that is written was run on the example inputs and agreed with the saved program: code bit for bit,
-ONNX within a tolerance for roundings, provided that ONNX Runtime is installed to run it.
+the others within a tolerance for roundings, ONNX provided that ONNX Runtime is installed to run it.
 """
 
 from __future__ import annotations
@@ -18,33 +18,42 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
+from taso_py.backend import NO_PLAN
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import tensors_in
 from taso_py.backend.tracing import quiet
+from taso_py.backend.writes import Writes
 from taso_py.checking.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
 from taso_py.checking.roundtrip import equal_outputs
+from taso_py.engines.aot import ARCHIVE, AotInductor, as_read, compile_archive, load_archive
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.saving.artifact import exported_program
+from taso_py.saving.artifact import exported_program, restore_plan
 from taso_py.saving.folder import CODE, MODEL, ONNX
 
 NEEDED = ("onnx", "onnxscript")
 """Packages that PyTorch's ONNX exporter needs."""
 ROUNDINGS = 4096
-"""Tolerance for results of ONNX Runtime, in roundings, since its kernels differ; limited by ``MOST_SLACK``."""
+"""Tolerance for results of other runtimes, in roundings, since their kernels differ; limited by ``MOST_SLACK``."""
+CALLS = 2
+"""Number of calls in which an archive is compared, since a call shows what the one before it has written to buffers."""
 
 
 class EmitError(TasoError):
     """Raised if the result cannot be written in a format."""
 
 
-def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
+def emit(
+    content: bytes, forms: Sequence[str], plan: Mapping[str, Any] | None = None
+) -> tuple[dict[str, bytes], list[str]]:
     """Return the result in other formats.
 
     Args:
         content: the ``.pt2`` file.
         forms: some of :data:`FORMS`.
+        plan: the kernels as ``plan.json`` has them, for formats that may hold some; None for plain ATen calls.
 
     Returns:
         Files by name, and a note for each format that the result cannot be written in.
@@ -55,7 +64,7 @@ def emit(content: bytes, forms: Sequence[str]) -> tuple[dict[str, bytes], list[s
         if form in _WRITERS:
             name, write = _WRITERS[form]
             try:
-                files[name] = write(content)
+                files[name] = write(content, plan)
             except TasoError as error:
                 notes.append(f"{name} was not written: {error}")
     return files, notes
@@ -137,6 +146,11 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
     wanted = [leaf.cpu() for leaf in outputs_of(exported.module(), args, kwargs) if isinstance(leaf, Tensor)]
     if len(wanted) != len(found):
         raise EmitError(f"it has {len(found)} results there, not {len(wanted)}: it writes to its buffers")
+    _check_results("ONNX Runtime", wanted, found)
+
+
+def _check_results(runtime: str, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> None:
+    """Raise `EmitError` unless the results of a runtime are the wanted ones, but for roundings."""
     for place, (before, after) in enumerate(zip(wanted, found, strict=True)):
         compared = compare_output(
             place, EXAMPLE, before=before.contiguous(), after=after.contiguous(), truth=to_float64(before)
@@ -144,7 +158,36 @@ def _check_onnx(model: bytes, exported: ExportedProgram, args: tuple[Any, ...], 
         allowed = roundings(before.dtype, ROUNDINGS) if before.is_floating_point() else 0.0
         if compared.problem or compared.error > allowed:
             problem = compared.problem or f"off by {compared.error:.1e}, allowed {allowed:.1e}"
-            raise EmitError(f"ONNX Runtime gives another result {place}: {problem}")
+            raise EmitError(f"{runtime} gives another result {place}: {problem}")
+
+
+def to_archive(content: bytes, plan: Mapping[str, Any] | None = None) -> bytes:
+    """Return the program compiled by AOTInductor, with those kernels of the plan whose weights it can hold.
+
+    Raises:
+        EmitError: the archive returns other results, or writes something else to its arguments or buffers.
+        EngineUnavailableError: AOTInductor cannot compile it.
+        ImportRefusal: the program cannot be imported faithfully.
+    """
+    exported, args, kwargs = exported_program(content)
+    program = import_program(exported, args, kwargs)
+    # Its kernels with packed weights are the processor's.
+    kernels = AotInductor().plan_for(restore_plan(plan, program)) if program.device.type == "cpu" else NO_PLAN
+    archive = compile_archive(program, kernels)
+    args, kwargs = pytree.tree_map_only(Tensor, as_read, (args, kwargs))
+    # It has no buffers to look at; what is written to them shows in the results of the next call.
+    writes = Writes(inputs=Writes.of(program.graph).inputs)
+
+    def results(run: Callable[..., Any]) -> list[Tensor]:
+        return tensors_in([outputs_of(run, args, kwargs, writes=writes) for _ in range(CALLS)])
+
+    runner = load_archive(archive, program)
+    try:
+        found = results(runner)
+    except RuntimeError as error:
+        raise EmitError(f"AOTInductor cannot run it: {first_line(error)}") from error
+    _check_results("AOTInductor", results(exported.module()), found)
+    return archive
 
 
 _CODE = '''\
@@ -216,9 +259,10 @@ def _type(value: Tensor) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
-_WRITERS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "onnx": (ONNX, to_onnx),
-    "code": (CODE, to_code),
+_WRITERS: Mapping[str, tuple[str, Callable[[bytes, Mapping[str, Any] | None], bytes]]] = {
+    "onnx": (ONNX, lambda content, _: to_onnx(content)),
+    "aot": (ARCHIVE, to_archive),
+    "code": (CODE, lambda content, _: to_code(content)),
 }
 FORMS = ("pt2", *_WRITERS)
 """Choices of ``--emit``; ``model.pt2`` is always written."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from taso_py.backend import Program, build
 from taso_py.frontend import ImportRefusal
+from taso_py.frontend.reexport import open_shapes
 from taso_py.models.source import Source
-from taso_py.saving.artifact import UnsavableError, deserialize, open_shapes, serialize
+from taso_py.saving.artifact import UnsavableError, deserialize, serialize
 from taso_py.saving.folder import ArtifactError
 
 UNSAVABLE = (UnsavableError, ImportRefusal)

@@ -37,7 +37,7 @@ def compiles(test: Callable[..., None]) -> Callable[..., None]:
 def test_auto_stands_for_what_the_device_has() -> None:
     forms = ("inductor", "inductor-freezing", "inductor-max-autotune")
     sessions = tuple(name for name in ("onnxruntime", "openvino") if ENGINES[name].absence(CPU) is None)
-    assert names_to_try("auto", CPU) == ("eager", *sessions, *forms, "inductor-kernels")
+    assert names_to_try("auto", CPU) == ("eager", *sessions, *forms, "inductor-kernels", "aot-inductor")
     assert names_to_try("inductor", CPU) == (*forms, "inductor-kernels")
     assert names_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph")
     assert names_to_try("auto", CUDA)[:4] == ("eager", *forms)

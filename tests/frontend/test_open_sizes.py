@@ -16,8 +16,9 @@ from taso_py.backend.guard import ArgumentError
 from taso_py.checking.roundtrip import difference
 from taso_py.frontend import import_program
 from taso_py.frontend.errors import ImportRefusal
+from taso_py.frontend.reexport import open_shapes
 from taso_py.ops.opaque import Opaque
-from taso_py.saving.artifact import open_shapes, reimport, serialize
+from taso_py.saving.artifact import reimport, serialize
 
 BATCH, LENGTH = Dim("batch"), Dim("length", min=4, max=64)
 

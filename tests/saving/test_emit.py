@@ -110,5 +110,5 @@ def test_what_onnx_cannot_say_is_a_note_of_one_line() -> None:
 
 def test_unknown_forms_are_refused() -> None:
     check_forms(forms.FORMS)
-    with pytest.raises(EmitError, match="'pdf' to emit; there are pt2, onnx, code"):
+    with pytest.raises(EmitError, match="'pdf' to emit; there are pt2, onnx, aot, code"):
         check_forms(["pt2", "pdf"])

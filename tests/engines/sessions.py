@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -47,3 +49,15 @@ def program_of(function: Callable[..., Any], args: Sequence[Tensor], *, is_open:
     sizes: tuple[Any, ...] = ({0: Dim("batch", min=1, max=64)}, *[None] * (len(args) - 1))
     shapes = (sizes,) if isinstance(module, Function) else sizes
     return fold(import_program(torch.export.export(module, tuple(args), dynamic_shapes=shapes), tuple(args)))
+
+
+def called_at_once(module: nn.Module, inputs: Sequence[Tensor], times: int) -> list[list[Any]]:
+    """Results of calls of one module by as many threads as there are inputs, a number of calls each."""
+    together = Barrier(len(inputs))
+
+    def call(given: Tensor) -> list[Any]:
+        together.wait()
+        return [module(given) for _ in range(times)]
+
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        return list(pool.map(call, inputs))

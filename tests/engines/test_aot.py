@@ -13,11 +13,9 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -40,7 +38,7 @@ from taso_py.kernels.table import TILES, covers
 from taso_py.saving.artifact import load, reimport, save, serialize
 from taso_py.saving.emit import emit
 from taso_py.saving.folder import ArtifactError
-from tests.engines.sessions import Function, program_of
+from tests.engines.sessions import Function, called_at_once, program_of
 from tests.saving.test_artifact import REPORT
 
 pytestmark = [
@@ -144,16 +142,9 @@ def test_results_are_the_callers_own(program: Program, folder: Path) -> None:
 
 
 def test_threads_may_call_one_archive(program: Program, folder: Path) -> None:
-    module, together = restored(program, folder), Barrier(4)
     inputs = [IMAGES + number for number in range(4)]
-
-    def call(x: Tensor) -> list[Any]:
-        together.wait()
-        return [module(x) for _ in range(25)]
-
-    with ThreadPoolExecutor(4) as pool:
-        for x, results in zip(inputs, pool.map(call, inputs), strict=True):
-            assert all(nearly(result, NET(x)) for result in results)
+    for x, results in zip(inputs, called_at_once(restored(program, folder), inputs, 50), strict=True):
+        assert all(nearly(result, NET(x)) for result in results)
 
 
 def test_an_archive_runs_without_this_package(folder: Path) -> None:

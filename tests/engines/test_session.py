@@ -7,9 +7,7 @@ import importlib
 import pickle
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from taso_py.backend.onnx import model
 from taso_py.backend.schema import storage_of
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
-from tests.engines.sessions import NAMES, Function, engine_named, program_of
+from tests.engines.sessions import NAMES, Function, called_at_once, engine_named, program_of
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 IDS = torch.tensor([2, 0, 1])
@@ -183,16 +181,9 @@ def test_a_copy_computes_the_same_and_there_is_no_pickle(engine: SessionEngine) 
 def test_threads_may_call_at_once(engine: SessionEngine) -> None:
     x = torch.rand(8, 64)
     layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)).eval()
-    module, together = engine.build(program_of(layers, [x])), Barrier(4)
     inputs = [x + number for number in range(4)]
-
-    def call(given: Tensor) -> list[Tensor]:
-        together.wait()
-        return [module(given) for _ in range(50)]
-
-    with ThreadPoolExecutor(4) as pool:
-        for given, results in zip(inputs, pool.map(call, inputs), strict=True):
-            assert all(nearly(result, layers(given).detach()) for result in results)
+    for given, results in zip(inputs, called_at_once(engine.build(program_of(layers, [x])), inputs, 50), strict=True):
+        assert all(nearly(result, layers(given).detach()) for result in results)
 
 
 def restored(engine: SessionEngine, module: nn.Module, folder: Path, function: Any, x: Tensor, **options: Any) -> Any:

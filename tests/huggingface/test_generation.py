@@ -31,9 +31,10 @@ from tests.saving.test_artifact import REPORT
 
 declare_missing_torchvision_operators()
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("transformers.exporters")
-exporter = pytest.importorskip("taso_py.huggingface.exporter", exc_type=TasoError)  # of another version
-generation = pytest.importorskip("taso_py.huggingface.generation")
+try:
+    from taso_py.huggingface import exporter, generation
+except TasoError as error:  # another version than those that were tested
+    pytest.skip(str(error), allow_module_level=True)
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 0.5, "kernels": False, "cache": False}
 WORDS, STEPS = 60, 64
@@ -206,6 +207,14 @@ def test_windows_that_are_counted_in_python_are_refused(static: bool) -> None:
     with pytest.raises(exporter.ExporterError, match="returns another structure of past_key_values") as caught:
         exported(model, given, how, dynamic=not static)
     assert "\n" not in str(caught.value)
+
+
+def test_a_static_cache_without_a_length_is_refused() -> None:
+    model = model_of("llama")
+    how = how_of(model, static=True)
+    how.max_cache_len = None
+    with pytest.raises(exporter.ExporterError, match="give generation_config a max_cache_len"):
+        exported(model, inputs_of(model, 1, padded=False), how)
 
 
 def test_a_version_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,22 +49,20 @@ def _check_version() -> None:
 
 _check_version()
 
-from transformers.exporters import (  # noqa: E402  (only a tested version has what follows)
-    DynamoConfig,
-    DynamoExporter,
-    ExportedModel,
-    register_backend,
-)
-from transformers.exporters.base import ExportedComponent  # noqa: E402
+# Only a tested version has what follows.
+from transformers.exporters.auto import register_backend  # noqa: E402
+from transformers.exporters.base import ExportedComponent, ExportedModel  # noqa: E402
+from transformers.exporters.configs import DynamoConfig  # noqa: E402
+from transformers.exporters.exporter_dynamo import DynamoExporter  # noqa: E402
 from transformers.exporters.metadata import load_treespec  # noqa: E402
-from transformers.exporters.runners import ModelRunner  # noqa: E402
+from transformers.exporters.runners.base import ModelRunner  # noqa: E402
 
 
 @dataclass
 class TasoConfig(DynamoConfig):
     """How to export a model, as for ``DynamoConfig``, and how to optimize what was exported."""
 
-    export_format: str = FORMAT
+    export_format: Any = FORMAT
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """The fields of :class:`taso_py.Options`."""
 
@@ -106,6 +104,9 @@ class TasoExporter(_ProgramExporter):
         Raises:
             TasoError: one cannot be optimized, or cannot run twice.
         """
+        how = generation_config or model.generation_config
+        if how.cache_implementation == "static" and how.max_cache_len is None:
+            raise ExporterError("a static cache is exported at its full length; give generation_config a max_cache_len")
         exporter = _ProgramExporter()
         with _encoder_call(model) as (encoder, given):
             exported = exporter.export_for_generation(
@@ -140,12 +141,12 @@ class TasoExporter(_ProgramExporter):
         return ExportedModel(components, FORMAT, config=exported.config, generation_config=exported.generation_config)
 
     @classmethod
-    def save_program(cls, program: OptimizedProgram, path: str | Path) -> None:
+    def save_program(cls, program: Any, path: str | Path) -> None:
         """Write a component, and the weights of all beside it."""
         program.save(Path(path))
 
     @classmethod
-    def load_program(cls, path: str | Path) -> OptimizedProgram:
+    def load_program(cls, path: str | Path) -> Any:
         """Read a component back, ready to run."""
         return load_component(Path(path))
 
@@ -180,7 +181,10 @@ def _check_continued(stage: str, program: ExportedProgram, decode: ExportedProgr
     Raises:
         ExporterError: the cache has another structure than the one that decoding takes.
     """
-    taken, returned = decode.call_spec.in_spec.child(1), program.call_spec.out_spec
+    taken, returned = decode.call_spec.in_spec, program.call_spec.out_spec
+    assert taken is not None
+    assert returned is not None
+    taken = taken.child(1)  # keyword arguments
     names = [*returned.context] if isinstance(returned.context, list | tuple) else []
     for place, name in enumerate(taken.context):
         if name in names and taken.child(place) != returned.child(names.index(name)):
@@ -209,7 +213,7 @@ class TasoModelRunner(ModelRunner):
     @property
     def device(self) -> torch.device:
         """The device that it was exported on, which is the only one it runs on."""
-        return torch.device(self.metadata.export_device)
+        return torch.device(str(self.metadata.export_device))
 
     @classmethod
     def from_program(cls, program: OptimizedProgram, metadata: Any, device: Any = None) -> TasoModelRunner:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.exporters import ExportedModel
+from transformers.exporters.base import ExportedModel
 
 from taso_py.huggingface.exporter import DECODE, ENCODER, PREFILL, ExporterError
 

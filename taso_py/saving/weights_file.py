@@ -79,7 +79,7 @@ class _Store:
         place = place_of(tensor)
         if place not in self._by_place:
             self._held.append(tensor)  # or another one may take its place
-            content = hashlib.sha256(memoryview(content_of(tensor).cpu().numpy())).digest()
+            content = hashlib.sha256(content_of(tensor).cpu().numpy().tobytes()).digest()
             layout = tensor.device, tensor.dtype, tensor.shape, tensor.stride()
             self._by_place[place] = self._by_content.setdefault((*layout, content), _without_surroundings(tensor))
         return self._by_place[place]

@@ -14,20 +14,27 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import UNLIMITED, build, fold
+from taso_py.backend import UNLIMITED, Program, build, fold
 from taso_py.backend.schema import storage_of
+from taso_py.backend.writes import state_keys
 from taso_py.entries.entry import import_together
+from taso_py.entries.optimize import OptimizedEntry
 from taso_py.ir.errors import TasoError
 from taso_py.judging.evaluation import EVEN, ORIGINAL
 from taso_py.judging.timing import Race, Ratio
 from taso_py.models.source import Source
 from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
+from taso_py.saving.artifact import without_weights
+from taso_py.saving.savable import pt2_bytes
+from taso_py.saving.together import SavableEntry
+from tests.saving.test_artifact import REPORT
 
 declare_missing_torchvision_operators()
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("transformers.exporters")
-exporter = pytest.importorskip("taso_py.huggingface.exporter", exc_type=TasoError)  # of another version
-generation = pytest.importorskip("taso_py.huggingface.generation")
+try:
+    from taso_py.huggingface import exporter, generation
+except TasoError as error:  # another version than those that were tested
+    pytest.skip(str(error), allow_module_level=True)
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 0.5, "kernels": False, "cache": False}
 WORDS, STEPS = 60, 64
@@ -119,16 +126,16 @@ def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are imported, folded and built, but neither rewritten nor raced, which takes a hundred times as long."""
 
-    def built(sources: Mapping[str, Source], *_: Any, **__: Any) -> dict[str, Any]:
-        return {
-            name: SimpleNamespace(
-                optimized=SimpleNamespace(module=build(fold(program, UNLIMITED))),
-                savable=SimpleNamespace(weights={}, state=(), write=lambda *_: None),
-            )
-            for name, program in import_together(sources).items()
-        }
+    def built(source: Source, program: Program) -> OptimizedEntry:
+        folded = fold(program, UNLIMITED)
+        content, weights = without_weights(pt2_bytes(source, folded, program))
+        optimized: Any = SimpleNamespace(module=build(folded))
+        return OptimizedEntry(optimized, SavableEntry(content, weights, state_keys(folded.graph), REPORT, "", None))
 
-    monkeypatch.setattr(exporter, "optimize_together", built)
+    def all_built(sources: Mapping[str, Source], *_: Any, **__: Any) -> dict[str, OptimizedEntry]:
+        return {name: built(sources[name], program) for name, program in import_together(sources).items()}
+
+    monkeypatch.setattr(exporter, "optimize_together", all_built)
 
 
 def exported(model: Any, given: Any, how: Any, *, dynamic: bool = False) -> Any:
@@ -136,8 +143,11 @@ def exported(model: Any, given: Any, how: Any, *, dynamic: bool = False) -> Any:
     return exporter.TasoExporter().export_for_generation(model, copy.deepcopy(given), config, generation_config=how)
 
 
-@pytest.mark.usefixtures("any_gain")
-def test_an_exported_model_generates_before_and_after_it_is_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how_built", ["unsearched", pytest.param("any_gain", marks=pytest.mark.slow)])
+def test_an_exported_model_generates_before_and_after_it_is_saved(
+    how_built: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    request.getfixturevalue(how_built)
     model = model_of("llama")
     given, how = inputs_of(model, 1, padded=False), how_of(model, static=True)
     expected = model.generate(**given)
@@ -197,6 +207,14 @@ def test_windows_that_are_counted_in_python_are_refused(static: bool) -> None:
     with pytest.raises(exporter.ExporterError, match="returns another structure of past_key_values") as caught:
         exported(model, given, how, dynamic=not static)
     assert "\n" not in str(caught.value)
+
+
+def test_a_static_cache_without_a_length_is_refused() -> None:
+    model = model_of("llama")
+    how = how_of(model, static=True)
+    how.max_cache_len = None
+    with pytest.raises(exporter.ExporterError, match="give generation_config a max_cache_len"):
+        exported(model, inputs_of(model, 1, padded=False), how)
 
 
 def test_a_version_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

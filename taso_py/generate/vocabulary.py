@@ -133,6 +133,8 @@ class Written:
 
     name: str
     op: TensorOperator
+    is_factored: bool = False
+    """True if a factor that all summands of a sum have stands before the sum."""
 
 
 @dataclass(frozen=True)

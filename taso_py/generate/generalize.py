@@ -49,6 +49,8 @@ class Generality:
     grouped: frozenset[str] = frozenset()
     replaced: int = 0
     """Number of first axes of those variables that the group replaces; it precedes the remaining ones."""
+    narrow: bool = False
+    """True if a bound may be the one after another bound or before the end of an axis."""
 
 
 def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
@@ -87,11 +89,11 @@ def numbers(source: Sequence[Value], target: Sequence[Value]) -> list[Number]:
     return list(lifting.encountered)
 
 
-def initial_generalities(found: Sequence[Number]) -> Iterator[Generality]:
+def initial_generalities(found: Sequence[Number], *, narrow: bool = False) -> Iterator[Generality]:
     """Yield the generalities from which the most general rule is searched, the most general first.
 
-    Bounds of slices are at first independent symbols; only where all else fails are they treated as sizes. Last come
-    rules of windows without padding, of slices from the beginning, and of slices of one element.
+    Bounds of slices are at first independent symbols; only where all else fails are they treated as sizes. Narrow rules
+    come last: of windows without padding, of slices from the beginning, to the end, and of one element.
     """
     bounds = [number for number in found if number[0] == "slice"]
     others = frozenset(number for number in found if number[0] != "slice")
@@ -100,9 +102,13 @@ def initial_generalities(found: Sequence[Number]) -> Iterator[Generality]:
             yield Generality(fixed, shares)
     if bounds:
         yield Generality(frozenset(found))
+    if not narrow:
+        return
     neutral = frozenset((kind, value) for kind, value in found if value == 0 or (value == 1 and kind != "slice"))
     stops = frozenset(("slice", start + 1) for _, start in bounds) & frozenset(bounds)
-    yield from (Generality(fixed) for fixed in dict.fromkeys((neutral, neutral | stops)) if fixed)
+    yield Generality(neutral, narrow=True)
+    yield Generality(neutral | frozenset(bounds), narrow=True)
+    yield Generality(neutral | stops, narrow=True)
 
 
 class _Preferring(SizeSolver):
@@ -140,7 +146,6 @@ class _Preferring(SizeSolver):
             self.equal(symbol(names[0]), self._multiple(*names), why)
         else:
             super().equal(left, right, why)
-
 
     def _is_divided(self, whole: str, part: str) -> bool:
         """Return whether a number divides another in the candidate."""
@@ -325,7 +330,7 @@ class _Lifting:
 
     def _expressions_for(self, name: str, bound: Sequence[str]) -> Iterator[Dim]:
         wanted = self.example_values[name]
-        starts = [known for known in bound if known.startswith("slice")] if name in self.placed else []
+        starts = [known for known in bound if known.startswith("slice")]
         sizes = [known for known in bound if known in self.solver.dimensions]
         bounds = [known for known in bound if known.startswith("slice")]
         others = [known for known in bound if known not in {*sizes, *bounds}]
@@ -341,9 +346,10 @@ class _Lifting:
         for a, b in itertools.permutations((*bounds, *sizes), 2):
             if self.example_values[a] - self.example_values[b] == wanted:
                 yield symbol(a) - symbol(b)
-        yield from (symbol(start) + 1 for start in starts if self.example_values[start] + 1 == wanted)
-        yield from (symbol(size) - 1 for size in sizes if self.example_values[size] - 1 == wanted)
-        for a, b in itertools.product(bounds, others):
+        if self.generality.narrow:
+            yield from (symbol(start) + 1 for start in starts if self.example_values[start] + 1 == wanted)
+            yield from (symbol(size) - 1 for size in sizes if self.example_values[size] - 1 == wanted)
+        for a, b in itertools.product(bounds, others if not name.startswith("slice") else ()):
             if self.example_values[a] + self.example_values[b] == wanted:
                 yield symbol(a) + symbol(b)
 

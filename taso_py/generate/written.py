@@ -34,9 +34,9 @@ def written_forms(entry: Written) -> Iterator[RuleCandidate]:
     operand = Operand(_VARIABLE.type, lambda index: Read("x", index))
     target = make(entry.op, [_VARIABLE]).value
     definition = entry.op.define([operand], (symbol("i"),))
-    for number, form in enumerate(_forms(_factored(definition) if entry.is_factored else definition)):
+    for place, form in enumerate(_forms(_factored(definition) if entry.is_factored else definition)):
         yield RuleCandidate(
-            (form,), (target,), key=f"{entry.name} written out, {number:03}", data=frozenset({"x"}), one_way=True
+            (form,), (target,), key=f"{entry.name} written out, {place:03}", data=frozenset({"x"}), one_way=True
         )
 
 

@@ -4,9 +4,9 @@
 written-out forms of operators that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
 channels in place of images, ``rows`` with some rows in place of all, ``views`` moves elementwise operators before a
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
-groups of queries, ``algebra`` further laws of sums, products and joins. ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves. ``deep`` is
-``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
-with fewest operators.
+groups of queries, ``algebra`` further laws of sums, products and joins. ``transformer`` moves the operators of
+attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
+convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from taso_py.generate.vocabulary import (
-    Folding,
-)
+from typing import TypeAlias
+
+from taso_py.generate.vocabulary import Folding
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear
 from taso_py.ops.elementwise import Add, Mul, Sub
 from taso_py.ops.normalization import BatchNorm
 
+_After: TypeAlias = tuple[tuple[TensorOperator, tuple[tuple[int, ...], ...]], ...]
 
-def affine_operators(channels: int, images: bool = False) -> tuple[tuple[TensorOperator, tuple[tuple[int, ...], ...]], ...]:
+
+def affine_operators(channels: int, *, images: bool = False) -> _After:
     """Return what is affine in each channel, with the shapes of its other operands: rows of channels, or images."""
     vector = (channels, 1, 1) if images else (channels,)
     return (

@@ -40,7 +40,7 @@ def _causal(name: str, queries: int, rows: Slice, seen: Slice | None, *, stays_c
     if seen is not None:
         productions += [Production(seen, _KEYS, _SEEN_KEYS), Production(seen, _VALUES, _SEEN_VALUES)]
     variables = tuple(Variables(role, shape, role, 1) for role, shape in shapes)
-    return Family(name, variables, tuple(productions), operators=4, every=True)
+    return Family(name, variables, tuple(productions), operators=4, every=True, narrow=True)
 
 
 def _repeated(role: str, letters: str, steps: Iterable[TensorOperator]) -> tuple[Production, ...]:

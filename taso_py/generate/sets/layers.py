@@ -37,7 +37,7 @@ def _yields(role: str, operands: Iterable[str], *ops: TensorOperator | Half) -> 
 
 
 def _family(name: str, variables: Iterable[Variables], *productions: Production, operators: int) -> Family:
-    return Family(name, tuple(variables), productions, operators=operators, every=True)
+    return Family(name, tuple(variables), productions, operators=operators, every=True, narrow=True)
 
 
 def _each(**shapes: tuple[int, ...]) -> tuple[Variables, ...]:
@@ -156,7 +156,7 @@ _AVERAGED_IMAGES = _family(
     *_yields(_COMPOSED_BIAS, [_PART], Mean((-3, -2))),
     *_yields(FUSED, ["ru", "ruB"], _POINT),
     *_yields(FUSED, ["sW", "sWB"], _LINEAR),
-    operators=4,
+    operators=5,
 )
 
 _SCALED_IMAGES = _family(

@@ -28,13 +28,12 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Operator, Weight
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
 from taso_py.ops.opaque import Opaque
+from taso_py.ops.work import most_stored
 
 _AS_DECLARED = (Opaque, Cast)
 
 UNLIMITED = math.inf
 """Growth limit for a searched graph: the search keeps to a limit of its own, and has priced its result as folded."""
-FREE_BYTES = 1 << 20
-"""Bytes of growth that are always allowed, so that models with few weights can fold their masks and positions."""
 
 
 def fold(program: Program, growth_limit: float = 1.25) -> Program:
@@ -42,15 +41,14 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
 
     Args:
         program: its graph may be a rewritten one; growth is measured against the weights that it has now.
-        growth_limit: the largest allowed ratio of bytes after and before; :data:`FREE_BYTES` more are always allowed.
+        growth_limit: the largest allowed ratio of bytes after and before; see :func:`~taso_py.ops.work.most_stored`.
             If all foldings together exceed it, the largest results are not folded, but their operands if possible.
 
     Returns:
         A program with the weights that its graph names; they are views of the given ones if folding only moves data.
     """
     graph, weights = _fold_numbers(program.graph), program.weights
-    stored = stored_bytes(weights.values())
-    limit = max(growth_limit * max(1, stored), stored + FREE_BYTES)  # infinitely many times nothing is no number
+    limit = most_stored(stored_bytes(weights.values()), growth_limit)
     computed: dict[Value, Tensor] = {}
     refused: set[Value] = set()
     while True:

@@ -42,6 +42,8 @@ class RuleCandidate:
     """Names of the variables that are data."""
     axes: int = 1
     """Number of axes, from the last, to which the rule is transferred."""
+    narrow: bool = False
+    """True if rules of slices and windows at particular places only are wanted too."""
     one_way: bool = False
     """True if only the left side is to be replaced by the right one."""
     is_large: bool = False
@@ -154,7 +156,8 @@ class Builder:
         sides = [[builder._output_forms(*output) for output in side] for side in (left, right)]
         key = min(_pair_key(one, other, builder._shape) for one, other in (sides, sides[::-1]))
         values = [tuple(builder._output(*output) for output in side) for side in (left, right)]
-        return RuleCandidate(values[0], values[1], key=key, data=builder._data, axes=self._terms.family.axes)
+        family = self._terms.family
+        return RuleCandidate(values[0], values[1], key=key, data=builder._data, axes=family.axes, narrow=family.narrow)
 
     def _with_variables(self, cut: frozenset[int]) -> Builder:
         """Return a separate builder with variables in place of some terms."""

@@ -25,7 +25,7 @@ from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symb
 from taso_py.ir.types import Axis, DType, Group, TensorType
 from taso_py.ir.unify import SizeSolver
 from taso_py.ops.base import plain_axis
-from taso_py.ops.movement import Reshape, Slice, runs
+from taso_py.ops.movement import Pad, Reshape, Slice, runs
 from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
 
 Number: TypeAlias = tuple[str, int | float]
@@ -49,6 +49,8 @@ class Generality:
     grouped: frozenset[str] = frozenset()
     replaced: int = 0
     """Number of first axes of those variables that the group replaces; it precedes the remaining ones."""
+    narrow: bool = False
+    """True if a bound may be the one after another bound or before the end of an axis."""
 
 
 def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
@@ -87,10 +89,11 @@ def numbers(source: Sequence[Value], target: Sequence[Value]) -> list[Number]:
     return list(lifting.encountered)
 
 
-def initial_generalities(found: Sequence[Number]) -> Iterator[Generality]:
+def initial_generalities(found: Sequence[Number], *, narrow: bool = False) -> Iterator[Generality]:
     """Yield the generalities from which the most general rule is searched, the most general first.
 
-    Bounds of slices are at first independent symbols; only where all else fails are they treated as sizes.
+    Bounds of slices are at first independent symbols; only where all else fails are they treated as sizes. Narrow rules
+    come last: of windows without padding, of slices from the beginning, to the end, and of one element.
     """
     bounds = [number for number in found if number[0] == "slice"]
     others = frozenset(number for number in found if number[0] != "slice")
@@ -99,6 +102,13 @@ def initial_generalities(found: Sequence[Number]) -> Iterator[Generality]:
             yield Generality(fixed, shares)
     if bounds:
         yield Generality(frozenset(found))
+    if not narrow:
+        return
+    neutral = frozenset((kind, value) for kind, value in found if value == 0 or (value == 1 and kind != "slice"))
+    stops = frozenset(("slice", start + 1) for _, start in bounds) & frozenset(bounds)
+    yield Generality(neutral, narrow=True)
+    yield Generality(neutral | frozenset(bounds), narrow=True)
+    yield Generality(neutral | stops, narrow=True)
 
 
 class _Preferring(SizeSolver):
@@ -132,12 +142,25 @@ class _Preferring(SizeSolver):
         elif (pair := _equal_divisions(difference)) is not None:
             self.equal(pair[0].denominator, pair[1].denominator, why)
             self.equal(pair[0].numerator, pair[1].numerator, why)
-        elif (names := _divisible(difference)) is not None and self._example_values[names[0]] == self._example_values[
-            names[1]
-        ]:
-            self.equal(symbol(names[0]), symbol(names[1]), why)
+        elif (names := _divisible(difference)) is not None and self._is_divided(*names):
+            self.equal(symbol(names[0]), self._multiple(*names), why)
         else:
             super().equal(left, right, why)
+
+    def _is_divided(self, whole: str, part: str) -> bool:
+        """Return whether a number divides another in the candidate."""
+        return self._example_values[whole] % self._example_values[part] == 0
+
+    def _multiple(self, whole: str, part: str) -> Dim:
+        """Return what a number is that another has to divide: that other, or a multiple of it by a symbol."""
+        times = self._example_values[whole] // self._example_values[part]
+        if times == 1:
+            return symbol(part)
+        name = f"{whole}_over_{part}"
+        self._example_values[name] = times
+        self.dimensions.add(name)
+        self.known |= {name}
+        return symbol(name) * symbol(part)
 
 
 def _without_common_factor(difference: Poly) -> Poly:
@@ -307,6 +330,7 @@ class _Lifting:
 
     def _expressions_for(self, name: str, bound: Sequence[str]) -> Iterator[Dim]:
         wanted = self.example_values[name]
+        starts = [known for known in bound if known.startswith("slice")]
         sizes = [known for known in bound if known in self.solver.dimensions]
         bounds = [known for known in bound if known.startswith("slice")]
         others = [known for known in bound if known not in {*sizes, *bounds}]
@@ -322,6 +346,12 @@ class _Lifting:
         for a, b in itertools.permutations((*bounds, *sizes), 2):
             if self.example_values[a] - self.example_values[b] == wanted:
                 yield symbol(a) - symbol(b)
+        if self.generality.narrow:
+            yield from (symbol(start) + 1 for start in starts if self.example_values[start] + 1 == wanted)
+            yield from (symbol(size) - 1 for size in sizes if self.example_values[size] - 1 == wanted)
+        for a, b in itertools.product(bounds, others if not name.startswith("slice") else ()):
+            if self.example_values[a] + self.example_values[b] == wanted:
+                yield symbol(a) + symbol(b)
 
     def rule(self, source: Sequence[Value], target: Sequence[Value], choice: Mapping[str, Dim]) -> Substitution:
         """Return the rule for a choice of expressions; raise if ill-formed or true for particular sizes only."""
@@ -345,7 +375,7 @@ class _Lifting:
 
 
 def _kind(op: Operator, name: str) -> str:
-    if isinstance(op, Slice):
+    if isinstance(op, Slice | Pad):
         return "slice"
     hint = _hints(type(op))[name]
     return "number" if float in get_args(hint) else f"{op.name}.{name}"

@@ -16,11 +16,11 @@ import numpy as np
 from taso_py.generate.fingerprint import generator, samples
 from taso_py.ir.errors import ShapeError, TasoError
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Input
+from taso_py.ir.operator import Input, Operator
 from taso_py.ir.size import Dim, evaluate, symbol, symbols
 from taso_py.ir.types import Axis, Group, TensorType
 from taso_py.ir.unify import STRICT
-from taso_py.ops.base import plain_axis
+from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.evaluate import evaluate as evaluate_operator
 from taso_py.ops.movement import Slice
@@ -204,10 +204,18 @@ def _instance(
         elements = [_elements(node.types[0], plain, prod(group)) for node in rule.source.nodes]
         if min(elements) == 0 or (most_elements is not None and max(elements) > most_elements):
             return None
+        if not all(_is_legal(node.op.substitute(sizes)) for node in rule.target.nodes):
+            return None
         types = _types(rule, sizes, group)
     except (TasoError, ValueError, ZeroDivisionError):
         return None
     return Instance(sizes, group, types)
+
+
+def _is_legal(op: Operator) -> bool:
+    """Return whether no attribute of an operator is evidently out of range."""
+    legal = op.legal() if isinstance(op, TensorOperator) else ()
+    return not any(isinstance(least, int) and least < 0 for least in legal)
 
 
 def _elements(type_: TensorType, sizes: Mapping[str, int], group: int) -> int:

@@ -38,10 +38,12 @@ class Settler:
     _tried: dict[str, Substitution | None] = field(default_factory=dict[str, "Substitution | None"], init=False)
     """The rules of this direction that were tried, each with the proved rule or None."""
 
-    def baseline(self, source: Sequence[Value], target: Sequence[Value]) -> Substitution | Refusal:
+    def baseline(
+        self, source: Sequence[Value], target: Sequence[Value], *, narrow: bool = False
+    ) -> Substitution | Refusal:
         """Return the least general rule: symbolic sizes, every attribute fixed that may be, slice bounds if needed."""
         refusal, self.reason = Refusal.ILL_TYPED, ""
-        for generality in initial_generalities(numbers(source, target)):
+        for generality in initial_generalities(numbers(source, target), narrow=narrow):
             if any(number[0] != "slice" for number in numbers(source, target)) and not generality.fixed:
                 continue
             for rule in lift(source, target, generality):
@@ -51,17 +53,20 @@ class Settler:
                     return rule
         return refusal
 
-    def settle(self, source: Sequence[Value], target: Sequence[Value], data: frozenset[str]) -> list[Substitution]:
+    def settle(
+        self, source: Sequence[Value], target: Sequence[Value], data: frozenset[str], *, narrow: bool = False
+    ) -> list[Substitution]:
         """Return the proved rules of one direction: with axis groups where possible, else without; empty if none is.
 
         Args:
             source: values of concrete shapes.
             target: values that are to replace them.
             data: the variables that are data; a group may lead these, or all variables.
+            narrow: whether rules of slices and windows at particular places only are wanted too.
         """
         self.reason = ""
         self._tried = {}
-        for start in initial_generalities(numbers(source, target)):
+        for start in initial_generalities(numbers(source, target), narrow=narrow):
             plain = self._first_proved(source, target, start)
             if plain is not None:
                 generality, plain = self._generalized(source, target, start, plain)

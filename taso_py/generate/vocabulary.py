@@ -118,6 +118,9 @@ class Family:
     """True if every term is built upon, not one per class of equal terms, so that all forms are found."""
     equal: int | None = None
     """In a large family, most operators of a side up to which rules are wanted that gain nothing by themselves."""
+    narrow: bool = False
+    """True if rules are wanted too that hold of slices and windows at particular places only: of the first elements, of
+    one element, without padding."""
     shrinks: bool = False
     """True if only rules to a side of fewer operators are wanted, not those that add neutral operations."""
 
@@ -133,6 +136,8 @@ class Written:
 
     name: str
     op: TensorOperator
+    is_factored: bool = False
+    """True if a factor that all summands of a sum have stands before the sum."""
 
 
 @dataclass(frozen=True)

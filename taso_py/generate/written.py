@@ -10,7 +10,9 @@ Invariant: forms follow from the definition alone; whether they are true is test
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 
 from taso_py.generate.candidates import RuleCandidate
 from taso_py.generate.vocabulary import Written
@@ -21,7 +23,7 @@ from taso_py.ir.size import symbol
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.elementwise import Add, Div, Mul
 from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
-from taso_py.ops.scalar import Apply, Irrational, Number, Operand, Plus, Read, Scalar, Times
+from taso_py.ops.scalar import Apply, Irrational, Number, Operand, Plus, Read, Scalar, Times, number
 from taso_py.ops.table import DEFINED
 
 _VARIABLE = make(Input("x", TensorType(DType.FLOAT, (4,)))).value
@@ -31,10 +33,29 @@ def written_forms(entry: Written) -> Iterator[RuleCandidate]:
     """Yield the candidates of a unary operator: each written-out form with the operator."""
     operand = Operand(_VARIABLE.type, lambda index: Read("x", index))
     target = make(entry.op, [_VARIABLE]).value
-    for number, form in enumerate(_forms(entry.op.define([operand], (symbol("i"),)))):
+    definition = entry.op.define([operand], (symbol("i"),))
+    for place, form in enumerate(_forms(_factored(definition) if entry.is_factored else definition)):
         yield RuleCandidate(
-            (form,), (target,), key=f"{entry.name} written out, {number:03}", data=frozenset({"x"}), one_way=True
+            (form,), (target,), key=f"{entry.name} written out, {place:03}", data=frozenset({"x"}), one_way=True
         )
+
+
+def _factored(scalar: Scalar) -> Scalar:
+    """Return a definition with a factor that all summands of a sum have taken out of it."""
+    match scalar:
+        case Apply(function, argument):
+            return Apply(function, _factored(argument))
+        case Times(left, right):
+            return _factored(left) * _factored(right)
+        case Plus():
+            summands = [_operands(_factored(summand), Times) for summand in _operands(scalar, Plus)]
+            common = next((factor for factor in summands[0] if all(factor in factors for factors in summands)), None)
+            for factors in summands if common is not None else ():
+                factors.remove(common)
+            rest = reduce(operator.add, [reduce(operator.mul, factors or [number(1)]) for factors in summands])
+            return rest if common is None else common * rest
+        case _:
+            return scalar
 
 
 def _forms(scalar: Scalar) -> list[Value]:

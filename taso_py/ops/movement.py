@@ -248,6 +248,9 @@ class Pad(_Movement):
             return Guard(tuple(conditions), x(*index))
         return number(self.value) + Guard(tuple(conditions), x(*index) - number(self.value))
 
+    def legal(self) -> Iterator[Dim]:
+        yield from (width for widths in self.widths for width in widths)
+
 
 @dataclass(frozen=True)
 class Enlarge(_Movement):

@@ -47,6 +47,8 @@ from taso_py.ops.scalar import (
 
 _Given: TypeAlias = tuple[Condition, ...]
 """The conditions in force."""
+FREE_BYTES = 2**20
+"""Bytes of growth that are always allowed, so that models with few weights can store masks, positions and tables."""
 AT_ONCE = 2**20
 """The most points at which conditions are evaluated together: long sequences attend to themselves at billions."""
 
@@ -82,6 +84,11 @@ def type_bytes(type_: TensorType) -> int:
 def value_bytes(value: Value) -> int:
     """Return the bytes of a value's elements."""
     return type_bytes(value.type)
+
+
+def most_stored(stored: int, growth: float) -> float:
+    """Return the most bytes that a model may store after a change that may multiply its bytes by ``growth``."""
+    return max(growth * max(1, stored), stored + FREE_BYTES)  # infinitely many times nothing is no number
 
 
 def work(node: Node) -> Work:

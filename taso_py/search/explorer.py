@@ -109,8 +109,7 @@ class Explorer(ABC):
 
     def is_valid(self, static_bytes: int) -> bool:
         """Return whether a graph that stores so many bytes may be a result."""
-        limit = self.limits.static_bytes
-        return static_bytes <= (self.limits.growth * self.original.static_bytes if limit is None else limit)
+        return static_bytes <= self.limits.most_bytes(self.original.static_bytes)
 
     def build(self, state: SearchState, option: Option, seen: set[CanonicalForm]) -> EstimatedStep | None:
         """Build the graph of an option and estimate its cost; None if it is impossible or gives nothing new.

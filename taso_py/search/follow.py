@@ -48,7 +48,7 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         )
         for end, taken in ends
     )
-    if followed and followed[0].static_bytes > limits.growth * original.static_bytes:
+    if followed and followed[0].static_bytes > limits.most_bytes(original.static_bytes):
         raise TraceError(f"the result would store more than {limits.growth} times the weights")
     candidates = (*followed, original)
     return SearchResult(

@@ -201,7 +201,8 @@ class Partition:
         left, region = self._limits.budget - self._built, kind.first
         inputs = {node.value: value for node, value in zip(region.graph.inputs, region.inputs, strict=True)}
         cost = _Sharing(self._cost.for_part(whole, inputs, region.outputs), frozenset(self._stored))
-        more = (self._limits.growth - 1) * self._original.static_bytes / len(kind.members)
+        stored = self._original.static_bytes
+        more = (self._limits.most_bytes(stored) - stored) / len(kind.members)
         limits = replace(
             self._limits,
             alpha=1 + SLACK * (self._limits.alpha - 1),
@@ -296,7 +297,7 @@ class Partition:
         return known
 
     def _is_valid(self, candidate: Candidate) -> bool:
-        return candidate.static_bytes <= self._limits.growth * self._original.static_bytes
+        return candidate.static_bytes <= self._limits.most_bytes(self._original.static_bytes)
 
     def _keep(self, candidate: Candidate) -> bool:
         """Keep a whole unless it stores too much or one of the same rules is as cheap; return whether it was kept."""

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.types import DType
+from taso_py.ops.work import most_stored
 from taso_py.rules.match import Match
 from taso_py.rules.verdict import Numerics
 from taso_py.search.trace import Trace, make_trace
@@ -47,7 +48,9 @@ class Limits:
     now: Callable[[], float] = time.monotonic
     """The clock, in seconds."""
     growth: float = 1.25
-    """The most bytes that a result may store, relative to the original; intermediate graphs may store more."""
+    """The most bytes that a result may store, relative to the original; intermediate graphs may store more.
+
+    A little more is always allowed, see :func:`taso_py.ops.work.most_stored`."""
     static_bytes: float | None = None
     """The limit on stored bytes as a number, in place of :attr:`growth`."""
     numerics: Numerics | None = None
@@ -64,6 +67,10 @@ class Limits:
             raise TasoError("alpha and growth are factors of at least 1")
         if min(self.budget, self.patience, self.results) < 1 or not self.seconds > 0:
             raise TasoError("a search needs a budget, patience, a time limit and a number of results above 0")
+
+    def most_bytes(self, original: int) -> float:
+        """Return the most bytes that a result may store, given those that the original stores."""
+        return most_stored(original, self.growth) if self.static_bytes is None else self.static_bytes
 
     def allows(self, match: Match) -> bool:
         """Return whether the numerics class of a match's rule is allowed at its element type."""

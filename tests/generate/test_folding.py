@@ -37,6 +37,13 @@ def test_batch_normalisation_after_a_convolution_is_folded_at_every_size() -> No
     assert "batch_norm" not in with_bias.split("target")[1]
 
 
+def test_groups_divide_the_channels_and_the_features() -> None:
+    grouped = Folding("grouped", Conv2d(groups=2), (5, 6, 2, 3), (4, 3, 2, 2), ((Mul(), ((4, 1, 1),)),))
+    for statement in _statements(grouped):
+        assert "groups=B" in statement
+        assert "b: float[B*F,C,G,H]" in statement or "c: float[A*B,D,G,H]" in statement
+
+
 def test_what_follows_a_linear_layer() -> None:
     found = _statements(LINEAR)
     assert any("source mul(" in text and "target linear(a, mul(" in text and "reshape(" in text for text in found)

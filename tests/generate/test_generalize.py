@@ -73,6 +73,44 @@ def test_what_is_true_for_some_sizes_only_is_not_lifted() -> None:
     assert _first_true("x: float[2,2]", "return add(x, x)", "return add(x, permute(x){order=[-1,-2]})") == ""
 
 
+def _settled(variables: str, source: str, target: str, *, narrow: bool = False) -> str:
+    rules = Settler(prove, 0).settle(*_sides(variables, source, target), frozenset(), narrow=narrow)
+    return " ".join(rules[0].statement.split()) if rules else ""
+
+
+def test_what_is_true_of_slices_at_particular_places_is_lifted_if_that_is_wanted() -> None:
+    variables = "q: float[2,8,5], k: float[2,7,5], v: float[2,7,9]"
+    sides = (
+        "return slice(attention(q, k, v){causal=true}){axis=-2, start=3, stop=4}",
+        "return attention(slice(q){axis=-2, start=3, stop=4}, slice(k){axis=-2, start=0, stop=4}, "
+        "slice(v){axis=-2, start=0, stop=4})",
+    )
+    assert not _settled(variables, *sides)
+    assert "source slice(attention(a, b, c){causal=true}){axis=-2, start=F, stop=F+1}" in _settled(
+        variables, *sides, narrow=True
+    )
+
+
+def test_two_rows_of_causal_attention_need_a_mask() -> None:
+    variables = "q: float[2,8,5], k: float[2,7,5], v: float[2,7,9]"
+    sides = (
+        "return slice(attention(q, k, v){causal=true}){axis=-2, start=2, stop=4}",
+        "return attention(slice(q){axis=-2, start=2, stop=4}, slice(k){axis=-2, start=0, stop=4}, "
+        "slice(v){axis=-2, start=0, stop=4})",
+    )
+    assert not _settled(variables, *sides, narrow=True)
+
+
+def test_padding_is_added_to_padding() -> None:
+    statement = _settled(
+        "x: float[2,3,3,4], k: float[4,3,3,2]",
+        "return conv2d(pad(x){widths=[[3,3],[2,2]]}, k){stride=[2,2], padding=[1,1]}",
+        "return conv2d(x, k){stride=[2,2], padding=[4,3]}",
+    )
+    assert "pad(a){widths=[[I,I],[H,H]]}" in statement
+    assert "padding=[I+L,H+M]" in statement
+
+
 def test_a_leading_axis_group() -> None:
     sides = _sides("x: float[3,4]", "return relu(slice(x){axis=-1, start=1, stop=3})",
                    "return slice(relu(x)){axis=-1, start=1, stop=3}")  # fmt: skip

@@ -42,6 +42,17 @@ def _statements(candidate: RuleCandidate) -> list[str]:
     return [" ".join(rule.statement.split()) for rule in rules]
 
 
+def test_a_factor_of_all_summands_is_taken_out_of_a_sum() -> None:
+    forms = [candidate.left[0] for candidate in written_forms(Written("gelu", Gelu("tanh"), is_factored=True))]
+    c, number = IRRATIONALS["sqrt(2/pi)"], "constant{{value={}, dtype=float}}".format
+    (root,) = parse_graph(
+        f"""graph(x: float[4]) {{ return mul(mul({number(0.5)}, x), add({number(1.0)},
+        tanh(mul(mul({number(repr(c))}, x), add({number(1.0)}, mul(mul({number(0.044715)}, x), x)))))) }}"""
+    ).outputs
+    assert root in forms
+    assert root not in [candidate.left[0] for candidate in written_forms(Written("gelu", Gelu("tanh")))]
+
+
 def test_the_form_of_gelu_that_is_usually_written_is_proved() -> None:
     (root,) = parse_graph(
         f"""graph(x: float[4]) {{ return mul(mul(constant{{value=0.5, dtype=float}}, x),

@@ -150,16 +150,16 @@ def test_results_differ_in_the_rules_that_they_use_and_are_sorted() -> None:
 def test_a_result_does_not_store_more_than_the_limit() -> None:
     # Of the products with w one has another operand, so that merging the others stores w twice.
     graph = parse_graph(
-        """graph(x: f32[1,16], y: f32[2,16]) {
-          w = weight{key="w", type=f32[16,8]}
-          u = weight{key="u", type=f32[16,8]}
+        """graph(x: f32[1,1024], y: f32[2,1024]) {
+          w = weight{key="w", type=f32[1024,1024]}
+          u = weight{key="u", type=f32[1024,1024]}
           return matmul(x, w), matmul(x, u), matmul(y, w)
         }"""
     )
     for growth, merged in ((1.25, False), (1.5, True)):
         best = search(graph, read("merge"), COST, Limits(growth=growth)).best
         assert (operators(best.graph)["matmul"] == 2) == merged
-        assert best.static_bytes <= growth * 4 * 16 * 16
+        assert best.static_bytes <= growth * 4 * 2 * 1024 * 1024
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 ``core`` mixes everything, ``merge`` goes deeper with fewer operators, ``fold`` solves for weights, ``fuse`` finds the
 written-out forms of operators that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
 channels in place of images, ``rows`` with some rows in place of all, ``views`` moves elementwise operators before a
-view, ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves. ``deep`` is
-``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
-with fewest operators.
+view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
+groups of queries, ``algebra`` further laws of sums, products and joins. ``transformer`` moves the operators of
+attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
+convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -14,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.fuse import FUSE
+from taso_py.generate.sets.heads import HEADS
+from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
@@ -35,6 +39,9 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "fuse": FUSE,
     "scalars": SCALARS,
     "layout": LAYOUT,
+    "layers": LAYERS,
+    "heads": HEADS,
+    "algebra": ALGEBRA,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -46,7 +53,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 
 SHIPPED: Sequence[tuple[str, ...]] = (
     ("core", "merge", "fold"),
-    *((name,) for name in ("fuse", "scalars", "layout", "rows", "views")),
+    *((name,) for name in ("fuse", "scalars", "layout", "rows", "views", "layers", "heads", "algebra")),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -1,0 +1,199 @@
+"""What practitioners expect of small models: each is searched with the shipped rules at the default limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from taso_py.backend import UNLIMITED, build, fold
+from taso_py.frontend import import_module
+from taso_py.rules.database import read_database
+from taso_py.rules.match import Matcher
+from taso_py.search.backtracking import search
+from tests.prices import Modelled
+
+
+class Model(nn.Module):
+    """A function of inputs and of the parts of a model, in float64."""
+
+    def __init__(self, function: Callable[..., Any], parts: dict[str, nn.Module | Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, nn.Module):
+                self.add_module(name, part)
+            else:
+                self.register_buffer(name, part)
+        self.double().eval()
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(self, *args)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and the operators that run after the search, by name, sorted."""
+
+    function: Callable[..., Any]
+    args: tuple[Tensor, ...]
+    left: str
+    parts: dict[str, nn.Module | Tensor] = field(default_factory=dict[str, "nn.Module | Tensor"])
+
+
+@cache
+def _matcher() -> Matcher:
+    return Matcher(read_database())
+
+
+def _randn(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels)
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            assert tensor is not None
+            tensor.uniform_(0.5, 2)
+    return norm
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, 1e-6)
+
+
+def _both(m: Any, x: Tensor) -> Tensor:
+    return m.b(m.a(x))
+
+
+def _attend(m: Any, q: Tensor, k: Tensor, v: Tensor, *, first: int, last: int) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, first:last]
+
+
+def _repeated(m: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    def heads(x: Tensor) -> Tensor:
+        batch, count, *rest = x.shape
+        return x[:, :, None].expand(batch, count, 4, *rest).reshape(batch, 4 * count, *rest)
+
+    return F.scaled_dot_product_attention(q, heads(k), heads(v), attn_mask=mask)
+
+
+def _gelu(m: Any, x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _gelu_factored(m: Any, x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(x * math.sqrt(2 / math.pi) * (1 + 0.044715 * x * x)))
+
+
+ROWS, IMAGE = _randn(64, 96), _randn(2, 16, 12, 12)
+TOKENS, HEADS = _randn(4, 32, 64), _randn(2, 4, 64, 32)
+QUERIES, KEYS, VALUES = _randn(2, 8, 64, 32), _randn(2, 2, 48, 32), _randn(2, 2, 48, 32)
+MASK = _randn(2, 1, 1, 48)
+UP, DOWN = nn.Linear(96, 192), nn.Linear(192, 96)
+KERNEL, POINT = nn.Conv2d(16, 32, 3, padding=1, dtype=torch.float64), nn.Conv2d(32, 16, 1)
+
+CASES = {
+    "last row of causal attention": Case(partial(_attend, first=63, last=64), (HEADS,) * 3, "attention slice"),
+    "first rows of causal attention": Case(
+        partial(_attend, first=0, last=16), (HEADS,) * 3, "attention slice slice slice"
+    ),
+    "one row of causal attention": Case(
+        partial(_attend, first=20, last=21), (HEADS,) * 3, "attention slice slice slice"
+    ),
+    "layer after layer": Case(_both, (ROWS,), "linear", {"a": UP, "b": DOWN}),
+    "mean of rows": Case(lambda m, x: m.a(x).mean(1), (TOKENS,), "linear mean", {"a": nn.Linear(64, 128)}),
+    "pointwise after convolution": Case(_both, (IMAGE,), "conv2d", {"a": KERNEL, "b": POINT}),
+    "convolution after pointwise": Case(
+        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 32, 1), "b": nn.Conv2d(32, 16, 3)}
+    ),
+    "repeated heads": Case(_repeated, (QUERIES, KEYS, VALUES), "attention reshape reshape"),
+    "repeated heads with a mask": Case(_repeated, (QUERIES, KEYS, VALUES, MASK), "attention reshape reshape"),
+    "gelu written out": Case(_gelu, (ROWS,), "gelu"),
+    "gelu with its operand factored out": Case(_gelu_factored, (ROWS,), "gelu"),
+    "padded image": Case(lambda m, x: m.a(F.pad(x, (1, 1, 2, 2))), (IMAGE,), "conv2d", {"a": KERNEL}),
+    "shifted rows": Case(lambda m, x: m.a(x + m.v), (ROWS,), "linear", {"a": UP, "v": _randn(96)}),
+    "grouped convolution and normalization": Case(
+        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 16, 3, padding=1, groups=4, bias=False), "b": _norm(16)}
+    ),
+    "depthwise convolution and normalization": Case(
+        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 16, 3, padding=1, groups=16), "b": _norm(16)}
+    ),
+    "columns of a layer": Case(lambda m, x: m.a(x)[:, :24], (ROWS,), "linear", {"a": UP}),
+    "channels of a convolution": Case(lambda m, x: m.a(x)[:, :8], (IMAGE,), "conv2d", {"a": KERNEL}),
+    "normalized image": Case(
+        lambda m, x: m.a((x - m.mean) / m.deviation),
+        (IMAGE,),
+        "conv2d",
+        {"a": nn.Conv2d(16, 8, 3), "mean": _randn(16, 1, 1), "deviation": _randn(16, 1, 1).abs() + 0.5},
+    ),
+    "image divided by a number": Case(lambda m, x: m.a(x / 255), (IMAGE,), "conv2d", {"a": KERNEL}),
+    "weight of a norm": Case(_both, (ROWS,), "linear rms_norm", {"a": RmsNorm(96), "b": UP}),
+    "global pool of a pointwise convolution": Case(
+        lambda m, x: F.adaptive_avg_pool2d(m.a(x), 1),
+        (IMAGE,),
+        "adaptive_avg_pool2d conv2d",
+        {"a": nn.Conv2d(16, 64, 1)},
+    ),
+    "functions joined along the batch": Case(
+        lambda m, x, y: torch.cat([F.relu(x), F.relu(y)]), (IMAGE, IMAGE + 1), "concat relu"
+    ),
+    "negated twice": Case(lambda m, x: m.a(x.neg().neg()), (ROWS,), "linear", {"a": UP}),
+    "numbers without weights": Case(lambda m, x: x * 2 * 3, (ROWS,), "mul"),
+    "sum of sums": Case(lambda m, x: x.sum(-1).sum(-1), (TOKENS,), "sum"),
+    "a sum with what is negated": Case(lambda m, x, y: x + y * -1, (ROWS, ROWS + 1), "sub"),
+}
+NEAR_MISSES = {
+    "a function between layers": Case(
+        lambda m, x: m.b(F.relu(m.a(x))), (ROWS,), "linear linear relu", {"a": UP, "b": DOWN}
+    ),
+    "a bias before padding": Case(
+        _both,
+        (IMAGE,),
+        "conv2d conv2d",
+        {"a": nn.Conv2d(16, 32, 1), "b": nn.Conv2d(32, 16, 3, padding=1)},
+    ),
+    "a shift before padding": Case(
+        lambda m, x: m.a(x + m.v), (IMAGE,), "add conv2d", {"a": KERNEL, "v": _randn(16, 1, 1)}
+    ),
+    "rows in the middle of causal attention": Case(
+        partial(_attend, first=16, last=32), (HEADS,) * 3, "attention slice"
+    ),
+    "a mask with a row for each query": Case(
+        _repeated,
+        (QUERIES, KEYS, VALUES, _randn(2, 1, 64, 48)),
+        "attention contiguous contiguous expand expand reshape reshape reshape reshape",
+    ),
+    "unequal padding": Case(lambda m, x: m.a(F.pad(x, (0, 1, 0, 1))), (IMAGE,), "conv2d pad", {"a": KERNEL}),
+    "a wrong number in gelu": Case(
+        lambda m, x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3))),
+        (ROWS,),
+        "add add mul mul mul mul mul mul tanh",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *NEAR_MISSES])
+def test_what_runs_after_a_search(name: str) -> None:
+    case = {**CASES, **NEAR_MISSES}[name]
+    model = Model(case.function, case.parts)
+    program = fold(import_module(model, case.args))
+    found = search(program.graph, _matcher(), Modelled(0)).best.graph
+    names = " ".join(sorted(node.op.name for node in found.nodes if not node.is_static and node.inputs))
+    assert names == case.left
+    with torch.no_grad():
+        computed = build(fold(replace(program, graph=found), UNLIMITED))(*case.args)
+        torch.testing.assert_close(computed, model(*case.args), rtol=1e-9, atol=1e-9)

@@ -118,7 +118,7 @@ class _Preferring(SizeSolver):
     the two are equal in the candidate.
     """
 
-    def __init__(self, example_values: Mapping[str, int | float]) -> None:
+    def __init__(self, example_values: dict[str, int | float]) -> None:
         super().__init__()
         self._example_values = example_values
         self.known: frozenset[str] = frozenset()

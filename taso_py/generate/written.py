@@ -50,8 +50,9 @@ def _factored(scalar: Scalar) -> Scalar:
         case Plus():
             summands = [_operands(_factored(summand), Times) for summand in _operands(scalar, Plus)]
             common = next((factor for factor in summands[0] if all(factor in factors for factors in summands)), None)
-            for factors in summands if common is not None else ():
-                factors.remove(common)
+            if common is not None:
+                for factors in summands:
+                    factors.remove(common)
             rest = reduce(operator.add, [reduce(operator.mul, factors or [number(1)]) for factors in summands])
             return rest if common is None else common * rest
         case _:

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -117,8 +117,17 @@ def open_shapes(program: Program) -> dict[str, Any] | None:
         return {axis: _dimension(size, dims) for axis, size in enumerate(shape) if isinstance(size, Poly)} or None
 
     signature = program.signature
-    args, kwargs = pytree.tree_unflatten(map(axes, signature.inputs), signature.in_spec)
+    args, kwargs = _shapes_tree(map(axes, signature.inputs), signature.in_spec)
     return dict(zip(signature.argument_names, [*args, *kwargs.values()], strict=True))
+
+
+def _shapes_tree(leaves: Iterator[Any], spec: pytree.TreeSpec) -> Any:
+    """Return a tree of open dimensions as torch.export takes it: nodes of types that users registered are lists."""
+    if spec.is_leaf():
+        return next(leaves)
+    children = [_shapes_tree(leaves, child) for child in spec.children()]
+    is_builtin = spec.type in pytree.BUILTIN_TYPES
+    return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context) if is_builtin else children
 
 
 def _named_dimension(size: Open, place: int) -> Any:
@@ -222,11 +231,11 @@ def _read_back(content: bytes) -> SavedProgram:
 def without_weights(content: bytes) -> tuple[bytes, Mapping[str, Tensor]]:
     """Return the content of a ``.pt2`` file whose program has no weights, and the weights by name.
 
-    Each is replaced by a single number, expanded to its shape.
+    Each is replaced by a single number, so that a program that was not given its weights cannot be run.
     """
     saved = _read_back(content)
     weights = dict(saved.exported.state_dict)
-    saved.fill({name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for name, tensor in weights.items()})
+    saved.fill({name: torch.zeros(1, dtype=tensor.dtype) for name, tensor in weights.items()})
     return saved.content(), weights
 
 

@@ -5,7 +5,7 @@ Invariant: the exported program takes every size that the program takes, or the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,8 +63,17 @@ def open_shapes(program: Program) -> dict[str, Any] | None:
         return {axis: _dimension(size, dims) for axis, size in enumerate(shape) if isinstance(size, Poly)} or None
 
     signature = program.signature
-    args, kwargs = pytree.tree_unflatten(map(axes, signature.inputs), signature.in_spec)
+    args, kwargs = _shapes_tree(map(axes, signature.inputs), signature.in_spec)
     return dict(zip(signature.argument_names, [*args, *kwargs.values()], strict=True))
+
+
+def _shapes_tree(leaves: Iterator[Any], spec: pytree.TreeSpec) -> Any:
+    """Return a tree of open dimensions as torch.export takes it: nodes of types that users registered are lists."""
+    if spec.is_leaf():
+        return next(leaves)
+    children = [_shapes_tree(leaves, child) for child in spec.children()]
+    is_builtin = spec.type in pytree.BUILTIN_TYPES
+    return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context) if is_builtin else children
 
 
 def _named_dimension(size: Open, place: int) -> Any:

@@ -7,7 +7,7 @@ Invariant: the components of one model share weights and state, as exported, sav
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
 
 from taso_py.engines.engine import Runner
 from taso_py.entries.optimize import optimize_together
@@ -179,20 +180,38 @@ def _check_continued(stage: str, program: ExportedProgram, decode: ExportedProgr
     """Check that decoding can go on with the cache that a stage returns, whose sizes alone may differ.
 
     Raises:
-        ExporterError: the cache has another structure than the one that decoding takes.
+        ExporterError: the cache has another structure, or other types, than the one that decoding takes.
     """
     taken, returned = decode.call_spec.in_spec, program.call_spec.out_spec
     assert taken is not None
     assert returned is not None
     taken = taken.child(1)  # keyword arguments
-    names = [*returned.context] if isinstance(returned.context, list | tuple) else []
-    for place, name in enumerate(taken.context):
-        if name in names and taken.child(place) != returned.child(names.index(name)):
+    found = dict(_parts(returned, program.graph_signature.user_outputs, program))
+    for name, (spec, types) in _parts(taken, decode.graph_signature.user_inputs, decode):
+        if name in found and found[name][0] != spec:
             raise ExporterError(
                 f"{stage} returns another structure of {name} than {DECODE} takes, as sliding windows do, whose "
                 "length is counted in Python; set config.layer_types to full_attention if no text is longer than the "
                 "window, or use torch.compile(backend='taso')"
             )
+        if name in found and found[name][1] != types:
+            raise ExporterError(
+                f"{stage} returns {name} of other types than {DECODE} was exported for: transformers casts caches to "
+                "the type of the model; export the model in float32"
+            )
+
+
+def _parts(
+    spec: TreeSpec, names: Sequence[Any], program: ExportedProgram
+) -> Iterator[tuple[str, tuple[TreeSpec, Sequence[Any]]]]:
+    """Yield the parts of arguments or a result by name, each with its structure and the types of its tensors."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    types = [getattr(values.get(name), "dtype", None) for name in names]
+    keys = spec.context if isinstance(spec.context, list | tuple) else ()
+    place = 0
+    for key, child in zip(keys, spec.children(), strict=False):
+        yield str(key), (child, types[place : place + child.num_leaves])
+        place += child.num_leaves
 
 
 def _source(name: str, program: ExportedProgram) -> Source:

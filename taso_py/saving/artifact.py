@@ -180,11 +180,11 @@ def _read_back(content: bytes) -> SavedProgram:
 def without_weights(content: bytes) -> tuple[bytes, Mapping[str, Tensor]]:
     """Return the content of a ``.pt2`` file whose program has no weights, and the weights by name.
 
-    Each is replaced by a single number, expanded to its shape.
+    Each is replaced by a single number, so that a program that was not given its weights cannot be run.
     """
     saved = _read_back(content)
     weights = dict(saved.exported.state_dict)
-    saved.fill({name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for name, tensor in weights.items()})
+    saved.fill({name: torch.zeros(1, dtype=tensor.dtype) for name, tensor in weights.items()})
     return saved.content(), weights
 
 

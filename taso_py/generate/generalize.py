@@ -159,7 +159,6 @@ class _Preferring(SizeSolver):
         name = f"{whole}_over_{part}"
         self._example_values[name] = times
         self.dimensions.add(name)
-        self.known |= {name}
         return symbol(name) * symbol(part)
 
 

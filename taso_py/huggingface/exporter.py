@@ -7,7 +7,7 @@ Invariant: the components of one model share weights and state, as exported, sav
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -202,8 +202,8 @@ def _check_continued(stage: str, program: ExportedProgram, decode: ExportedProgr
 
 
 def _parts(
-    spec: TreeSpec, names: Sequence[Any], program: ExportedProgram
-) -> Iterator[tuple[str, tuple[TreeSpec, Sequence[Any]]]]:
+    spec: TreeSpec, names: Collection[Any], program: ExportedProgram
+) -> Iterator[tuple[str, tuple[TreeSpec, Collection[Any]]]]:
     """Yield the parts of arguments or a result by name, each with its structure and the types of its tensors."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     types = [getattr(values.get(name), "dtype", None) for name in names]

@@ -181,7 +181,7 @@ NEAR_MISSES = {
     "a wrong number in gelu": Case(
         lambda m, x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3))),
         (ROWS,),
-        "add add mul mul mul mul mul mul tanh",
+        "add add mul mul mul mul mul tanh",
     ),
 }
 

@@ -40,7 +40,7 @@ from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.options import Options
-from taso_py.pipelines.inspecting import Inspection, Signature, aligned, signature_of
+from taso_py.pipelines.inspecting import Inspection, ModuleTiming, Signature, aligned, signature_of
 from taso_py.pipelines.replacement import Replacement
 from taso_py.rules.substitution import Substitution
 
@@ -196,18 +196,21 @@ class _Work:
 
     def _wanted(self) -> Iterator[str]:
         for name, timing in self.inspection.modules.items():
-            matters = self.inspection.share(name) >= self.least
-            if matters and 0 < len(timing.signatures) <= MOST_SIGNATURES and not timing.module.training:
+            if self.inspection.share(name) >= self.least and timing.calls and not _why_not(timing):
                 yield name
 
     def visit(self, name: str) -> None:
         """Optimize a module, or else its parts."""
-        share = self.inspection.share(name)
-        if name in self.recorded and self._replace(name).state is not PartState.REFUSED:
+        timing, share = self.inspection.modules[name], self.inspection.share(name)
+        if timing.calls and share < self.least:
             return
-        if not self.inspection.modules[name].calls or share >= self.least:
-            for child in self.inspection.children(name):
-                self.visit(child)
+        if name in self.recorded:
+            if self._replace(name).state is not PartState.REFUSED:
+                return
+        elif timing.calls:
+            self.found.outcomes.append(PartOutcome(timing.label, PartState.REFUSED, share, note=_why_not(timing)))
+        for child in self.inspection.children(name):
+            self.visit(child)
 
     def _replace(self, name: str) -> PartOutcome:
         """Optimize a module for each of its signatures, put the results into its place, and record the outcome."""
@@ -275,3 +278,11 @@ class _Work:
         if not compared.passed:
             raise TasoError(f"optimized like {label}, {compared.reason}")
         return runner, speedup, f"like {label}"
+
+
+def _why_not(timing: ModuleTiming) -> str:
+    """Return why a module's calls are not optimized, without looking at what it computes; empty if they may be."""
+    if timing.module.training:
+        return "it is in training mode; call eval()"
+    shapes = len(timing.signatures)
+    return f"it is called with {shapes} combinations of shapes" if shapes > MOST_SIGNATURES else ""

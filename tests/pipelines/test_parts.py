@@ -170,6 +170,15 @@ def test_parts_that_slow_the_whole_down_are_taken_out(monkeypatch: pytest.Monkey
     assert "taken out" in str(found)
 
 
+def test_modules_that_are_left_alone_have_a_reason() -> None:
+    model = Block()
+    found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    assert {outcome.note for outcome in found.outcomes} == {"it is in training mode; call eval()"}
+    model.eval()
+    many = taso_py.inspect(lambda: [model(tokens(batch)) for batch in range(1, 6)])
+    assert "called with 5 combinations of shapes" in str(optimize_parts(many, **QUICK))
+
+
 def test_an_interrupt_leaves_the_pipeline_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_args: Any) -> Any:
         raise KeyboardInterrupt

@@ -80,5 +80,5 @@ def test_what_is_not_proved_is_reported_and_left_out() -> None:
 
 
 def test_an_unknown_vocabulary_is_one_line() -> None:
-    with pytest.raises(TasoError, match="no vocabulary is called everything; there are conv, core"):
+    with pytest.raises(TasoError, match="no vocabulary is called everything; there are algebra, conv, core"):
         Config(("everything",))

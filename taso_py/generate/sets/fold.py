@@ -13,7 +13,7 @@ from taso_py.ops.normalization import BatchNorm
 _After: TypeAlias = tuple[tuple[TensorOperator, tuple[tuple[int, ...], ...]], ...]
 
 
-def _affine(channels: int, *, images: bool = False) -> _After:
+def affine_operators(channels: int, *, images: bool = False) -> _After:
     """Return what is affine in each channel, with the shapes of its other operands: rows of channels, or images."""
     vector = (channels, 1, 1) if images else (channels,)
     return (
@@ -26,12 +26,12 @@ def _affine(channels: int, *, images: bool = False) -> _After:
 
 
 FOLD = (
-    Folding("linear", Linear(), data=(5, 3), weight=(2, 3), after=_affine(2)),
+    Folding("linear", Linear(), data=(5, 3), weight=(2, 3), after=affine_operators(2)),
     Folding(
         "conv2d",
-        Conv2d(stride=(2, 2), padding=(1, 1), groups=2),
-        data=(5, 6, 2, 3),
-        weight=(4, 3, 2, 2),
-        after=_affine(4, images=True),
+        Conv2d(stride=(2, 2), padding=(1, 1)),
+        data=(5, 3, 4, 6),
+        weight=(2, 3, 3, 3),
+        after=affine_operators(2, images=True),
     ),
 )

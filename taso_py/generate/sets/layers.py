@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from taso_py.generate.vocabulary import CONSTANT, FUSED, Family, Half, Production, Variables
+from taso_py.generate.sets.fold import affine_operators
+from taso_py.generate.vocabulary import CONSTANT, FUSED, Family, Folding, Half, Production, Variables
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Div, Mul, Sub
@@ -227,4 +228,11 @@ LAYERS = (
     _COLUMNS,
     _CHANNELS,
     _PADDED,
+    Folding(
+        "grouped conv2d",
+        Conv2d(stride=(2, 2), padding=(1, 1), groups=2),
+        data=(5, 6, 2, 3),
+        weight=(4, 3, 2, 2),
+        after=affine_operators(4, images=True),
+    ),
 )

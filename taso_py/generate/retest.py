@@ -14,13 +14,13 @@ from math import prod
 import numpy as np
 
 from taso_py.generate.fingerprint import generator, samples
-from taso_py.ir.errors import ShapeError, TasoError
+from taso_py.ir.errors import InvariantError, ShapeError, TasoError
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Input, Operator
+from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, evaluate, symbol, symbols
 from taso_py.ir.types import Axis, Group, TensorType
 from taso_py.ir.unify import STRICT
-from taso_py.ops.base import TensorOperator, plain_axis
+from taso_py.ops.base import plain_axis
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.evaluate import evaluate as evaluate_operator
 from taso_py.ops.movement import Slice
@@ -73,13 +73,16 @@ class Instance:
     """The types of the nodes of both sides, inputs included."""
 
     def agrees(self, rule: Substitution, seed: int) -> bool:
-        """Return whether both sides compute the same on sample values, where they are exact."""
+        """Return whether both sides can be computed, and are the same on sample values, where they are exact."""
         values = {node: samples(seed, key(node), self.types[node].sizes, count=2) for node in rule.variables}
         for node in (*rule.source.nodes, *rule.target.nodes):
             if node not in values:
                 operands = [value.node for value in node.inputs]
                 arrays, types = [values[o] for o in operands], [self.types[o] for o in operands]
-                values[node] = evaluate_operator(node.op.substitute(self.sizes), arrays, types, Domain.EXACT)
+                try:
+                    values[node] = evaluate_operator(node.op.substitute(self.sizes), arrays, types, Domain.EXACT)
+                except InvariantError:  # an attribute is out of range, such as a negative dilation
+                    return False
         for left, right in zip(rule.source.outputs, rule.target.outputs, strict=True):
             a, b = values[left.node], values[right.node]
             exact = np.isfinite(a) & np.isfinite(b)
@@ -204,18 +207,10 @@ def _instance(
         elements = [_elements(node.types[0], plain, prod(group)) for node in rule.source.nodes]
         if min(elements) == 0 or (most_elements is not None and max(elements) > most_elements):
             return None
-        if not all(_is_legal(node.op.substitute(sizes)) for node in rule.target.nodes):
-            return None
         types = _types(rule, sizes, group)
     except (TasoError, ValueError, ZeroDivisionError):
         return None
     return Instance(sizes, group, types)
-
-
-def _is_legal(op: Operator) -> bool:
-    """Return whether no attribute of an operator is evidently out of range."""
-    legal = op.legal() if isinstance(op, TensorOperator) else ()
-    return not any(isinstance(least, int) and least < 0 for least in legal)
 
 
 def _elements(type_: TensorType, sizes: Mapping[str, int], group: int) -> int:

@@ -169,10 +169,14 @@ class Labelling:
         while waiting:
             root = next(iter(waiting))
             del waiting[root]
-            label, stays = labels.get(root, self.placements[root].label), self._seconds_at(root, labels)
-            if self._seconds_at(root, {**labels, root: label ^ 1}) < stays * ROUNDING_MARGIN:
-                labels[root] = label ^ 1
+            before, stays = labels.get(root), self._seconds_at(root, labels)
+            labels[root] = (self.placements[root].label if before is None else before) ^ 1
+            if self._seconds_at(root, labels) < stays * ROUNDING_MARGIN:
                 waiting.update(dict.fromkeys(self._free_neighbours(root)))
+            elif before is None:
+                del labels[root]
+            else:
+                labels[root] = before
         return labels
 
     def best(self) -> Labels:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Fixed, Plan, Program, build, build_around, fold
+from taso_py.backend.bits import resolved
 from taso_py.backend.plan import PlanStep
 from taso_py.backend.tracing import quiet, silent
 from taso_py.backend.writes import Writes
@@ -281,7 +282,7 @@ def as_read(tensor: Tensor) -> Tensor:
 
 
 def _laid(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous(memory_format=memory_format)
+    return resolved(tensor.detach()).contiguous(memory_format=memory_format)
 
 
 def _memory_format(tensor: Tensor) -> torch.memory_format:

@@ -292,6 +292,11 @@ class SavedResult:
             "kernels may not be the fastest; call torch.set_num_threads, or optimize the model again"
         )
 
+    def warn_of_threads(self, stacklevel: int) -> None:
+        """Warn if PyTorch uses another number of threads than it was measured with."""
+        if self.other_threads is not None:
+            warnings.warn(self.other_threads, stacklevel=stacklevel + 1)
+
     def plan_for(self, program: Program) -> Plan:
         """Return the plan for the program as it was imported here.
 
@@ -365,8 +370,7 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> 
         WarmupError: the result does not have these sizes.
     """
     saved, sizes = read(directory), list(warmup)
-    if saved.other_threads is not None:
-        warnings.warn(saved.other_threads, stacklevel=2)
+    saved.warn_of_threads(stacklevel=3)  # the caller of the public function, which calls this one
     return run_saved(saved, saved.read_weights(), sizes)
 
 

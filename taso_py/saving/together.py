@@ -112,7 +112,7 @@ def _delete_others(directory: Path, kept: Path) -> None:
 
 
 def load_entries(folder: Path, names: Iterable[str], weights: TensorsByProgram) -> Mapping[str, Runner]:
-    """Return saved entry points, ready to run.
+    """Return saved entry points, ready to run; warn if PyTorch uses other threads than they were measured with.
 
     Args:
         folder: each is in a folder of its name there.
@@ -122,7 +122,10 @@ def load_entries(folder: Path, names: Iterable[str], weights: TensorsByProgram) 
     Raises:
         ArtifactError: a file is missing or damaged.
     """
-    return MappingProxyType({name: run_saved(read(folder / name), weights[name]) for name in names})
+    found = {name: read(folder / name) for name in names}
+    for saved in found.values():
+        saved.warn_of_threads(stacklevel=3)
+    return MappingProxyType({name: run_saved(saved, weights[name]) for name, saved in found.items()})
 
 
 def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Any:

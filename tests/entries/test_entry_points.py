@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,15 @@ def test_damage_to_shared_weights_is_one_line(tmp_path: Path, optimized: tuple[O
     torch.save({"one": {"w": torch.zeros(3)}}, file)
     with pytest.raises(ArtifactError, match="belongs to another run"):
         taso_py.load(tmp_path)
+
+
+def test_another_number_of_threads_is_said(tmp_path: Path, optimized: tuple[OptimizedEntries, Path]) -> None:
+    folder = shutil.copytree(optimized[1], tmp_path / "out")
+    for plan in folder.glob("run-*/*/plan.json"):
+        plan.write_text(json.dumps({**json.loads(plan.read_text()), "threads": torch.get_num_threads() + 1}))
+    with pytest.warns(UserWarning, match="threads") as said:
+        taso_py.load(folder)
+    assert {Path(warning.filename) for warning in said} == {Path(__file__)}
 
 
 def test_equal_weights_are_stored_once_and_equal_state_is_not(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "taso_py/pipelines": (
         "options lock ir rules latency backend frontend engines models checking judging driver dynamo",
-        "torch",
+        "torch rich",
     ),
     "taso_py/__init__.py": ("options compiler ir rules report saving driver entries pipelines", ""),
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),

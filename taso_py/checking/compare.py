@@ -28,8 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from taso_py.backend import Program, build
 from taso_py.backend.bits import bits_of
-from taso_py.backend.generators import random_state_seeded
+from taso_py.backend.convert import retype
+from taso_py.backend.generators import may_draw_random, random_state_seeded
 from taso_py.backend.random_tensors import normal, permutation, uniform
 from taso_py.backend.writes import NO_WRITES, Writes
 from taso_py.ir.errors import first_line
@@ -159,6 +161,19 @@ class Oracle:
         self.notes: list[str] = []
         """Notes on comparisons that were not possible as intended."""
 
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        original: Callable[..., Any],
+        reference: Callable[..., Any] | None,
+        cases: Iterable[tuple[str, Arguments]],
+        keeping: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Self:
+        """Return an oracle for the original of a program, which draws random numbers and writes where that does."""
+        draws, writes = may_draw_random(program), Writes.of(program.graph)
+        return cls(original, reference, cases, keeping, draws=draws, writes=writes)
+
     def compare(self, candidate: Callable[..., Any], state: nn.Module | None = None) -> Comparison:
         """Run a candidate on each case and compare its outputs and what it writes to.
 
@@ -255,6 +270,14 @@ def _is_nowhere_finite(outputs: Sequence[Any]) -> bool:
     """Return whether there are floating-point outputs, and no element is finite."""
     numbers = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
     return bool(numbers) and not any(bool(torch.isfinite(x).any()) for x in numbers)
+
+
+def float64_reference(program: Program) -> tuple[nn.Module | None, str]:
+    """Return a program built in float64 and an empty note, or None and why an operator cannot compute in it."""
+    try:
+        return build(retype(program)), ""
+    except Exception as error:  # an operator may raise anything in an element type that is not its own
+        return None, reference_note(error)
 
 
 def reference_note(error: Exception) -> str:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from taso_py.backend import Program, build
-from taso_py.backend.generators import may_draw_random
-from taso_py.backend.writes import Writes
 from taso_py.checking.compare import Comparison, Oracle, input_cases
 from taso_py.checking.preserve import preserve_state
 from taso_py.checking.roundtrip import without_fused_attention
@@ -62,5 +60,4 @@ def _compared_with_export(source: Source, program: Program, seed: int) -> Compar
     original = source.callable()
     with preserve_state(program, [original], (source.args, source.kwargs)):
         cases = input_cases(source.args, source.kwargs, seed)
-        draws, writes = may_draw_random(program), Writes.of(program.graph)
-        return Oracle(original, None, cases, draws=draws, writes=writes).compare(build(program))
+        return Oracle.of(program, original, None, cases).compare(build(program))

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison, retype
+from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison
 from taso_py.backend.generators import may_draw_random
 from taso_py.backend.writes import Writes
 from taso_py.checking.compare import (
@@ -29,8 +29,8 @@ from taso_py.checking.compare import (
     Comparison,
     Oracle,
     OutputComparison,
+    float64_reference,
     input_cases,
-    reference_note,
 )
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
@@ -371,17 +371,15 @@ class Evaluation:
         original, reference = self.source.callable(), self._reference()
         same = input_cases(self.source.args, self.source.kwargs, self.seed)
         keeping = partial(self._preserve_state, *(module for module in (original, reference) if module is not None))
-        draws, writes = may_draw_random(self.program), Writes.of(self.program.graph)
         every = [cases for cases in (same, self._resized_cases()) if cases]
-        return [Oracle(original, reference, cases, keeping, draws=draws, writes=writes) for cases in every]
+        return [Oracle.of(self.program, original, reference, cases, keeping) for cases in every]
 
     def _reference(self) -> nn.Module | None:
         """Return the program in float64, or None if an operator cannot compute in it."""
-        try:
-            return build(retype(self.program))
-        except Exception as error:  # an operator may raise anything in an element type that is not its own
-            self._note(reference_note(error))
-            return None
+        reference, note = float64_reference(self.program)
+        if note:
+            self._note(note)
+        return reference
 
     def _resized_cases(self) -> Sequence[tuple[str, Arguments]]:
         """Return input cases of other sizes; none if the model has no open sizes."""

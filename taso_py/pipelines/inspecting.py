@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect as introspection
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -18,6 +18,9 @@ from types import FunctionType
 from typing import Any, TypeAlias
 
 import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -88,7 +91,8 @@ class Inspection:
             for t in listed
         ]
         header = ("module", "class", "calls", "ms", "share")
-        return "\n".join([*aligned([header, *rows]), f"the whole run: {self.seconds * 1e3:.1f} ms"])
+        table = text_table(header, rows, numbers=("calls", "ms", "share"))
+        return "\n".join([table, f"the whole run: {self.seconds * 1e3:.1f} ms"])
 
 
 def inspect(pipeline: Any, *args: Any, **kwargs: Any) -> Inspection:
@@ -122,17 +126,17 @@ def inspect(pipeline: Any, *args: Any, **kwargs: Any) -> Inspection:
     return Inspection(call, seconds, timings)
 
 
-def aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return rows as lines of text, columns of numbers to the right; the first row is the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    is_number = [all(cell[:1].isdecimal() or not cell for cell in column[1:]) for column in zip(*rows, strict=True)]
-    columns = list(zip(widths, is_number, strict=True))
-    return [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width) for cell, (width, right) in zip(row, columns, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str]) -> str:
+    """Return a table as text, with the columns of numbers, named by their headers, to the right."""
+    table = Table(box=None, pad_edge=False)
+    for name in header:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _named_modules(owner: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -222,8 +226,12 @@ def signature_of(args: Any, kwargs: Any) -> Signature:
     return (*described, str(structure))
 
 
-def _now() -> float:
-    """Return the time when everything that was launched so far is done."""
+def synchronize() -> None:
+    """Wait until everything that was launched so far is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def _now() -> float:
+    synchronize()
     return perf_counter()

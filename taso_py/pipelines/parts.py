@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 
-from taso_py.backend import Program, build
-from taso_py.backend.convert import retype
-from taso_py.backend.generators import may_draw_random, undo_random_draws
+from taso_py.backend import Program
+from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import Arguments, Oracle, input_cases
+from taso_py.checking.compare import Arguments, Oracle, float64_reference, input_cases
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.decisions import Decision, decision_key
 from taso_py.driver.optimize import optimize_source
@@ -40,7 +39,7 @@ from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.options import Options
-from taso_py.pipelines.inspecting import Inspection, ModuleTiming, Signature, aligned, signature_of
+from taso_py.pipelines.inspecting import Inspection, ModuleTiming, Signature, signature_of, synchronize, text_table
 from taso_py.pipelines.replacement import Replacement
 from taso_py.rules.substitution import Substitution
 
@@ -113,7 +112,9 @@ class OptimizedParts:
             if whole is None
             else (f"the whole run: {whole.median:.3f}x ({whole.low:.3f} to {whole.high:.3f})")
         )
-        return "\n".join([*aligned([header, *rows]), said, *(f"note: {note}" for note in self.notes)])
+        return "\n".join(
+            [text_table(header, rows, numbers=("share", "speed-up")), said, *(f"note: {note}" for note in self.notes)]
+        )
 
 
 def optimize_parts(inspection: Inspection, *, least: float = LEAST, **options: Any) -> OptimizedParts:
@@ -152,7 +153,9 @@ def _judge_whole(inspection: Inspection, found: OptimizedParts) -> None:
 
     def run(on: bool) -> Any:
         found.turn(on=on)
-        return inspection.call()
+        result = inspection.call()
+        synchronize()
+        return result
 
     calls = {AS_IT_WAS: lambda: run(False), OPTIMIZED: lambda: run(True)}
     with torch.no_grad():
@@ -270,11 +273,10 @@ class _Work:
             return None
         with undo_random_draws(program):
             runner = decision.apply(program, source.args, source.kwargs)
-            original, reference = source.callable(), build(retype(program))
+            original, (reference, _) = source.callable(), float64_reference(program)
             cases = input_cases(source.args, source.kwargs, self.options.seed)
             with preserve_state(program, [original], (source.args, source.kwargs)):
-                writes, draws = Writes.of(program.graph), may_draw_random(program)
-                compared = Oracle(original, reference, cases, draws=draws, writes=writes).compare(runner)
+                compared = Oracle.of(program, original, reference, cases).compare(runner)
         if not compared.passed:
             raise TasoError(f"optimized like {label}, {compared.reason}")
         return runner, speedup, f"like {label}"

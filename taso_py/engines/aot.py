@@ -34,6 +34,7 @@ from taso_py.backend.plan import PlanStep
 from taso_py.backend.tracing import quiet, silent
 from taso_py.backend.writes import Writes
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
+from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AOT_INDUCTOR
 from taso_py.frontend import import_module
 from taso_py.frontend.reexport import example_arguments, open_shapes, reexport
@@ -190,8 +191,9 @@ def _compiled(program: Program, plan: Plan) -> bytes:
         exported = reexport(module, args, kwargs, open_shapes(program))
     with silent(), torch.no_grad(), TemporaryDirectory() as folder:
         path = str(Path(folder) / ARCHIVE)
-        with _packed_constants():
-            aoti_compile_and_package(exported, package_path=path, inductor_configs=_settings(program, plan))
+        settings = _settings(program, plan)
+        with _packed_constants(), packing(settings[PACKS]):
+            aoti_compile_and_package(exported, package_path=path, inductor_configs=settings)
         return Path(path).read_bytes()
 
 
@@ -211,7 +213,7 @@ def _settings(program: Program, plan: Plan) -> dict[str, Any]:
         },
         # What is not left to Inductor is in the plan. Where None is returned, its own layouts fail (PyTorch 2.13).
         "layout_optimization": not plan.steps and Fixed(None) not in program.signature.outputs,
-        "cpp.weight_prepack": not plan.steps,
+        PACKS: not plan.steps,
     }
 
 

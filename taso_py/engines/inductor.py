@@ -11,8 +11,8 @@ where the weight itself is read, which the compiler decides or, for the kernels 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -27,9 +27,25 @@ from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, clone_outputs
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.kernels.table import TRACED
 
-_PACKS = "cpp.weight_prepack"
-"""Inductor's setting for packing weights of products itself."""
+PACKS = "cpp.weight_prepack"
+"""Inductor's setting for packing the weights of products."""
 _TUNED: Mapping[str, Any] = {"max_autotune": True, "autotune_num_choices_displayed": 0}
+
+
+@contextmanager
+def packing(packs: bool) -> Generator[None]:
+    """Let Inductor pack the weights of products, or keep it from that, while it compiles with frozen weights.
+
+    Its setting is not enough (PyTorch 2.13): the patterns that pack are registered once per process, only if the first
+    frozen model is to be packed; they are then applied to every model, and match packed products of a plan too.
+    """
+    from torch._inductor import config as inductor
+    from torch._inductor.fx_passes import freezing_patterns
+
+    with inductor.patch({PACKS: True}):
+        freezing_patterns.lazy_init()
+    with nullcontext() if packs else patch.object(freezing_patterns, "pass_patterns", [], create=True):
+        yield
 
 
 class Inductor(Engine):
@@ -61,19 +77,15 @@ class FrozenInductor(Engine):
 
     def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         from torch._inductor import config as inductor  # imported here: it takes as long as PyTorch itself
-        from torch._inductor.fx_passes import freezing_patterns
 
         # The options keep this code apart from that of other variants for the same module.
         compiled = torch.compile(module, backend="inductor", dynamic=_dynamic(resizable), options={**self._options})
-        packs = self._options.get(_PACKS, True)
+        packs = self._options.get(PACKS, True)
 
         def compiling(*args: Any, **kwargs: Any) -> Any:
             # Tracing reads the configuration before the options, so that freezing as an option alone has no effect.
-            # The patterns that pack products are registered once per process, are then applied whatever the
-            # configuration says, and match packed products of a plan too (PyTorch 2.13).
-            patterns = nullcontext() if packs else patch.object(freezing_patterns, "pass_patterns", [], create=True)
             # Exclusive, since the settings are process-wide; silent, since autotuning writes to the terminal.
-            with silent(), inductor.patch(self._options), patterns:
+            with silent(), inductor.patch(self._options), packing(packs):
                 return running(*args, **kwargs)
 
         def running(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +126,7 @@ class InductorAroundKernels(FrozenInductor):
 
     def __init__(self) -> None:
         """Keep Inductor from packing weights and from changing memory formats."""
-        super().__init__("inductor-kernels", {"layout_optimization": False, _PACKS: False})
+        super().__init__("inductor-kernels", {"layout_optimization": False, PACKS: False})
 
     def absence(self, device: torch.device) -> str | None:
         if device.type == "cpu":

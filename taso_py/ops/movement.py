@@ -215,7 +215,7 @@ class Expand(_Movement):
 
 @dataclass(frozen=True)
 class Pad(_Movement):
-    """Padding of the last axes with a number: ``widths`` holds (before, after) for each."""
+    """Padding of the last axes with a number: ``widths`` holds (before, after) for each, none of them negative."""
 
     name = "pad"
     fills = True
@@ -226,6 +226,8 @@ class Pad(_Movement):
     def __post_init__(self) -> None:
         if not -inf < self.value < inf:
             raise ValueError(f"pad needs a finite value, not {self.value}")
+        if any(isinstance(width, int) and width < 0 for width in self.legal()):
+            raise ValueError(f"pad cannot cut off (slice does), as widths of {self.widths} would")
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         dtype = check_operands(self, inputs)

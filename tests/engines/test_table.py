@@ -10,6 +10,7 @@ from fuzz.prices import InventedPrices
 from taso_py.backend import Program, build, fold
 from taso_py.cost.choice import choose
 from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIME_CHOICES
 from taso_py.engines.table import ENGINES, engines_to_try, prepare
 from taso_py.frontend import import_program
@@ -105,6 +106,18 @@ def test_weights_are_frozen_for_sizes_that_come_later_too() -> None:
     with torch.no_grad():
         module.weight.add_(1)
     assert torch.allclose(runner(torch.ones(5, 3)), first)
+
+
+def test_what_is_compiled_first_does_not_decide_whether_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+    from torch._inductor.fx_passes import freezing_patterns
+
+    registered: list[bool] = []
+    monkeypatch.setattr(freezing_patterns, "lazy_init", lambda: registered.append(config.cpp.weight_prepack))
+    with config.patch({PACKS: False}), packing(False):
+        assert freezing_patterns.pass_patterns == []
+    assert registered == [True]
+    assert freezing_patterns.pass_patterns
 
 
 def planned(program: Program) -> tuple[torch.nn.Module, set[str]]:

@@ -47,6 +47,7 @@ def test_types_follow_from_symbolic_operands(expression: str, type_: str) -> Non
         ("sum(x){axes=[-3]}", "is a group"),
         ("concat(x, w){axis=-1}", "differ in rank"),
         ("slice(w){axis=-1, start=3, stop=1}", "length is out of range"),
+        ("pad(w){widths=[[-1,2]]}", "pad cannot cut off"),
         ("permute(w){order=[-1,-1]}", "not a permutation"),
         ("reshape(w){shape=[N]}", "reshape"),
         ("conv2d(i, k)", "conv2d channels"),

@@ -89,7 +89,8 @@ def test_a_side_equals_itself_exactly(true_rule: Substitution) -> None:
         ),
         (
             "rule x: float[N,C,H,W], w: float[O,C,K,L]\n"
-            " source conv2d(pad(x){widths=[[A,A],[B,B]]}, w)\n target conv2d(x, w){padding=[A,B]}\n where A >= 0",
+            " source conv2d(x, w){padding=[A+B,A+B]}\n target conv2d(pad(x){widths=[[A,A],[A,A]]}, w){padding=[B,B]}\n"
+            " where A >= 0",
             "the target needs B >= 0",
         ),
         (

@@ -22,7 +22,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/generate": ("ir ops rules executors", "numpy egglog"),
     "taso_py/search": ("collector progress ir ops rules", "networkx numpy"),
     "taso_py/kernels": ("ir ops backend", "torch numpy"),
-    "taso_py/latency": ("collector ir ops kernels backend progress", "torch numpy"),
+    "taso_py/latency": ("collector ir ops kernels backend progress", "torch numpy platformdirs"),
     "taso_py/cost": ("ir ops kernels backend latency progress", "torch networkx"),
     "taso_py/backend": ("ir ops", "torch"),
     "taso_py/backend/onnx": ("ir ops backend", "torch onnx_ir"),

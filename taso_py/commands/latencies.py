@@ -30,14 +30,17 @@ def add(commands: Any) -> None:
 
 def _latencies(parsed: argparse.Namespace) -> int:
     from taso_py.latency.database import LatencyDatabase
+    from taso_py.latency.schema import LatencyKind
 
     if parsed.file is not None and parsed.action not in ("export", "import"):
         raise TasoError(f"latencies {parsed.action} takes no FILE; leave {parsed.file} out")
     with LatencyDatabase() as database:
         if parsed.action == "list":
-            for row in database.rows():
-                print(f"{row.latency.median_s * 1e6:12.2f} us  {row.kernel}  {row.signature}")
-            print(f"{len(database.rows())} latencies in {database.path}", file=sys.stderr)
+            rows = database.rows(LatencyKind.CALL, LatencyKind.INTERLEAVED)
+            for row in rows:
+                again = "  (interleaved)" if row.kind is LatencyKind.INTERLEAVED else ""
+                print(f"{row.latency.median_s * 1e6:12.2f} us  {row.kernel}  {row.signature}{again}")
+            print(f"{len(rows)} latencies in {database.path}", file=sys.stderr)
         elif parsed.action == "devices":
             counts = Counter(row.environment for row in database.rows())
             for key, described in database.environments().items():

@@ -35,9 +35,10 @@ from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.probe import devices_elsewhere
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
-from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
 from taso_py.latency.latencies import Latencies
+from taso_py.latency.schema import Key, SearchKey
 from taso_py.progress import progress_bar
 
 
@@ -156,7 +157,7 @@ class CostModel:
 
     def has_converged(self, graph: Graph, setup: str) -> bool:
         """Return whether a search of this graph with these kernels and this setup has converged, in any process."""
-        return self.latencies.is_stored(self._search_key(graph, setup))
+        return self.latencies.has_converged(self._search_key(graph, setup))
 
     def record_convergence(self, graph: Graph, setup: str, best_s: float) -> None:
         """Record that a search has converged, and the cost of its best graph; the next such search measures nothing.
@@ -166,10 +167,10 @@ class CostModel:
         """
         if self.latencies.disturbed or self.latencies.left_out or not math.isfinite(best_s):
             return
-        self.latencies.load_or_compute([self._search_key(graph, setup)], lambda: [best_s])
+        self.latencies.record_convergence(self._search_key(graph, setup), best_s)
 
-    def _search_key(self, graph: Graph, setup: str) -> Key:
-        return f"best by {setup} of {len(self.tiles)} kernels", graph.digest
+    def _search_key(self, graph: Graph, setup: str) -> SearchKey:
+        return SearchKey(graph.digest, setup, kernels=" ".join(sorted(tile.name for tile in self.tiles)))
 
     def run_and_call_seconds(self, graph: Graph, run: Callable[[], object]) -> Sequence[tuple[float, float]]:
         """Return (seconds of a run, sum of its calls' seconds one by one) of a graph's best plan, several times.

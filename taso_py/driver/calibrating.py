@@ -36,7 +36,7 @@ from taso_py.ir.node import Value
 from taso_py.kernels.check import KernelChecks
 from taso_py.kernels.tile import Cover, Formats
 from taso_py.latency.clock import TimingError
-from taso_py.latency.database import Key
+from taso_py.latency.schema import Key
 
 IN_RUN: Key = ("network", "in a run")
 CALL_BY_CALL: Key = ("network", "call by call")
@@ -61,10 +61,10 @@ def scale_to_runs(cost: CostModel, engine: Engine | None = None) -> None:
     def measured() -> tuple[float, float]:
         return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
-    if cost.latencies.is_over and not cost.latencies.is_stored(IN_RUN, CALL_BY_CALL):
+    if cost.latencies.is_over and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
         return
     try:
-        found = cost.latencies.load_or_compute((IN_RUN, CALL_BY_CALL), measured)
+        found = cost.latencies.of_network((IN_RUN, CALL_BY_CALL), measured)
     except TimingError as error:
         _log.warning("predictions add up single calls and may be a tenth to a fifth too low: %s", first_line(error))
         return

@@ -36,11 +36,12 @@ from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.layout import is_weight
 from taso_py.kernels.tile import Cover
 from taso_py.latency.clock import Latency
-from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
 from taso_py.latency.latencies import Latencies
 from taso_py.latency.measuring import Measuring
 from taso_py.latency.pace import Reference
+from taso_py.latency.schema import Key
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Relu
 from taso_py.ops.movement import Reshape

@@ -14,69 +14,29 @@ import json
 import logging
 import os
 import sqlite3
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from platformdirs import user_cache_path
 
 from taso_py.ir.errors import TasoError
+from taso_py.latency import schema
 from taso_py.latency.clock import Latency
 from taso_py.latency.environment import Environment
-from taso_py.latency.usual import CEILING, KEYS, SHORTEST_S, pace_among
+from taso_py.latency.schema import FORMATS, Key, LatencyKind, Row, SearchKey
+from taso_py.latency.usual import KEYS, SHORTEST_S, pace_among
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Key: TypeAlias = tuple[str, str]
-"""The text of a kernel, and the text of the types and formats that it runs on."""
-FORMAT = "taso-py latencies 1"
-APPLICATION_ID = 0x7461736F
-"""``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
-SCHEMA_VERSION = 4
-"""Also raised when the way of measuring changes, so that latencies cannot be compared."""
 BUSY_S = 10.0
 IN_MEMORY = Path(":memory:")
-
-CREATE = (
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-    "CREATE TABLE environment (key TEXT PRIMARY KEY, description TEXT NOT NULL)",
-    """CREATE TABLE latency (
-    environment TEXT NOT NULL REFERENCES environment (key),
-    kernel TEXT NOT NULL,
-    signature TEXT NOT NULL,
-    median_s REAL NOT NULL CHECK (median_s BETWEEN low_s AND high_s),
-    low_s REAL NOT NULL CHECK (low_s >= 0),
-    high_s REAL NOT NULL CHECK (high_s < 9e999),
-    samples INTEGER NOT NULL CHECK (samples > outliers),
-    outliers INTEGER NOT NULL CHECK (outliers >= 0),
-    measured TEXT NOT NULL,
-    PRIMARY KEY (environment, kernel, signature)
-) WITHOUT ROWID""",
-)
-FIGURES = "median_s, low_s, high_s, samples, outliers"
-SELECT_ONE = f"SELECT {FIGURES} FROM latency WHERE environment = ? AND kernel = ? AND signature = ?"
-SELECT_ALL = f"SELECT environment, kernel, signature, measured, {FIGURES} FROM latency ORDER BY 1, 2, 3"
-INSERT_ENVIRONMENT = "INSERT OR IGNORE INTO environment VALUES (?, ?)"
-INSERT_LATENCY = "INSERT OR REPLACE INTO latency VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One stored latency."""
-
-    environment: str
-    """The key of its environment; see `LatencyDatabase.environments`."""
-    kernel: str
-    signature: str
-    measured: str
-    """The time of measurement, as an ISO 8601 date and time in UTC."""
-    latency: Latency
 
 
 class LatencyDatabase:
@@ -101,43 +61,60 @@ class LatencyDatabase:
         except (sqlite3.Error, OSError) as error:
             self._continue_in_memory(error)
 
-    def get(self, environment: Environment, kernel: str, signature: str) -> Latency | None:
+    def get(
+        self, environment: Environment, kernel: str, signature: str, kind: LatencyKind = LatencyKind.CALL
+    ) -> Latency | None:
         """Return the stored latency, or None."""
-        return self.get_many(environment, [(kernel, signature)]).get((kernel, signature))
+        return self.get_many(environment, [(kernel, signature)], kind).get((kernel, signature))
 
-    def get_many(self, environment: Environment, keys: Iterable[Key]) -> dict[Key, Latency]:
-        """Return the stored latencies; keys without one are missing from the result."""
+    def get_many(
+        self, environment: Environment, keys: Iterable[Key], kind: LatencyKind = LatencyKind.CALL
+    ) -> dict[Key, Latency]:
+        """Return the stored latencies of a kind; keys without one are missing from the result."""
         key, wanted = environment.key(), list(keys)
-        return self._run(lambda connection: _read(connection, key, wanted))
+        return self._run(lambda connection: schema.read(connection, key, kind, wanted))
 
-    def put(self, environment: Environment, kernel: str, signature: str, latency: Latency) -> None:
+    def put(
+        self,
+        environment: Environment,
+        kernel: str,
+        signature: str,
+        latency: Latency,
+        kind: LatencyKind = LatencyKind.CALL,
+    ) -> None:
         """Store a latency, at once and for all processes, replacing an older one for the same key."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._insert(
-            {environment.key(): environment}, [Row(environment.key(), kernel, signature, measured=now, latency=latency)]
-        )
+        row = Row(environment.key(), kind, kernel, signature, measured=_now(), latency=latency)
+        self._run_at_once(lambda connection: schema.write(connection, {row.environment: environment}, [row]))
 
-    def put_first(self, environment: Environment, latencies: Mapping[Key, Latency]) -> dict[Key, Latency]:
+    def put_first(
+        self, environment: Environment, latencies: Mapping[Key, Latency], kind: LatencyKind
+    ) -> dict[Key, Latency]:
         """Store latencies that belong together, unless all are known; return those that are stored from then on."""
-        key, now = environment.key(), datetime.now(UTC).isoformat(timespec="seconds")
-        rows = [Row(key, *pair, now, latency) for pair, latency in latencies.items()]
+        key, now = environment.key(), _now()
+        rows = [Row(key, kind, *pair, now, latency) for pair, latency in latencies.items()]
 
         def insert(connection: sqlite3.Connection) -> dict[Key, Latency]:
-            known = _read(connection, key, latencies)
+            known = schema.read(connection, key, kind, latencies)
             if len(known) == len(latencies):
                 return known
-            _write(connection, {key: environment}, rows)
+            schema.write(connection, {key: environment}, rows)
             return dict(latencies)
 
-        return self._run(lambda connection: _transaction(connection, insert))
+        return self._run_at_once(insert)
 
-    def rows(self) -> list[Row]:
-        """Return all rows, sorted by environment, kernel and signature."""
-        found = self._run(lambda connection: connection.execute(SELECT_ALL).fetchall())
-        return [
-            Row(where, kernel, what, measured=when, latency=Latency(*figures))
-            for where, kernel, what, when, *figures in found
-        ]
+    def rows(self, *kinds: LatencyKind) -> list[Row]:
+        """Return the latencies of these kinds, by default all, sorted by environment, kind, kernel and signature."""
+        found = self._run(schema.read_all)
+        return [row for row in found if not kinds or row.kind in kinds]
+
+    def has_search(self, environment: Environment, search: SearchKey) -> bool:
+        """Return whether a search is stored as converged."""
+        key = environment.key()
+        return self._run(lambda connection: schema.has_search(connection, key, search))
+
+    def put_search(self, environment: Environment, search: SearchKey, best_s: float) -> None:
+        """Store that a search has converged, and the finite cost in seconds of its best graph."""
+        self._run_at_once(lambda connection: schema.write_search(connection, environment, search, best_s, _now()))
 
     def environments(self) -> dict[str, dict[str, str | int | bool]]:
         """Return the environments by key, as `Environment.as_dict` describes them."""
@@ -146,19 +123,12 @@ class LatencyDatabase:
 
     def clear(self, environment: str | None = None) -> int:
         """Delete everything, or one environment by its key; return the number of latencies deleted."""
-        chosen = {"key": environment}
-
-        def delete(connection: sqlite3.Connection) -> int:
-            removed = connection.execute("DELETE FROM latency WHERE environment = ifnull(:key, environment)", chosen)
-            connection.execute("DELETE FROM environment WHERE key = ifnull(:key, key)", chosen)
-            return removed.rowcount
-
-        return self._run(lambda connection: _transaction(connection, delete))
+        return self._run_at_once(lambda connection: schema.clear(connection, environment))
 
     def export(self) -> dict[str, Any]:
         """Return everything as one JSON document, which `merge` reads."""
         latencies = [{**vars(row), "latency": vars(row.latency)} for row in self.rows()]
-        return {"format": FORMAT, "environments": self.environments(), "latencies": latencies}
+        return {"format": FORMATS[-1], "environments": self.environments(), "latencies": latencies}
 
     def merge(self, document: object) -> int:
         """Import a document that `export` gave, replacing entries here; return the number of latencies imported.
@@ -170,10 +140,10 @@ class LatencyDatabase:
 
         def insert(connection: sqlite3.Connection) -> int:
             taken = [row for key in environments for row in _at_pace_here(connection, key, rows)]
-            _write(connection, environments, taken)
+            schema.write(connection, environments, taken)
             return len(taken)
 
-        return self._run(lambda connection: _transaction(connection, insert))
+        return self._run_at_once(insert)
 
     def close(self) -> None:
         """Close the file; everything that was put is stored already."""
@@ -187,8 +157,9 @@ class LatencyDatabase:
     ) -> None:
         self.close()
 
-    def _insert(self, environments: Mapping[str, Environment], rows: Sequence[Row]) -> None:
-        self._run(lambda connection: _transaction(connection, lambda inside: _write(inside, environments, rows)))
+    def _run_at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run some work in one transaction; if the file fails, continue in memory."""
+        return self._run(lambda connection: _transaction(connection, work))
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run some work on the connection; if the file fails, continue in memory."""
@@ -217,20 +188,14 @@ def default_path() -> Path:
     """
     if folder := os.environ.get("TASO_PY_CACHE"):
         return Path(folder) / "latencies.sqlite"
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = _home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
-    return base / "taso-py" / "latencies.sqlite"
-
-
-def _home() -> Path:
     try:
-        return Path.home()
+        return user_cache_path("taso-py", appauthor=False) / "latencies.sqlite"
     except RuntimeError as error:
         raise FileNotFoundError("the user has no home; set TASO_PY_CACHE to a folder") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class _DamagedError(sqlite3.DatabaseError):
@@ -281,28 +246,15 @@ def _adopt(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == version == tables == 0:
-        for statement in CREATE:
-            connection.execute(statement)
-    elif application != APPLICATION_ID:
+        schema.create(connection)
+    elif application != schema.APPLICATION_ID:
         raise _DamagedError("it belongs to another program")
-    elif version < SCHEMA_VERSION:
+    elif version == schema.UNTYPED_VERSION:
+        schema.migrate(connection)
+    elif version < schema.VERSION:
         raise _DamagedError("an older taso-py wrote it, which measured otherwise")
-    elif version > SCHEMA_VERSION:
+    elif version > schema.VERSION:
         raise sqlite3.DatabaseError("a newer taso-py wrote it; upgrade, or set TASO_PY_CACHE to another folder")
-
-
-def _read(connection: sqlite3.Connection, environment: str, keys: Iterable[Key]) -> dict[Key, Latency]:
-    """Return the latencies that are stored."""
-    found = {pair: connection.execute(SELECT_ONE, (environment, *pair)).fetchone() for pair in keys}
-    return {pair: Latency(*row) for pair, row in found.items() if row is not None}
-
-
-def _write(connection: sqlite3.Connection, environments: Mapping[str, Environment], rows: Iterable[Row]) -> None:
-    """Insert rows, replacing those with the same keys, and their environments."""
-    described = [(key, json.dumps(environment.as_dict())) for key, environment in environments.items()]
-    values = [(row.environment, row.kernel, row.signature, *astuple(row.latency), row.measured) for row in rows]
-    connection.executemany(INSERT_ENVIRONMENT, described)
-    connection.executemany(INSERT_LATENCY, values)
 
 
 def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterable[Row]) -> list[Row]:
@@ -310,15 +262,16 @@ def _at_pace_here(connection: sqlite3.Connection, environment: str, rows: Iterab
 
     Rows that come without a pace of their own, and ceilings, stay as they are.
     """
-    own = {(row.kernel, row.signature): row for row in rows if row.environment == environment}
-    here = pace_among(_read(connection, environment, KEYS))
+    own = [row for row in rows if row.environment == environment]
+    here = pace_among(schema.read(connection, environment, LatencyKind.PACE, KEYS))
     if here is None:
-        return list(own.values())
-    there = pace_among({key: row.latency for key, row in own.items()}) or here
-    others = (row for key, row in own.items() if key not in KEYS)
+        return own
+    paces = {(row.kernel, row.signature): row.latency for row in own if row.kind is LatencyKind.PACE}
+    there = pace_among(paces) or here
     return [
-        row if row.kernel.startswith(CEILING) else replace(row, latency=there.convert(row.latency, here))
-        for row in others
+        row if row.kind is LatencyKind.CEILING else replace(row, latency=there.convert(row.latency, here))
+        for row in own
+        if row.kind is not LatencyKind.PACE
     ]
 
 
@@ -355,24 +308,22 @@ def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
     """Return the environments, by their keys here, and rows of an export; raises `TasoError` if it is not one."""
     try:
         content = cast("dict[str, Any]", document)
-        if content["format"] != FORMAT:
-            raise TasoError(f"these latencies are in the format {content['format']!r}; export them as {FORMAT!r}")
+        if content["format"] not in FORMATS:
+            raise TasoError(f"these latencies are in the format {content['format']!r}; export them as {FORMATS[-1]!r}")
+        is_typed = content["format"] == FORMATS[-1]
         described = {key: Environment.from_dict(fields) for key, fields in content["environments"].items()}
-        rows = [
-            Row(
-                environment=described[row["environment"]].key(),
-                kernel=str(row["kernel"]),
-                signature=str(row["signature"]),
-                measured=datetime.fromisoformat(row["measured"]).isoformat(),
-                latency=Latency(**row["latency"]),
-            )
-            for row in content["latencies"]
-        ]
+        rows: list[Row] = []
+        for row in content["latencies"]:
+            given = str(row["kernel"]), str(row["signature"])
+            named = (LatencyKind(row["kind"]), *given) if is_typed else schema.typed(*given)
+            if named is not None:
+                where, when = described[row["environment"]].key(), datetime.fromisoformat(row["measured"]).isoformat()
+                rows.append(Row(where, *named, measured=when, latency=Latency(**row["latency"])))
         for row in rows:
             f"{row.kernel}{row.signature}".encode()  # SQLite takes no half of a surrogate pair, nor larger numbers
             if row.latency.samples >= 2**63:
                 raise ValueError("too many samples")
-            if (row.kernel, row.signature) in KEYS and row.latency.median_s < SHORTEST_S:
+            if row.kind is LatencyKind.PACE and row.latency.median_s < SHORTEST_S:
                 raise ValueError("no pace")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise TasoError("this is no export of latencies; write one with 'taso-py latencies export'") from error

@@ -28,10 +28,11 @@ from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover
 from taso_py.kernels.timed import conversion, timed_call
 from taso_py.latency.clock import Latency, TimingError
-from taso_py.latency.database import Key, LatencyDatabase
+from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
 from taso_py.latency.measuring import Measuring, rounds
 from taso_py.latency.pace import Pacer, Reference, usual_pace
+from taso_py.latency.schema import Key, LatencyKind, SearchKey
 from taso_py.latency.usual import Pace
 from taso_py.ops.opaque import Opaque
 
@@ -49,8 +50,6 @@ RING_DIVISOR = 8
 """Divisor of the weight ring in interleaved measurement, where other calls read their weights in between."""
 PLAIN_NAME = "torch:"
 """Prefix of the names of plain operators in the database; they are called through PyTorch's Python functions."""
-INTERLEAVED = ", in turns"
-"""Suffix of the signatures, in the database, of latencies that were measured again, interleaved."""
 
 _log = logging.getLogger(__name__)
 
@@ -238,32 +237,45 @@ class Latencies:
         with self._stopwatch():
             return self._measuring.measured(call, budget_s)[0]
 
-    def is_stored(self, *keys: Key) -> bool:
-        """Return whether all of these keys are in the database."""
-        return len(self.database.get_many(self._environment, keys)) == len(keys)
+    def knows_network(self, keys: Sequence[Key]) -> bool:
+        """Return whether the latencies of the reference network with these keys are in the database."""
+        return len(self.database.get_many(self._environment, keys, LatencyKind.NETWORK)) == len(keys)
 
-    def load_or_compute(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
-        """Return figures from the database, or else compute them, and store them if the machine is calm.
+    def of_network(self, keys: Sequence[Key], make: Callable[[], Sequence[float]]) -> Sequence[float] | None:
+        """Return the seconds of the reference network from the database, or else measure them.
 
-        None if they are not stored and nothing can run here.
+        They are stored if the machine is calm. None if they are not stored and nothing can run here.
 
         Args:
-            keys: the keys of figures that belong together.
-            make: computes the figures, in seconds.
+            keys: the keys of latencies that belong together.
+            make: measures them, in seconds.
         """
-        known = self.database.get_many(self._environment, keys)
+        known = self.database.get_many(self._environment, keys, LatencyKind.NETWORK)
         if len(known) < len(keys):
             if self._measuring is None:
                 return None
             found = make()
-            if not (self._measuring.is_calm and self._may_store):
+            if not self._may_store_now:
                 return found
             made = {
                 key: Latency(seconds, seconds, seconds, samples=1, outliers=0)
                 for key, seconds in zip(keys, found, strict=True)
             }
-            known = self.database.put_first(self._environment, made)
+            known = self.database.put_first(self._environment, made, LatencyKind.NETWORK)
         return [known[key].median_s for key in keys]
+
+    def has_converged(self, search: SearchKey) -> bool:
+        """Return whether a search has converged, in any process."""
+        return self.database.has_search(self._environment, search)
+
+    def record_convergence(self, search: SearchKey, best_s: float) -> None:
+        """Store that a search has converged, and the finite cost of its best graph, if the machine is calm."""
+        if self._may_store_now:
+            self.database.put_search(self._environment, search, best_s)
+
+    @property
+    def _may_store_now(self) -> bool:
+        return self._measuring is not None and self._measuring.is_calm and self._may_store
 
     def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
         """Measure covers again, interleaved, unless all of them were; return whether any latency changed.
@@ -292,7 +304,7 @@ class Latencies:
             self._count(is_calm)
             self._refined[key] = again.median_s / before[key]
             if is_calm:
-                self.database.put(self._environment, key[0], key[1] + INTERLEAVED, again)
+                self.database.put(self._environment, *key, again, LatencyKind.INTERLEAVED)
         return True
 
     def measure_run_and_calls(
@@ -319,9 +331,9 @@ class Latencies:
     def _refinement(self, key: Key) -> float:
         """Return the factor by which a latency changed when it was measured interleaved."""
         if key not in self._refined:
-            turns = key[0], key[1] + INTERLEAVED
-            known = self.database.get_many(self._environment, (key, turns))
-            self._refined[key] = known[turns].median_s / known[key].median_s if len(known) == 2 else None
+            first = self.database.get(self._environment, *key)
+            again = self.database.get(self._environment, *key, LatencyKind.INTERLEAVED)
+            self._refined[key] = again.median_s / first.median_s if first and again else None
         return self._refined[key] or 1.0
 
     def _reference(self, bare: Cover, reads: Format) -> Reference | None:

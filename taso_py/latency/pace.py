@@ -25,6 +25,7 @@ from taso_py.latency.clock import Clock, CpuClock, Latency, Timer
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
+from taso_py.latency.schema import LatencyKind
 from taso_py.latency.usual import ELEMENTS, KEYS, SIZE, Pace, pace_among
 
 CALLS = 25
@@ -68,7 +69,7 @@ def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase
         all latencies would be scaled by it from then on: it serves this run only, whose latencies must not be stored
         either.
     """
-    usual = pace_among(database.get_many(environment, KEYS))
+    usual = pace_among(database.get_many(environment, KEYS, LatencyKind.PACE))
     if usual is not None:
         return usual, True
     watch = Watch()
@@ -77,7 +78,8 @@ def usual_pace(pacer: Pacer, environment: Environment, database: LatencyDatabase
     if watch.contention(spins=True).is_heavy:
         return pace, False
     found = zip(KEYS, (pace.product_s, pace.call_s), strict=True)
-    known = database.put_first(environment, {key: Latency(s, s, s, samples=READINGS, outliers=0) for key, s in found})
+    read = {key: Latency(s, s, s, samples=READINGS, outliers=0) for key, s in found}
+    known = database.put_first(environment, read, LatencyKind.PACE)
     return Pace(*[known[key].median_s for key in KEYS]), True
 
 

@@ -32,7 +32,7 @@ from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment, float32_precision, resolve_device
 from taso_py.latency.measuring import Measuring
-from taso_py.latency.usual import CEILING
+from taso_py.latency.schema import LatencyKind
 from taso_py.ops.work import Work
 from taso_py.progress import progress_bar
 
@@ -158,7 +158,9 @@ def known_roofline(device: torch.device, dtypes: Iterable[DType], database: Late
     """Return the roofline of a device if all of it was measured before, else None."""
     environment = Environment.current(resolve_device(device))
     probes = _Probes(device, environment, set(dtypes), convolved=set())
-    known = database.get_many(environment, [(probe.kernel, probe.signature) for probe in probes.all])
+    known = database.get_many(
+        environment, [(probe.kernel, probe.signature) for probe in probes.all], LatencyKind.CEILING
+    )
     if len(known) < len(probes.all):
         return None
     return probes.roofline({probe: known[probe.kernel, probe.signature] for probe in probes.all})
@@ -179,7 +181,7 @@ class _Probes:
             size: [_copy(device, size), _triad(device, size), _read(device, size)] for size in _sets(device)
         }
         self._dispatch = _Probe(
-            f"{CEILING}dispatch", "add of one element", 1.0, make=lambda: _dispatch(device), is_launching=True
+            "dispatch", "add of one element", 1.0, make=lambda: _dispatch(device), is_launching=True
         )
         self.all = [*chain(*self._peaks.values(), self._convolution, *self._streams.values()), self._dispatch]
 
@@ -205,11 +207,11 @@ def _found(
     captured = Measuring(device, captured=True) if device.type == "cuda" else plain
     found: dict[_Probe, Latency] = {}
     for probe in probes:
-        known = database.get(environment, probe.kernel, probe.signature)
+        known = database.get(environment, probe.kernel, probe.signature, LatencyKind.CEILING)
         if known is None:
             known, is_good = _measured(probe, plain, captured)
             if is_good:
-                database.put(environment, probe.kernel, probe.signature, known)
+                database.put(environment, probe.kernel, probe.signature, known, LatencyKind.CEILING)
         found[probe] = known
     return found
 
@@ -262,7 +264,7 @@ def _matmul(device: torch.device, environment: Environment, dtype: DType, precis
 
         return product
 
-    return _Probe(f"{CEILING}matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make=make)
+    return _Probe("matmul", f"{dtype}[{size},{size}]{place}", 2.0 * size**3, make=make)
 
 
 def _convolution(device: torch.device, dtype: DType, precision: str, place: str) -> _Probe:
@@ -281,7 +283,7 @@ def _convolution(device: torch.device, dtype: DType, precision: str, place: str)
         return convolution
 
     flops = 2.0 * (channels * (3 * side - 2)) ** 2
-    return _Probe(f"{CEILING}convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make=make)
+    return _Probe("convolution", f"{dtype}[{channels},{side},{side}]{place}", flops, make=make)
 
 
 def _random(shape: Sequence[int], dtype: DType, device: torch.device) -> Tensor:
@@ -293,7 +295,7 @@ def _copy(device: torch.device, size: int) -> _Probe:
         source, target = _vectors(device, size, 2)
         return lambda: target.copy_(source)
 
-    return _Probe(f"{CEILING}copy", f"{size} bytes", _touched(size, 2), make=make)
+    return _Probe("copy", f"{size} bytes", _touched(size, 2), make=make)
 
 
 def _triad(device: torch.device, size: int) -> _Probe:
@@ -301,7 +303,7 @@ def _triad(device: torch.device, size: int) -> _Probe:
         left, right, target = _vectors(device, size, 3)
         return lambda: torch.add(left, right, alpha=3.0, out=target)
 
-    return _Probe(f"{CEILING}triad", f"{size} bytes", _touched(size, 3), make=make)
+    return _Probe("triad", f"{size} bytes", _touched(size, 3), make=make)
 
 
 def _read(device: torch.device, size: int) -> _Probe:
@@ -311,7 +313,7 @@ def _read(device: torch.device, size: int) -> _Probe:
         (source,) = _vectors(device, size, 1)
         return lambda: source.sum()
 
-    return _Probe(f"{CEILING}read", f"{size} bytes", _touched(size, 1), make=make)
+    return _Probe("read", f"{size} bytes", _touched(size, 1), make=make)
 
 
 def _vectors(device: torch.device, size: int, count: int) -> Iterator[Tensor]:

@@ -19,10 +19,8 @@ OVERHEAD_CALLS = 3
 """The overhead of a larger call, in small calls."""
 SHORTEST_S = 1e-12
 """The shortest time that a call can take; a pace with a shorter one is invalid."""
-KEYS: Sequence[tuple[str, str]] = (("pace:product", f"f32[{SIZE},{SIZE}]"), ("pace:call", f"f32[{ELEMENTS}]"))
+KEYS: Sequence[tuple[str, str]] = (("product", f"f32[{SIZE},{SIZE}]"), ("call", f"f32[{ELEMENTS}]"))
 """The keys of an environment's usual pace among its latencies."""
-CEILING = "ceiling:"
-"""Prefix of the names of a roofline's ceilings, which no pace scales."""
 
 
 @dataclass(frozen=True)

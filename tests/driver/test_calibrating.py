@@ -16,6 +16,7 @@ from taso_py.latency import latencies
 from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
+from taso_py.latency.schema import LatencyKind
 from taso_py.ops.table import parse_graph
 
 CPU = torch.device("cpu")
@@ -30,7 +31,8 @@ def timed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _known(database: LatencyDatabase, environment: Environment, **seconds: float) -> None:
     for key, name in ((IN_RUN, "together"), (CALL_BY_CALL, "apart")):
-        database.put(environment, *key, Latency(seconds[name], seconds[name], seconds[name], 1, 0))
+        latency = Latency(seconds[name], seconds[name], seconds[name], 1, 0)
+        database.put(environment, *key, latency, LatencyKind.NETWORK)
 
 
 def test_a_run_of_the_network_is_what_prices_are_scaled_by_and_is_kept(

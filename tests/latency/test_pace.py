@@ -24,6 +24,7 @@ from taso_py.latency.pace import (
     RelativeClock,
     usual_pace,
 )
+from taso_py.latency.schema import LatencyKind
 from taso_py.latency.usual import KEYS, Pace, pace_among
 
 CPU = torch.device("cpu")
@@ -159,21 +160,23 @@ def test_a_pace_that_is_read_while_a_core_is_missing_is_not_kept(monkeypatch: py
 def test_latencies_from_elsewhere_are_brought_to_the_usual_pace_here() -> None:
     """A machine like this was busy when it was first used: small calls took twice as long there, products thrice."""
     here, short, long, own = Environment.current(CPU), ("relu", "f32[8]"), ("matmul", "f32[8,8]"), ("add", "f32[8]")
-    there, ceiling = slower(product=3.0, call=2.0), ("ceiling:copy", "8 bytes")
+    there, ceiling = slower(product=3.0, call=2.0), ("copy", "8 bytes")
     with LatencyDatabase(":memory:") as ours, LatencyDatabase(":memory:") as theirs:
         for database, pace in ((ours, USUAL), (theirs, there)):
             usual_pace(Told(repeat(pace)), here, database)
         ours.put(here, *own, Latency(2.0, 1.0, 3.0, 9, 0))
         theirs.put(here, *short, Latency(2e-6, 1e-6, 4e-6, 9, 0))
         theirs.put(here, *long, Latency(3.0, 3.0, 3.0, 9, 0))
-        theirs.put(here, *ceiling, Latency(3.0, 3.0, 3.0, 9, 0))
+        theirs.put(here, *ceiling, Latency(3.0, 3.0, 3.0, 9, 0), LatencyKind.CEILING)
         assert ours.merge(theirs.export()) == 3
-        found = ours.get_many(here, [short, long, own, ceiling, *KEYS])
-    assert pace_among(found) == USUAL
+        found = ours.get_many(here, [short, long, own])
+        assert pace_among(ours.get_many(here, KEYS, LatencyKind.PACE)) == USUAL
+        assert ours.get(here, *ceiling, LatencyKind.CEILING) == Latency(3.0, 3.0, 3.0, 9, 0), (
+            "it was measured at no pace"
+        )
     assert found[own] == Latency(2.0, 1.0, 3.0, 9, 0)
     assert found[short] == Latency(1e-6, 0.5e-6, 2e-6, 9, 0)
     assert found[long].median_s == pytest.approx(1.0, rel=1e-4)
-    assert found[ceiling].median_s == 3.0, "it was measured at no pace"
 
 
 def test_where_no_pace_is_usual_that_of_an_import_is() -> None:
@@ -190,7 +193,7 @@ def test_where_no_pace_is_usual_that_of_an_import_is() -> None:
 def test_an_import_with_a_pace_that_cannot_be_is_refused() -> None:
     here, zero = Environment.current(CPU), Latency(0.0, 0.0, 0.0, 1, 0)
     with LatencyDatabase(":memory:") as ours, LatencyDatabase(":memory:") as theirs:
-        theirs.put_first(here, dict.fromkeys(KEYS, zero))
+        theirs.put_first(here, dict.fromkeys(KEYS, zero), LatencyKind.PACE)
         with pytest.raises(TasoError, match="no export of latencies"):
             ours.merge(theirs.export())
 

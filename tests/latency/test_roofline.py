@@ -13,6 +13,7 @@ from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment, float32_precision
 from taso_py.latency.roofline import Bound, MemoryLevel, Roofline, _found, _Probe, measure_roofline
+from taso_py.latency.schema import LatencyKind
 from taso_py.ops.work import Work
 
 ROOF = Roofline({DType.F32: 1e11}, (MemoryLevel(2**20, 1e11), MemoryLevel(2**30, 1e10)), 2e-6)
@@ -49,7 +50,7 @@ def test_the_peak_of_convolutions_is_measured_in_their_precision() -> None:
     with LatencyDatabase(":memory:") as database, float32_precision("bf16", torch.device("cpu"), "conv"):
         assert measure_roofline(torch.device("cpu"), [DType.F32], database).convolution_peak is None
         found = measure_roofline(torch.device("cpu"), [DType.F32], database, convolved=[DType.F32])
-        (plain, special) = sorted(row.signature for row in database.rows() if row.kernel == "ceiling:matmul")
+        (plain, special) = sorted(row.signature for row in database.rows() if row.kernel == "matmul")
     assert special == f"{plain} in bf16"
     assert found.convolution_peak is not None
 
@@ -62,8 +63,9 @@ def test_data_counts_in_the_level_that_it_fits_in() -> None:
 def test_ceilings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with LatencyDatabase(":memory:") as database:
         first = measure_roofline(torch.device("cpu"), [DType.F32, DType.I64], database)
+        assert {row.kind for row in database.rows()} == {LatencyKind.CEILING}
         kernels = sorted({row.kernel for row in database.rows()})
-        assert kernels == [f"ceiling:{name}" for name in ("convolution", "copy", "dispatch", "matmul", "read", "triad")]
+        assert kernels == ["convolution", "copy", "dispatch", "matmul", "read", "triad"]
         monkeypatch.setattr(roofline, "Measuring", lambda device: None)  # a second measurement would fail
         assert measure_roofline(torch.device("cpu"), [DType.F32], database) == first
     assert set(first.peaks) == {DType.F32}
@@ -111,18 +113,18 @@ def test_figures_are_amounts_over_latencies() -> None:
     environment = Environment.current("cpu")
     size = 1024 if environment.threads <= 4 else 2048 if environment.threads <= 32 else 4096
     stored = {
-        ("ceiling:matmul", f"f64[{size},{size}]"): 2 * size**3 / 5e10,
-        ("ceiling:copy", "16384 bytes"): 16384 / 1e9,
-        ("ceiling:triad", "16384 bytes"): 16380 / 3e9,
-        ("ceiling:read", "16384 bytes"): 16384 / 2e9,
-        ("ceiling:read", "1048576 bytes"): 1048576 / 1e9,
-        ("ceiling:copy", "1048576 bytes"): 1048576 / 4e9,
-        ("ceiling:triad", "1048576 bytes"): 1048572 / 2e9,
-        ("ceiling:dispatch", "add of one element"): 3e-6,
+        ("matmul", f"f64[{size},{size}]"): 2 * size**3 / 5e10,
+        ("copy", "16384 bytes"): 16384 / 1e9,
+        ("triad", "16384 bytes"): 16380 / 3e9,
+        ("read", "16384 bytes"): 16384 / 2e9,
+        ("read", "1048576 bytes"): 1048576 / 1e9,
+        ("copy", "1048576 bytes"): 1048576 / 4e9,
+        ("triad", "1048576 bytes"): 1048572 / 2e9,
+        ("dispatch", "add of one element"): 3e-6,
     }
     with LatencyDatabase(":memory:") as database:
         for key, seconds in stored.items():
-            database.put(environment, *key, Latency(seconds, seconds, seconds, 1, 0))
+            database.put(environment, *key, Latency(seconds, seconds, seconds, 1, 0), LatencyKind.CEILING)
         found = measure_roofline(torch.device("cpu"), [DType.F64], database)
     assert found.peaks == {DType.F64: pytest.approx(5e10)}
     # The smaller set was disturbed: what the larger one reached stands for it too.

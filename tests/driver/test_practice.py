@@ -124,6 +124,9 @@ CASES = {
     "repeated heads with a mask": Case(_repeated, (QUERIES, KEYS, VALUES, MASK), "attention reshape reshape"),
     "gelu written out": Case(_gelu, (ROWS,), "gelu"),
     "gelu with its operand factored out": Case(_gelu_factored, (ROWS,), "gelu"),
+    "hardswish written out": Case(lambda m, x: x * F.relu6(x + 3) / 6, (ROWS,), "hardswish"),
+    "hardswish of a gate": Case(lambda m, x: x * ((x + 3).clamp(0, 6) / 6), (ROWS,), "hardswish"),
+    "hardsigmoid written out": Case(lambda m, x: F.relu6(x + 3) / 6, (ROWS,), "hardsigmoid"),
     "padded image": Case(lambda m, x: m.a(F.pad(x, (1, 1, 2, 2))), (IMAGE,), "conv2d", {"a": KERNEL}),
     "shifted rows": Case(lambda m, x: m.a(x + m.v), (ROWS,), "linear", {"a": UP, "v": _randn(96)}),
     "grouped convolution and normalization": Case(
@@ -178,6 +181,7 @@ NEAR_MISSES = {
         "attention contiguous contiguous expand expand reshape reshape reshape reshape",
     ),
     "unequal padding": Case(lambda m, x: m.a(F.pad(x, (0, 1, 0, 1))), (IMAGE,), "conv2d pad", {"a": KERNEL}),
+    "a wrong number in hardswish": Case(lambda m, x: x * F.relu6(x + 2) / 6, (ROWS,), "add hardtanh mul mul"),
     "a wrong number in gelu": Case(
         lambda m, x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3))),
         (ROWS,),

@@ -165,7 +165,7 @@ def expand(random: Random) -> Case:
 def pad(random: Random) -> Case:
     x = shape(random, 1)
     axes = random.randint(1, len(x))
-    widths = tuple((random.randint(-1 if size > 1 else 0, 2), random.randint(0, 2)) for size in x[-axes:])
+    widths = tuple((random.randint(0, 2), random.randint(0, 2)) for _ in range(axes))
     return Pad(widths, random.choice((0.0, 1.5))), [x]
 
 

@@ -4,7 +4,8 @@
 written-out forms of operators that one kernel computes, ``scalars`` computes with numbers, ``layout`` with rows of
 channels in place of images, ``rows`` with some rows in place of all, ``views`` moves elementwise operators before a
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
-groups of queries, ``algebra`` further laws of sums, products and joins. ``transformer`` moves the operators of
+groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
+written out. ``transformer`` moves the operators of
 attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
 convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
@@ -42,6 +44,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "layers": LAYERS,
     "heads": HEADS,
     "algebra": ALGEBRA,
+    "activations": ACTIVATIONS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -53,7 +56,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 
 SHIPPED: Sequence[tuple[str, ...]] = (
     ("core", "merge", "fold"),
-    *((name,) for name in ("fuse", "scalars", "layout", "rows", "views", "layers", "heads", "algebra")),
+    *((name,) for name in ("fuse", "scalars", "layout", "rows", "views", "layers", "heads", "algebra", "activations")),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -10,6 +10,7 @@ Invariant: importing this package imports nothing heavy; names are looked up whe
 
 from __future__ import annotations
 
+import sys
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from taso_py.report.optimization import Report
     from taso_py.rules.database import read_database
     from taso_py.rules.verdict import Numerics
-    from taso_py.saving.together import load
+    from taso_py.saving.loading import load
 
 __all__ = [
     "EntryPoint",
@@ -53,14 +54,14 @@ _HOMES = {
     "Report": "taso_py.report.optimization",
     "TasoError": "taso_py.ir.errors",
     "inspect": "taso_py.pipelines.inspecting",
-    "load": "taso_py.saving.together",
+    "load": "taso_py.saving.loading",
     "optimize": "taso_py.driver.optimize",
     "optimize_entry_points": "taso_py.entries.optimize",
     "optimize_parts": "taso_py.pipelines.parts",
     "read_database": "taso_py.rules.database",
 }
 
-_USES = ("load", "optimize", "optimize_entry_points", "optimize_parts")
+_USES = ("optimize", "optimize_entry_points", "optimize_parts")
 """Names whose modules import PyTorch's compiler anyway."""
 
 
@@ -70,7 +71,7 @@ def __getattr__(name: str) -> Any:
     before = list(warnings.filters)
     try:
         found = getattr(import_module(_HOMES[name]), name)
-        if name in _USES:
+        if name in _USES or "torch._dynamo" in sys.modules:
             register()
         return found
     finally:

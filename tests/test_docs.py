@@ -75,9 +75,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, from which Python imports; searches and races are short."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("taso_py.driver.optimize.Options", QuickOptions)
     monkeypatch.setattr("taso_py.pipelines.parts.Options", QuickOptions)
+    monkeypatch.setattr("taso_py.entries.optimize.Options", QuickOptions)
+    monkeypatch.setattr("taso_py.huggingface.exporter.Options", QuickOptions)
     monkeypatch.setattr("taso_py.dynamo.backend.BackendOptions", QuickBackendOptions)
     torch.compiler.reset()
     yield tmp_path

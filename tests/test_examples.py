@@ -20,8 +20,7 @@ QUICK = ("--time-limit", "1", "--race-seconds", "0.1")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
+def compiled_anew() -> None:
     torch.compiler.reset()
 
 

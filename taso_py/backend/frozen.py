@@ -13,15 +13,19 @@ results require none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, update_wrapper
 from typing import Any, NoReturn, Self
 
 import torch
+import torch._C._dynamo.eval_frame
 from torch import Tensor, fx
 from torch.autograd import forward_ad
 from torch.fx.graph import CodeGen, _PyTreeCodeGen  # pyright: ignore[reportPrivateUsage]
 from torch.utils import _pytree as pytree
 
 from taso_py.ir.errors import TasoError
+
+_frames: Any = torch._C._dynamo.eval_frame
 
 
 class FrozenError(TasoError):
@@ -57,7 +61,30 @@ def _called(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return run(*args, **kwargs)
 
 
-uncompiled: Any = torch.compiler.disable(_called, reason=COMPILED_ALREADY)
+def _hidden(function: Callable[..., Any], reason: str | None = None) -> Any:
+    """Return a function that compilers call and do not trace, as ``torch.compiler.disable`` gives it.
+
+    That function imports PyTorch's compiler, which takes as long as PyTorch itself. This one has the marks that the
+    compiler looks for, and imports it when it is called.
+    """
+    if not hasattr(_frames, "set_code_exec_strategy"):
+        return torch.compiler.disable(function, reason=reason)
+    made = cache(lambda: torch.compiler.disable(function, reason=reason))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made()(*args, **kwargs)
+
+    update_wrapper(call, function)
+    # Its own frame is not compiled either.
+    skip, default = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
+    _frames.set_code_exec_strategy(call.__code__, _frames._FrameExecStrategy(skip, default))
+    marks = {"disable": True, "disable_msg": reason, "disable_recursive": True, "orig_callable": function}
+    for name, value in {**marks, "wrapper_id": id(call)}.items():
+        setattr(call, f"_torchdynamo_{name}", value)
+    return call
+
+
+uncompiled: Any = _hidden(_called, COMPILED_ALREADY)
 """Calls a function uncompiled, whatever compiles the caller: Inductor asserts that packed weights are constants, which
 is only true under freezing (PyTorch 2.13)."""
 
@@ -115,7 +142,7 @@ def _refusing(result: Any, arguments: list[Tensor]) -> Any:
     return pytree.tree_unflatten([replaced.get(id(leaf), leaf) for leaf in leaves], structure)
 
 
-_UNTRACED: Any = torch.compiler.disable(_refusing)
+_UNTRACED: Any = _hidden(_refusing)
 """:func:`_refusing`, hidden from compilers, which would trace its derivative and stop where it raises."""
 
 

@@ -103,6 +103,12 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
+def place_of(tensor: Tensor) -> object:
+    """Return the memory of a tensor and how it is read: equal for tensors that are one and the same."""
+    lies = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+    return *lies, tensor.dtype, tensor.is_conj(), tensor.is_neg()
+
+
 def overlap(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors may have elements in the same memory: their extents in one storage meet."""
     if storage_of(one) != storage_of(other) or not one.numel() or not other.numel():

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
 def _profile(parsed: argparse.Namespace) -> int:
     from taso_py.profiling.profile import ProfileOptions, profile_source
-    from taso_py.saving.artifact import read
+    from taso_py.saving.result import read
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
     saved = read(parsed.model) if parsed.model and Path(parsed.model).is_dir() else None

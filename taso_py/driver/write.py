@@ -50,7 +50,7 @@ def write(
         forms = [*forms, "onnx"]
     others = [form for form in forms if file_of_form(form) not in own]
     with phases.phase("emit", "the result in other formats") if len(others) > 1 else nullcontext():
-        emitted, missing = emit(outcome.content, others, outcome.plan)
+        emitted, missing = emit(outcome.saved.content, others, outcome.saved.plan)
     report = replace(
         optimized.report,
         saved=str(output),
@@ -62,11 +62,12 @@ def write(
         files[ONNX] = onnx.renamed(files[ONNX])
     said = save(
         output,
-        content=outcome.content,
+        content=outcome.saved.content,
         report=report,
         trace=write_trace(optimized.trace),
-        plan=outcome.plan,
+        plan=outcome.saved.plan,
         others=files,
+        compact=outcome.saved.compact,
     )
     try:
         with phases.phase("page", f"{PAGE}, with a profile of both"):

@@ -144,7 +144,7 @@ def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runne
 
 def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOutcome, has_page: bool) -> SavableEntry:
     """Return the form in which a result is saved, with the tensors that it shares."""
-    content, weights = without_weights(outcome.content)
+    content, weights = without_weights(outcome.saved.content)
     winner = outcome.winner
     shared = {**winner.program.weights, **ready.program.state}
     _, places = assemble(winner.program.graph, winner.program.weights, winner.program.parameters)
@@ -160,6 +160,6 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
         state=[places[key] for key in state_keys(winner.program.graph)],
         report=optimized.report,
         trace=write_trace(optimized.trace),
-        plan=outcome.plan,
+        plan=outcome.saved.plan,
         others=others,
     )

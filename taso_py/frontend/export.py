@@ -27,6 +27,7 @@ from taso_py.frontend.decompose import decompose
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
+from taso_py.frontend.reshaped_writes import check_reshaped_writes
 from taso_py.frontend.source import place_in_model, refuse
 
 _T = TypeVar("_T")
@@ -73,6 +74,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
             the random generator.
     """
     check_written_views(exported.graph)
+    check_reshaped_writes(exported)
     _forget_derived_ranges(exported.graph)
     with _dropout_as_alias(exported.graph), _fallback_kernels_allowed(exported.graph):
         functional = _with_refusal(lambda: decompose(exported, _decompositions()))

@@ -195,7 +195,7 @@ def _tensors(argument: Any) -> list[fx.Node]:
     return [leaf for leaf in pytree.tree_leaves(argument) if isinstance(leaf, fx.Node)]
 
 
-def _view_source(node: fx.Node) -> fx.Node | None:
+def view_source(node: fx.Node) -> fx.Node | None:
     """Return the value that a node may be a view of, or None."""
     call = node.all_input_nodes[0] if node.target is operator.getitem else node
     overload: Any = call.target
@@ -205,14 +205,14 @@ def _view_source(node: fx.Node) -> fx.Node | None:
 
 def _view_base(node: fx.Node) -> fx.Node:
     """Return the base of a chain of views."""
-    while (source := _view_source(node)) is not None:
+    while (source := view_source(node)) is not None:
         node = source
     return node
 
 
 def _is_reinterpreted(node: fx.Node) -> bool:
     """Return whether a value is a view of another value's memory with another type or conjugation."""
-    while (source := _view_source(node)) is not None:
+    while (source := view_source(node)) is not None:
         one, other = node.meta.get("val"), source.meta.get("val")
         if isinstance(one, Tensor) and isinstance(other, Tensor) and node.target not in _MAY_COPY:
             is_alike = one.dtype is other.dtype and bits_of(one) == bits_of(other)

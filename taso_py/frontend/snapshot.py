@@ -17,8 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from taso_py.backend.schema import storage_of
-from taso_py.frontend.state import place_of
+from taso_py.backend.schema import place_of, storage_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from taso_py.backend.bits import PLAIN, bits_of, memory_of, resolved
-from taso_py.backend.schema import storage_of
+from taso_py.backend.schema import place_of
 from taso_py.frontend.errors import ImportRefusal
 
 
@@ -38,12 +38,6 @@ class ProgramState:
         """Return a tensor to compute with: detached, resolved, and a copy if it is written to."""
         tensor = resolved(self.tensors[key].detach())
         return tensor.clone() if key in self.written else tensor
-
-
-def place_of(tensor: Tensor) -> object:
-    """Return the memory of a tensor and how it is read: equal for tensors that are one and the same."""
-    lies = (storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
-    return *lies, tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 def find_state(exported: ExportedProgram, live: Collection[str] = ()) -> ProgramState:

@@ -20,8 +20,9 @@ from tempfile import TemporaryDirectory
 from taso_py.engines.engine import Runner
 from taso_py.files import replace_file
 from taso_py.ir.errors import first_line
-from taso_py.saving.artifact import read, run_saved
+from taso_py.saving.artifact import run_saved
 from taso_py.saving.folder import ArtifactError, file_digest
+from taso_py.saving.result import read
 from taso_py.saving.together import SavableEntry
 from taso_py.saving.weights_file import WEIGHTS, TensorsByProgram, read_weights, write_weights
 

@@ -11,13 +11,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
-
-import networkx as nx
+from typing import TYPE_CHECKING, TypeAlias
 
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Input, Operator
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Record: TypeAlias = tuple[Operator, tuple[tuple[int, int], ...], int | None]
 
@@ -145,6 +146,8 @@ class Graph:
 
     def to_networkx(self) -> nx.MultiDiGraph[Node]:
         """Return a networkx view: an edge from operand to reader per use, keyed by operand position."""
+        import networkx as nx  # imported here: loading a saved result does without
+
         view: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
         view.add_nodes_from(self.nodes)
         for node in self.nodes:

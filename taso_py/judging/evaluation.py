@@ -45,7 +45,7 @@ from taso_py.kernels.saved import dump
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.progress import Phases
-from taso_py.saving.artifact import deserialize, reimport
+from taso_py.saving.artifact import SavedForm, deserialize, read_back, reimport
 from taso_py.saving.savable import UNSAVABLE, pt2_bytes
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
@@ -97,10 +97,8 @@ class EvaluationOutcome:
     """The winner, with the evidence that it is correct and faster."""
 
     winner: Finalist
-    content: bytes
-    """The winner's ``.pt2`` file; empty if results are not reloaded."""
-    plan: Mapping[str, Any] | None
-    """The plan for the graph that the file is imported as; None for plain ATen calls."""
+    saved: SavedForm
+    """The winner's saved form; an empty one if results are not reloaded."""
     comparison: Comparison
     speedup: Ratio
     """Speed-up over the original."""
@@ -238,7 +236,7 @@ class Evaluation:
     ) -> EvaluationOutcome | None:
         """Return the outcome with this finalist as the winner; None, with a note, if it is not acceptable."""
         with self.phases.phase("compare", "its outputs with the original's, in float64"):
-            content, plan, comparison = self._compare(finalist)
+            saved, comparison = self._compare(finalist)
         reason = comparison.reason if not comparison.passed else self._wrong_step(finalist.candidate)
         if reason is not None:
             self._note(f"refused {finalist.name}: {reason}")
@@ -258,8 +256,7 @@ class Evaluation:
             return None
         return EvaluationOutcome(
             winner=finalist,
-            content=content,
-            plan=plan,
+            saved=saved,
             comparison=comparison,
             speedup=total,
             rules_speedup=rules,
@@ -281,7 +278,7 @@ class Evaluation:
     def _original_wins(self, finalists: Mapping[str, Finalist], first: Race) -> EvaluationOutcome:
         original = finalists[ORIGINAL]
         with self.phases.phase("compare", "the original with its graph"):
-            content, plan, comparison = self._compare(original)
+            saved, comparison = self._compare(original)
         if not comparison.passed:
             raise EvaluationError(
                 f"the unchanged graph disagrees with the model; please report this: {comparison.reason}"
@@ -292,8 +289,7 @@ class Evaluation:
         seconds = median(first.times[ORIGINAL])
         return EvaluationOutcome(
             winner=original,
-            content=content,
-            plan=plan,
+            saved=saved,
             comparison=comparison,
             speedup=EVEN,
             rules_speedup=EVEN,
@@ -303,15 +299,15 @@ class Evaluation:
             contestants=_contestants(finalists),
         )
 
-    def _compare(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, Comparison]:
-        """Return a finalist's file and plan, and the comparison of its outputs, run with dead values overwritten."""
+    def _compare(self, finalist: Finalist) -> tuple[SavedForm, Comparison]:
+        """Return a finalist's saved form, and the comparison of its outputs, run with dead values overwritten."""
         try:
-            content, plan, module = self._reload(finalist)
+            saved, module = self._reload(finalist)
         except UNSAVABLE as error:
             if finalist.name == ORIGINAL:
                 raise
             problem = f"cannot be saved ({error})"
-            return b"", None, Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
+            return SavedForm(), Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
         judged = module if finalist.plan is NO_PLAN else poison(module)
         comparisons: list[Comparison] = []
         for oracle in self._oracles:
@@ -319,8 +315,8 @@ class Evaluation:
                 comparisons.append(oracle.compare(judged))
         self._note(*(note for oracle in self._oracles for note in oracle.notes))
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
-            comparisons += self._compare_as_timed(finalist, content)
-        return content, plan, Comparison(tuple([output for found in comparisons for output in found.outputs]))
+            comparisons += self._compare_as_timed(finalist, saved.content)
+        return saved, Comparison(tuple([output for found in comparisons for output in found.outputs]))
 
     def _compare_as_timed(self, finalist: Finalist, content: bytes) -> Iterator[Comparison]:
         """Yield comparisons of the module that was timed and is returned; the saved form may be computed differently.
@@ -343,8 +339,8 @@ class Evaluation:
             return False
         return finalist.engine is ENGINES["eager"] or not may_draw_random(self.program)
 
-    def _reload(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
-        """Return a finalist's file and plan with the module loaded from them; a module built anew if there is no file.
+    def _reload(self, finalist: Finalist) -> tuple[SavedForm, fx.GraphModule]:
+        """Return a finalist's saved form and the module read from it; one built anew if it is not saved.
 
         Raises:
             TasoError: the result is to be saved and cannot be.
@@ -356,14 +352,13 @@ class Evaluation:
             if self.saves:
                 raise
             self._note(f"cannot be saved ({error}); the result was checked without a round trip through a file")
-        return b"", None, build(finalist.program, finalist.plan)
+        return SavedForm(), build(finalist.program, finalist.plan)
 
-    def _through_file(self, finalist: Finalist) -> tuple[bytes, Mapping[str, Any] | None, fx.GraphModule]:
-        content = pt2_bytes(self.source, finalist.program, self.program)
-        if finalist.plan is NO_PLAN:
-            return content, None, deserialize(content)
-        plan = dump(self.planner(reimport(content).graph, finalist.engine))
-        return content, plan, deserialize(content, plan)
+    def _through_file(self, finalist: Finalist) -> tuple[SavedForm, fx.GraphModule]:
+        def choose(program: Program) -> Mapping[str, Any] | None:
+            return None if finalist.plan is NO_PLAN else dump(self.planner(program.graph, finalist.engine))
+
+        return read_back(pt2_bytes(self.source, finalist.program, self.program), choose, describes=self.saves)
 
     @cached_property
     def _oracles(self) -> Sequence[Oracle]:

@@ -21,7 +21,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
 
-import networkx as nx
 import numpy as np
 
 from taso_py.ir.errors import InvariantError
@@ -198,6 +197,8 @@ class _Counter:
         """Return the number of joint values of the indices; conditions on other indices are ignored."""
         chosen = frozenset(free)
         conditions = [c for c in given if symbols(c.value) and symbols(c.value) <= chosen]
+        import networkx as nx  # imported here: loading a saved result does without
+
         groups: nx.Graph[str] = nx.Graph()
         groups.add_nodes_from(chosen)
         for condition in conditions:

@@ -53,8 +53,9 @@ from taso_py.profiling.trace import Observed, observe
 from taso_py.progress import progress_bar, share_bar
 from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.report.profile_page import profile_page
-from taso_py.saving.artifact import SavedResult
+from taso_py.saving.artifact import check_files
 from taso_py.saving.folder import as_json, check_writable, write_files
+from taso_py.saving.result import SavedResult
 from taso_py.unexpected import report_unexpected
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
@@ -114,7 +115,7 @@ def profile_source(
         if Writes.of(program.graph).inputs:
             source = source.with_own_inputs()
         if saved is not None:
-            saved.check()
+            check_files(saved)
         if saved is not None and isinstance(engine, SessionEngine):
             profile = profile_session(
                 source, saved, engine, program, seconds=options.seconds, progress=options.progress

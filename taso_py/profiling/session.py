@@ -39,7 +39,7 @@ from taso_py.profiling.nodes import (
     types_text,
 )
 from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
-from taso_py.saving.artifact import SavedResult
+from taso_py.saving.result import SavedResult
 
 LEAST_RUNS, MOST_RUNS = 8, 128
 LEAST_S = 1e-7

@@ -28,7 +28,7 @@ SUFFIX = ".rules"
 VERSION = 1
 """Version of the manifest's format."""
 MOST_TEXTS = 16
-"""Most files whose rules are cached in memory; the shipped database has six."""
+"""Most files whose rules are cached in memory."""
 
 
 class DatabaseError(TasoError):

@@ -1,7 +1,8 @@
 """The saved result: a folder with the program, its plan, the report and the trace.
 
 ``model.pt2`` is plain ATen and loads with ``torch.export.load`` anywhere; ``plan.json`` names the runtime and the
-kernels that compute it. Packed weights are not saved: they are packed again when the plan is applied.
+kernels that compute it; ``program.json``, where there is one, makes it load faster. Packed weights are not saved: they
+are packed again when the plan is applied.
 
 Invariant: a loaded program and the plan that is applied to it were saved by the same run.
 """
@@ -11,8 +12,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,26 +25,24 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program, build
-from taso_py.backend.plan import NO_PLAN, Plan
+from taso_py.backend.plan import Plan
 from taso_py.backend.tracing import quiet, silent
 from taso_py.backend.weights import STATE, tie
 from taso_py.checking.preserve import preserve_buffers, preserve_inputs
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.aot import ARCHIVE, with_extra
-from taso_py.engines.engine import EngineUnavailableError, Runner
+from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
 from taso_py.frontend.reexport import reexport
 from taso_py.ir.errors import first_line
-from taso_py.kernels.saved import restore
 from taso_py.report.optimization import Report
+from taso_py.saving.compact import COMPACT, describe
 from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_digests, write_result
+from taso_py.saving.result import VERSION, SavedResult, WeightsPlace, restore_plan
 from taso_py.saving.warmup import Sizes, warm_up
-from taso_py.saving.weights_file import read_weights
 
 _log = logging.getLogger(__name__)
-VERSION = 5
-"""Version of the format of ``plan.json``."""
 LIVE = "live.json"
 """The part of a ``.pt2`` file that names the buffers that only other entry points write to."""
 
@@ -198,17 +195,49 @@ def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.Gra
     return _build(_read_back(content), partial(restore_plan, plan))
 
 
+@dataclass(frozen=True)
+class SavedForm:
+    """A program as it is saved."""
+
+    content: bytes = b""
+    """The content of its ``.pt2`` file; empty if it was not written to one."""
+    plan: Mapping[str, Any] | None = None
+    """The plan for the graph that the file is imported as; None for plain ATen calls."""
+    compact: Mapping[str, Any] | None = None
+    """Its compact form, if there is one and it was asked for; see :mod:`taso_py.saving.compact`."""
+
+
+def read_back(
+    content: bytes, choose: Callable[[Program], Mapping[str, Any] | None], *, describes: bool = False
+) -> tuple[SavedForm, fx.GraphModule]:
+    """Return the saved form of a program with the content written by :func:`serialize`, and the module read from it.
+
+    Args:
+        content: the content of the file.
+        choose: returns the plan for the program as it was imported; None for plain ATen calls.
+        describes: true to describe its compact form.
+
+    Raises:
+        UnsavableError: the content cannot be read back.
+        ImportRefusal: the program cannot be imported again.
+    """
+    saved, plans, forms = _read_back(content), list[Mapping[str, Any] | None](), list[Mapping[str, Any] | None]()
+
+    def planned(program: Program) -> Plan:
+        forms.append(describe(program, content) if describes else None)
+        plans.append(choose(program))
+        return restore_plan(plans[0], program)
+
+    module = _build(saved, planned)
+    return SavedForm(content, plans[0], forms[0]), module
+
+
 def _build(saved: SavedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
     program = saved.imported()
     module = build(program, planned(program))
     # What was read from a file belongs to this module alone, or to all entry points that it was saved with.
     tie(module, saved.exported.state_dict)
     return module
-
-
-def restore_plan(plan: Mapping[str, Any] | None, program: Program) -> Plan:
-    """Return a plan in the form of ``plan.json`` for the program that the file was imported as."""
-    return NO_PLAN if plan is None else restore(program.graph, plan, program.device)
 
 
 def save(
@@ -219,6 +248,7 @@ def save(
     plan: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
     weights: WeightsPlace | None = None,
+    compact: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any]:
     """Write a result without its page, and delete the files of an earlier result.
 
@@ -230,6 +260,7 @@ def save(
         plan: the kernels; None for plain ATen calls.
         others: the program in other formats, files by name; an archive is given report, trace and plan.
         weights: where the program's weights are if it was saved without them, as :class:`WeightsPlace` has it.
+        compact: the compact form of the program with its weights.
 
     Returns:
         The content of ``plan.json``.
@@ -248,130 +279,11 @@ def save(
     }
     told = {REPORT: as_json(report.as_dict()), TRACE: trace.encode()}
     files = {MODEL: content, **told, **(others or {})}
+    if compact is not None:
+        files[COMPACT] = as_json(compact)
     if ARCHIVE in files:
         files[ARCHIVE] = with_extra(files[ARCHIVE], {**told, PLAN: as_json(said)})
     return write_result(directory, files, said)
-
-
-@dataclass(frozen=True)
-class WeightsPlace:
-    """Where the weights of a program are that was saved without them."""
-
-    file: str
-    """The file, relative to the folder of the result."""
-    program: str
-    """The program's name in the file."""
-    digest: str
-    """The digest of the file."""
-
-
-@dataclass(frozen=True)
-class SavedResult:
-    """A saved result: its program, and how that is computed."""
-
-    folder: Path
-    program: Path
-    runtime: str
-    files: Mapping[str, str]
-    """The digests of the files in the folder."""
-    threads: int | None
-    """The number of threads that it was measured with; None on a GPU, or if unknown."""
-    plan: Any
-    """The plan as :func:`taso_py.kernels.saved.dump` returns it; None for plain ATen calls."""
-    weights: WeightsPlace | None = None
-    """Where its weights are, if its program was saved without them."""
-
-    @property
-    def other_threads(self) -> str | None:
-        """A warning if PyTorch uses another number of threads than the result was measured with; else None."""
-        here = torch.get_num_threads()
-        if self.threads in (None, here):
-            return None
-        return (
-            f"{self.folder} was measured with {self.threads} threads, and PyTorch uses {here} here, so that its "
-            "kernels may not be the fastest; call torch.set_num_threads, or optimize the model again"
-        )
-
-    def warn_of_threads(self, stacklevel: int) -> None:
-        """Warn if PyTorch uses another number of threads than it was measured with."""
-        if self.other_threads is not None:
-            warnings.warn(self.other_threads, stacklevel=stacklevel + 1)
-
-    def plan_for(self, program: Program) -> Plan:
-        """Return the plan for the program as it was imported here.
-
-        Raises:
-            ArtifactError: the plan is not for this program.
-        """
-        try:
-            return restore_plan(self.plan, program)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            problem = f"{self.folder / PLAN} has no plan for {self.program.name}"
-            raise ArtifactError(f"{problem}: {error!r}; optimize the model again") from error
-
-    def read_weights(self) -> Mapping[str, Tensor]:
-        """Read the weights that the program was saved without; none if it has them.
-
-        Raises:
-            ArtifactError: their file is damaged, or of another run.
-        """
-        place = self.weights
-        return {} if place is None else read_weights(self.folder / place.file, place.digest)[place.program]
-
-    def check(self) -> None:
-        """Check, after the program was read, that its file is of the same run as the plan.
-
-        Raises:
-            ArtifactError: it is of another run.
-        """
-        check_digests(self.folder, self.files, ENGINES[self.runtime].file)
-
-
-def read(directory: str | os.PathLike[str]) -> SavedResult:
-    """Read the description of a saved result from its folder.
-
-    Raises:
-        ArtifactError: the folder holds no saved result.
-    """
-    folder = Path(directory)
-    try:
-        saved = json.loads((folder / PLAN).read_text())
-        version, runtime, program = saved["version"], saved["runtime"], folder / str(saved["model"])
-        program.open("rb").close()
-        files = dict(saved["files"]) if version == VERSION else {}
-        weights = WeightsPlace(**saved["weights"]) if saved.get("weights") else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
-    if version != VERSION:
-        raise ArtifactError(f"{folder / PLAN} is of version {version}, not {VERSION}; optimize the model again")
-    if runtime not in ENGINES:
-        raise ArtifactError(f"{folder / PLAN} names the unknown runtime {runtime!r}; there are {', '.join(ENGINES)}")
-    return SavedResult(
-        folder=folder,
-        program=program,
-        runtime=runtime,
-        files=files,
-        threads=saved.get("threads") or None,
-        plan=saved.get("plan"),
-        weights=weights,
-    )
-
-
-def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Runner:
-    """Load a saved result, ready to run; warn if PyTorch uses another number of threads than it was measured with.
-
-    Args:
-        directory: the folder.
-        warmup: open sizes to call it with once, since the first call at a size is slow: numbers if one size is open,
-            dicts by the names in the report if there are several.
-
-    Raises:
-        ArtifactError: the folder holds no saved result, or a file of it is damaged.
-        WarmupError: the result does not have these sizes.
-    """
-    saved, sizes = read(directory), list(warmup)
-    saved.warn_of_threads(stacklevel=3)  # the caller of the public function, which calls this one
-    return run_saved(saved, saved.read_weights(), sizes)
 
 
 def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterable[Sizes] = ()) -> Runner:
@@ -389,6 +301,8 @@ def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterabl
     """
     # Tensors made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
+        if not warmup and (runner := _run_compact(saved)) is not None:
+            return runner
         program = _load_program(saved)
         program.fill(weights)
         runner = _prepare(saved, program)
@@ -397,24 +311,51 @@ def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterabl
         return runner
 
 
+def _run_compact(saved: SavedResult) -> Runner | None:
+    """Return a saved result ready to run, from the compact form of its program; None if that is not enough."""
+    engine = ENGINES[saved.runtime]
+    if not engine.file:
+        return None  # what is compiled here is so for the example inputs
+    program = saved.compact_program()
+    if program is None:
+        return None
+    check_digests(saved.folder, {engine.file: saved.files.get(engine.file, "")}, engine.file)
+    return _restored(saved, engine, program)
+
+
+def _restored(saved: SavedResult, engine: Engine, program: Program) -> Runner | None:
+    """Return a result as its engine restores it; None, with a warning, if the engine is not here."""
+    try:
+        return engine.restore(program, saved.folder)
+    except EngineUnavailableError as error:
+        _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
+        return None
+
+
+def check_files(saved: SavedResult) -> None:
+    """Check, after the program was read, that the files are of the same run as the plan.
+
+    Raises:
+        ArtifactError: one is of another run.
+    """
+    check_digests(saved.folder, saved.files, ENGINES[saved.runtime].file)
+
+
 def _load_program(saved: SavedResult) -> SavedProgram:
     try:
         with silent():
             program = SavedProgram.read(saved.program)
     except Exception as error:  # torch raises errors of many kinds for a damaged archive
         raise ArtifactError(f"{saved.program} cannot be read: {first_line(error)}; optimize the model again") from error
-    saved.check()
+    check_files(saved)
     return program
 
 
 def _prepare(saved: SavedResult, program: SavedProgram) -> Runner:
     engine = ENGINES[saved.runtime]
     if engine.file:
-        try:
-            return engine.restore(program.imported(), saved.folder)
-        except EngineUnavailableError as error:
-            _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
-            return _build(program, lambda imported: saved.plan_for(imported).eager())
+        restored = _restored(saved, engine, program.imported())
+        return restored or _build(program, lambda imported: saved.plan_for(imported).eager())
     module = _build(program, saved.plan_for)
     exported = program.exported
     if saved.runtime == "eager" or exported.example_inputs is None:

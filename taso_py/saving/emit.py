@@ -30,8 +30,9 @@ from taso_py.checking.roundtrip import equal_outputs
 from taso_py.engines.aot import ARCHIVE, AotInductor, as_read, compile_archive, load_archive
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.saving.artifact import exported_program, restore_plan
+from taso_py.saving.artifact import exported_program
 from taso_py.saving.folder import CODE, MODEL, ONNX
+from taso_py.saving.result import restore_plan
 
 NEEDED = ("onnx", "onnxscript")
 """Packages that PyTorch's ONNX exporter needs."""

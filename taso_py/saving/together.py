@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +30,9 @@ from taso_py.engines.engine import Runner
 from taso_py.files import folder_lock, replace_files
 from taso_py.ir.errors import first_line
 from taso_py.report.optimization import Report
-from taso_py.saving import artifact
-from taso_py.saving.artifact import WeightsPlace, read, run_saved, save
+from taso_py.saving.artifact import run_saved, save
 from taso_py.saving.folder import ENTRIES, ArtifactError, as_json, writing
+from taso_py.saving.result import WeightsPlace, read
 from taso_py.saving.warmup import Sizes, WarmupError
 from taso_py.saving.weights_file import WEIGHTS, TensorsByProgram, read_weights, write_weights
 
@@ -124,29 +124,20 @@ def load_entries(folder: Path, names: Iterable[str], weights: TensorsByProgram) 
     """
     found = {name: read(folder / name) for name in names}
     for saved in found.values():
-        saved.warn_of_threads(stacklevel=3)
+        saved.warn_of_threads(stacklevel=4)
     return MappingProxyType({name: run_saved(saved, weights[name]) for name, saved in found.items()})
 
 
-def load(directory: str | os.PathLike[str], *, warmup: Iterable[Sizes] = ()) -> Any:
-    """Load a saved result, ready to run: a runner, or for several entry points a mapping of their names to runners.
-
-    It warns if PyTorch uses another number of threads than a result was measured with.
-
-    Args:
-        directory: the folder.
-        warmup: open sizes to call it with once, since the first call at a size is slow: numbers if one size is open,
-            dicts by the names in the report if there are several.
+def load_together(directory: str | os.PathLike[str], warmup: Sequence[Sizes] = ()) -> Mapping[str, Runner]:
+    """Load the entry points in a folder, ready to run, by name; see :func:`taso_py.saving.loading.load`.
 
     Raises:
-        ArtifactError: the folder holds no saved result, or a file of it is damaged.
-        WarmupError: the result does not have these sizes, or has several entry points.
+        ArtifactError: a file of them is missing or damaged.
+        WarmupError: sizes are given.
     """
-    index = Path(directory) / ENTRIES
-    if not index.is_file():
-        return artifact.load(directory, warmup=warmup)
-    if list(warmup):
+    if warmup:
         raise WarmupError(f"{directory} holds several entry points; call each of them at the sizes that you need")
+    index = Path(directory) / ENTRIES
     try:
         said = json.loads(index.read_text())
         version, folder, digest, names = said["version"], said["folder"], said["weights"], list(said["entries"])

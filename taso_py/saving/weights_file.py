@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.bits import content_of
-from taso_py.frontend.state import place_of
+from taso_py.backend.schema import place_of
 from taso_py.ir.errors import first_line
 from taso_py.saving.folder import ArtifactError, file_digest
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from taso_py.driver.optimize import optimize
 from taso_py.driver.prepare import IN_TRAINING
 from taso_py.ir.errors import TasoError
-from taso_py.saving.artifact import load
+from taso_py.saving.loading import load
 from tests.round_trips import Model
 
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))

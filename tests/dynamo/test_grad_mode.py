@@ -20,7 +20,8 @@ from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.kernels.table import TILES
 from taso_py.models.huggingface import adapt
-from taso_py.saving.artifact import load, reimport, save, serialize
+from taso_py.saving.artifact import reimport, save, serialize
+from taso_py.saving.loading import load
 from tests.saving.test_artifact import REPORT
 
 TOKENS = torch.arange(8)[None] % 7

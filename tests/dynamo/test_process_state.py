@@ -114,7 +114,8 @@ def test_nothing_is_set_when_it_returns(entry: Any, folder: Path, monkeypatch: p
 _PLACES = {
     "while it traces": ("torch.export.export", (optimize, compile_, profile)),
     "while it decomposes": ("torch.export.ExportedProgram.run_decompositions", (optimize, compile_, profile, predict_)),
-    "while it reads": ("torch.export.load", (load, replay)),
+    "while it reads": ("torch.export.load", (replay,)),
+    "while it maps weights": ("taso_py.saving.result.restore", (load,)),
     "while it calls the model": ("taso_py.frontend.original.copy_arguments", (optimize, compile_, profile, predict_)),
     "while it times": ("taso_py.latency.clock.collector_paused", (optimize, compile_, profile)),
     "while it compares": ("taso_py.checking.compare.compare_output", (optimize, compile_)),

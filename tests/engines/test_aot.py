@@ -35,9 +35,10 @@ from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.kernels.saved import dump
 from taso_py.kernels.table import TILES, covers
-from taso_py.saving.artifact import load, reimport, save, serialize
+from taso_py.saving.artifact import reimport, save, serialize
 from taso_py.saving.emit import emit
 from taso_py.saving.folder import ArtifactError
+from taso_py.saving.loading import load
 from tests.engines.sessions import Function, called_at_once, program_of
 from tests.saving.test_artifact import REPORT
 

@@ -22,8 +22,8 @@ from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.prices import SessionLatencies
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import engines_to_try
-from taso_py.saving.artifact import load
 from taso_py.saving.folder import ArtifactError
+from taso_py.saving.loading import load
 from tests.engines.sessions import NAMES, engine_named
 from tests.report.test_profile_page import PROFILE
 

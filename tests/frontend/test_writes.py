@@ -147,6 +147,42 @@ def test_a_write_that_the_export_does_not_show_is_refused() -> None:
     assert torch.equal(cache, CACHE)
 
 
+@pytest.mark.parametrize(
+    ("function", "cache"),
+    [
+        (lambda s, x, c: c.reshape(-1)[8:].sub_(1), CACHE),
+        (lambda s, x, c: c.flatten(1)[:, 2:].zero_(), CACHE),
+        (lambda s, x, c: c.flatten()[1:].sub_(1), X.expand(3, 8)),  # a copy here, a view of others
+        (lambda s, x, c: c.transpose(1, 2).contiguous().add_(1), CACHE),
+        (lambda s, x, c: c.add_(1).reshape(6, 8).mul_(2).reshape(-1).add_(1), CACHE),
+    ],
+)
+def test_a_write_that_the_layout_of_an_argument_decides_is_refused(function: Callable[..., Any], cache: Tensor) -> None:
+    given = cache.clone(memory_format=torch.preserve_format)
+    model = Model(lambda s, x, c: (function(s, x, c), x + 1)[1])
+    with pytest.raises(ImportRefusal, match="a view of an argument or a copy of it, depending on its memory layout"):
+        import_module(model, (X, given if cache.is_contiguous() else cache))
+
+
+RESHAPED: dict[str, Callable[..., Any]] = {
+    "axes split": lambda s, x, c: (c.reshape(2, 3, 2, 4)[1].add_(1), c.sum(1))[1],
+    "an axis dropped": lambda s, x, c: (c.reshape(6, 8)[2:].mul_(2), c.sum(1))[1],
+    "a result reshaped": lambda s, x, c: ((c * 2).flatten().add_(1), c.relu())[0],
+    "view": lambda s, x, c: (c.view(-1)[8:].sub_(1), c.sum(1))[1],
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_reshapes_that_are_views_of_any_layout_are_written_through(name: str) -> None:
+    program = round_trip(Model(RESHAPED[name]), X, CACHE.clone())
+    assert bool(Writes.of(program.graph).inputs) == (name != "a result reshaped")
+
+
+def test_a_buffer_is_written_to_through_a_reshape() -> None:
+    """Its layout never changes."""
+    round_trip(Model(lambda s, x: (s.c.flatten()[8:].sub_(1), s.c.sum(1) + x)[1], c=CACHE.clone()), X)
+
+
 def test_keywords_and_trees() -> None:
     def forward(s: Any, x: Tensor, *, state: dict[str, list[Tensor]]) -> Tensor:
         for cache in state["caches"]:

@@ -25,7 +25,7 @@ from taso_py.options import Options
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.text import read_rules
-from taso_py.saving.artifact import load
+from taso_py.saving.loading import load
 from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 onnx: Any = pytest.importorskip("onnx")

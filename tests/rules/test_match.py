@@ -187,7 +187,7 @@ def test_of_symmetric_matches_exactly_one_is_found_from_wherever_one_begins(name
     found = {matcher.identity(match, index) for match in matcher.matches(index)}
     assert found == {matcher.identity(match, index) for match in every.matches(index)}
     assert len(found) == len(matcher.matches(index)) < len(every.matches(index))
-    for node in index.graph.nodes[:: len(index.graph.nodes) // 20]:
+    for node in index.graph.nodes[:: len(index.graph.nodes) // 8]:
         near = {matcher.identity(match, index) for match in matcher.around(index, [node])}
         assert near == {matcher.identity(match, index) for match in every.around(index, [node])}
 
@@ -216,7 +216,7 @@ def test_matches_that_compute_what_depends_on_weights_only_or_are_known_may_be_l
     running = identities(list(filter(is_running, every)))
     assert identities(matcher.matches(index, only_running=True)) == running
     assert 0 < len(running) < len(every)
-    for node in index.graph.nodes[:: len(index.graph.nodes) // 20]:
+    for node in index.graph.nodes[:: len(index.graph.nodes) // 8]:
         near = identities(list(filter(is_running, matcher.around(index, [node]))))
         assert identities(matcher.around(index, [node], only_running=True)) == near
         assert identities(matcher.around(index, [node], only_running=True, known=near[::2])) == near[1::2]

@@ -12,8 +12,9 @@ import torch
 
 from taso_py.files import replace_file
 from taso_py.report.optimization import Report, Speedup
-from taso_py.saving.artifact import load, save, serialize
+from taso_py.saving.artifact import save, serialize
 from taso_py.saving.folder import ArtifactError, check_writable
+from taso_py.saving.loading import load
 
 REPORT = Report(
     model="m", device="cpu", runtime="eager", original_ms=2.0, optimized_ms=1.0, speedup=2.0, speedup_low=1.9,

@@ -18,8 +18,10 @@ from taso_py.driver.optimize import optimize, optimize_source
 from taso_py.driver.replay import load_trace
 from taso_py.models.source import Source
 from taso_py.options import Options
-from taso_py.saving.artifact import load, read, save, serialize
+from taso_py.saving.artifact import check_files, save, serialize
 from taso_py.saving.folder import ArtifactError, add_page, check_writable, write_files
+from taso_py.saving.loading import load
+from taso_py.saving.result import read
 from tests.saving.test_artifact import REPORT, X
 
 TWO = tuple(torch.nn.Linear(3, 4).eval() for _ in range(2))
@@ -57,7 +59,7 @@ def test_a_run_that_is_killed_between_two_files_leaves_no_mix(
     with pytest.raises(ArtifactError, match=r"files of several runs: plan\.json belongs to another .*again$"):
         load(tmp_path)
     with pytest.raises(ArtifactError, match="files of several runs"):
-        read(tmp_path).check()
+        check_files(read(tmp_path))
     if "trace.rules" in done:
         with pytest.raises(ArtifactError, match="files of several runs"):
             load_trace(tmp_path / "trace.rules")

@@ -17,8 +17,9 @@ from taso_py.ir.errors import TasoError
 from taso_py.judging import evaluation
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.saving import artifact
-from taso_py.saving.artifact import UnsavableError, load
+from taso_py.saving.artifact import UnsavableError
 from taso_py.saving.folder import ArtifactError
+from taso_py.saving.loading import load
 from tests.round_trips import Model
 
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
@@ -104,10 +105,10 @@ def test_what_cannot_be_imported_again_is_refused_before_the_search(
 
 
 def test_what_alone_cannot_be_saved_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reimport(_: bytes) -> None:
+    def refusing(_: object) -> None:
         raise UnsavableError("for a reason")
 
-    monkeypatch.setattr(evaluation, "reimport", reimport)
+    monkeypatch.setattr(evaluation, "dump", refusing)
     monkeypatch.setattr(evaluation, "race", _all_lead)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     found = _optimized(model, (X,), tmp_path, kernels=True)

@@ -63,7 +63,7 @@ def test_shapes_and_assumptions_of_axioms_are_respected(text: str) -> None:
 def test_the_shipped_axioms_agree_with_nothing_false(false_rules: dict[str, Substitution]) -> None:
     axioms = shipped_axioms()
     assert len(axioms) > 20
-    tried = list(false_rules.items())[::18]
+    tried = list(false_rules.items())[::36]
     agreeing = [name for name, rule in tried if second_opinion(rule, axioms).opinion is Opinion.AGREES]
     assert agreeing == []
 

@@ -18,6 +18,7 @@ from experiments import (
     grouped_convolutions,
     headroom,
     joint_layout,
+    loading,
     memory_formats,
     round_trip,
     rule_size,
@@ -33,7 +34,7 @@ MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
     *(tiles, fidelity, memory_formats),
-    *(end_to_end, engines, headroom),
+    *(end_to_end, engines, headroom, loading),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )

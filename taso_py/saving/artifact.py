@@ -320,7 +320,7 @@ def _run_compact(saved: SavedResult) -> Runner | None:
     if program is None:
         return None
     check_digests(saved.folder, {engine.file: saved.files.get(engine.file, "")}, engine.file)
-    return _restored(saved, engine, program)
+    return _restored(saved, engine, program) or saved.module_of(program, replaces_engine=True)
 
 
 def _restored(saved: SavedResult, engine: Engine, program: Program) -> Runner | None:

@@ -97,7 +97,10 @@ def _described(program: Program, archive: zipfile.ZipFile, content: bytes) -> di
 
 def _restored(said: Mapping[str, Any], memory: bytearray | mmap.mmap) -> Program:
     device = torch.device(said["device"])
-    weights = {key: _mapped_tensor(where, memory).to(device) for key, where in said["weights"].items()}
+    with torch.device("cpu"):  # whatever the default device is
+        weights = {key: _mapped_tensor(where, memory).to(device) for key, where in said["weights"].items()}
+        # What they hold was for tracing, which is done.
+        examples = tuple([_empty_tensor(where).to(device) for where in said["examples"]])
     return Program(
         graph=parse_graph(said["graph"]),
         weights=weights,
@@ -115,8 +118,7 @@ def _restored(said: Mapping[str, Any], memory: bytearray | mmap.mmap) -> Program
             bits=tuple(map(tuple, said["bits"])),
         ),
         state={key: weights[key] for key in said["state"]},
-        # What they hold was for tracing, which is done.
-        example_inputs=tuple([_empty_tensor(where).to(device) for where in said["examples"]]),
+        example_inputs=examples,
         device=device,
         variants=said["variants"],
     )

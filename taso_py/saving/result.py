@@ -109,13 +109,18 @@ class SavedResult:
         except (OSError, ValueError, CompactFormError):
             return None
 
-    def module_of(self, program: Program) -> nn.Module:
+    def module_of(self, program: Program, *, replaces_engine: bool = False) -> nn.Module:
         """Return a program of this result built by its plan; it reads and writes the program's weights.
+
+        Args:
+            program: the program.
+            replaces_engine: true if another engine should run it, which is not here.
 
         Raises:
             ArtifactError: the plan is not for this program.
         """
-        module = build(program, self.plan_for(program))
+        plan = self.plan_for(program)
+        module = build(program, plan.eager() if replaces_engine else plan)
         tie(module, program.weights)
         return module
 

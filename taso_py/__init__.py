@@ -1,9 +1,9 @@
 """taso-py: a superoptimizer for PyTorch models.
 
-``taso_py.optimize(module, example_inputs)`` rewrites a model, ``taso_py.optimize_entry_points`` several entry points of
-one; ``taso_py.load(folder)`` loads a saved result. ``taso_py.inspect(pipeline, ...)`` times the modules of a pipeline,
-and ``taso_py.optimize_parts`` rewrites those that take the time. The other public names are the types of what goes in
-and comes out.
+``taso_py.optimize(module, example_inputs)`` rewrites a model, ``taso_py.optimize_sizes`` for several sizes,
+``taso_py.optimize_entry_points`` several entry points of one; ``taso_py.load(folder)`` loads a saved result.
+``taso_py.inspect(pipeline, ...)`` times the modules of a pipeline, and ``taso_py.optimize_parts`` rewrites those that
+take the time. The other public names are the types of what goes in and comes out.
 
 Invariant: importing this package imports nothing heavy; names are looked up when they are first used.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from taso_py.driver.result import Optimized
     from taso_py.entries.entry import EntryPoint
     from taso_py.entries.optimize import optimize_entry_points
+    from taso_py.entries.sizes import optimize_sizes
     from taso_py.ir.errors import TasoError
     from taso_py.options import Options
     from taso_py.pipelines.inspecting import inspect
@@ -43,6 +44,7 @@ __all__ = [
     "optimize",
     "optimize_entry_points",
     "optimize_parts",
+    "optimize_sizes",
     "read_database",
 ]
 
@@ -58,10 +60,11 @@ _HOMES = {
     "optimize": "taso_py.driver.optimize",
     "optimize_entry_points": "taso_py.entries.optimize",
     "optimize_parts": "taso_py.pipelines.parts",
+    "optimize_sizes": "taso_py.entries.sizes",
     "read_database": "taso_py.rules.database",
 }
 
-_USES = ("optimize", "optimize_entry_points", "optimize_parts")
+_USES = ("optimize", "optimize_entry_points", "optimize_parts", "optimize_sizes")
 """Names whose modules import PyTorch's compiler anyway."""
 
 

@@ -78,6 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("taso_py.driver.optimize.Options", QuickOptions)
     monkeypatch.setattr("taso_py.pipelines.parts.Options", QuickOptions)
     monkeypatch.setattr("taso_py.entries.optimize.Options", QuickOptions)
+    monkeypatch.setattr("taso_py.entries.sizes.Options", QuickOptions)
     monkeypatch.setattr("taso_py.huggingface.exporter.Options", QuickOptions)
     monkeypatch.setattr("taso_py.dynamo.backend.BackendOptions", QuickBackendOptions)
     torch.compiler.reset()

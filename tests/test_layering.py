@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "taso_py/entries": (
         "options lock unexpected ir rules search backend engines report models checking saving judging driver",
-        "torch",
+        "torch rich",
     ),
     "taso_py/huggingface": ("files ir engines entries models options saving", "torch transformers"),
     "taso_py/dynamo": (
@@ -71,7 +71,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (
         "options engines executors ir ops rules generate search latency report progress models saving "
-        "profiling driver effort",
+        "profiling driver effort entries",
         "verify numpy rich tqdm",
     ),
     "taso_py/arguments.py": ("", ""),

@@ -18,7 +18,9 @@ from taso_py.commands.common import (
 )
 
 if TYPE_CHECKING:
+    from taso_py.entries.sizes import SizesReport
     from taso_py.models.source import Source
+    from taso_py.options import Options
     from taso_py.report.optimization import Report
 
 
@@ -33,6 +35,14 @@ def add(commands: Any) -> None:
         "--trace", metavar="FILE", type=some_path, help="apply the steps of this trace.rules file in place of a search"
     )
     add_option(parser, "race_seconds")
+    parser.add_argument(
+        "--sizes",
+        metavar="SPECS",
+        action="append",
+        default=[],
+        help="inputs of another size, as 8x3x224x224, for which the model is optimized too, in the same result; once "
+        "for each size, with commas between the inputs of a model that has several",
+    )
     parser.add_argument("--output", metavar="DIR", type=some_path, help="write model.pt2, plan, report and trace here")
     parser.add_argument(
         "--emit",
@@ -55,8 +65,12 @@ def _optimize(parsed: argparse.Namespace) -> int:
     if parsed.output is None and forms != ("pt2",):
         raise OptimizeError("--emit needs a folder to write to; add --output DIR")
     check_forms(forms)
+    if parsed.sizes and (forms != ("pt2",) or parsed.trace is not None or parsed.rules is not None):
+        raise OptimizeError("--sizes goes with none of --emit, --trace and --rules; optimize each size for itself")
     runtime = parsed.runtime or ("onnxruntime" if parsed.model.endswith(".onnx") else "eager")
     options = Options(runtime=runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
+    if parsed.sizes:
+        return answer(parsed, lambda source: _of_sizes(source, parsed, options))
     rules = rules_for(options, parsed.rules)
     trace = None if parsed.trace is None else load_trace(parsed.trace)
 
@@ -64,3 +78,11 @@ def _optimize(parsed: argparse.Namespace) -> int:
         return optimize_source(source, options, rules, output=parsed.output, forms=forms, trace=trace).report
 
     return answer(parsed, report)
+
+
+def _of_sizes(source: Source, parsed: argparse.Namespace, options: Options) -> SizesReport:
+    from taso_py.entries.sizes import optimize_sources
+    from taso_py.models.source import at_size
+
+    sources = [source, *[at_size(source, text, parsed.seed) for text in parsed.sizes]]
+    return optimize_sources(sources, options, parsed.output).report

@@ -32,6 +32,7 @@ from taso_py.options import Options
 from taso_py.report.optimization import Report
 from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.substitution import Substitution
+from taso_py.saving import compact
 from taso_py.saving.artifact import without_weights
 from taso_py.saving.folder import ENTRIES, PAGE, check_writable
 from taso_py.saving.together import SavableEntry, write_entries
@@ -89,6 +90,8 @@ class OptimizedEntry:
     optimized: Optimized
     savable: SavableEntry | None
     """None if it is not to be saved."""
+    has_state: bool = False
+    """True if it writes to buffers, or reads one that another entry point writes to."""
 
 
 def optimize_together(
@@ -121,7 +124,8 @@ def _optimized(
     with prepare(source, options, program, saves=saves) as ready:
         optimized, outcome = search_and_evaluate(ready, Searches(ready, rules, None), saves=saves)
         optimized = replace(optimized, module=_on_shared_state(ready, outcome))
-        return OptimizedEntry(optimized, _savable(ready, optimized, outcome, pages) if saves else None)
+        savable = _savable(ready, optimized, outcome, pages) if saves else None
+        return OptimizedEntry(optimized, savable, has_state=bool(program.state))
 
 
 def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runner:
@@ -150,6 +154,7 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
     _, places = assemble(winner.program.graph, winner.program.weights, winner.program.parameters)
     own = {place: shared[key] for key, place in places.items() if place in weights}
     others = dict(winner.engine.files(winner.module))
+    form = outcome.saved.compact
     if has_page:
         with ready.phases.phase("page", f"{PAGE}, with a profile of both"):
             evidence = gather_evidence(ready.source, ready.program, outcome, progress=ready.options.progress)
@@ -162,4 +167,5 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
         trace=write_trace(optimized.trace),
         plan=outcome.saved.plan,
         others=others,
+        compact=None if form is None else compact.without_weights(form, content, weights),
     )

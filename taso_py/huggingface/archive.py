@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from taso_py.engines.engine import Runner
 from taso_py.files import replace_file
 from taso_py.ir.errors import first_line
-from taso_py.saving.artifact import run_saved
 from taso_py.saving.folder import ArtifactError, file_digest
+from taso_py.saving.loading import run_result
 from taso_py.saving.result import read
 from taso_py.saving.together import SavableEntry
 from taso_py.saving.weights_file import WEIGHTS, TensorsByProgram, read_weights, write_weights
@@ -100,7 +100,7 @@ def load_component(path: Path) -> OptimizedProgram:
     with TemporaryDirectory() as folder:
         for file, content in files.items():
             (Path(folder) / file).write_bytes(content)
-        module = run_saved(read(folder), weights.tensors[name])
+        module = run_result(read(folder), weights.tensors[name])
     return OptimizedProgram(name, module, files, weights)
 
 

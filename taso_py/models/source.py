@@ -49,7 +49,7 @@ PUT_INTO_EVALUATION = (
 OURS = str(Path(__file__).parents[1]) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Folders of code that is not the user's."""
-__all__ = ["Source", "SourceError", "clone_inference_tensors", "importing_beside", "load_source"]
+__all__ = ["Source", "SourceError", "at_size", "clone_inference_tensors", "importing_beside", "load_source"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,37 @@ class Source:
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
         """Return a function that calls a runner with the example inputs."""
         return lambda: runner(*self.args, **self.kwargs)
+
+
+def at_size(source: Source, text: str, seed: int) -> Source:
+    """Return a source with random inputs of another size, of the types of its own.
+
+    Args:
+        source: the source.
+        text: a SPEC for each input, separated by commas.
+        seed: seed of the inputs.
+
+    Raises:
+        SourceError: the model does not take such inputs.
+    """
+    if not isinstance(source.module, nn.Module):
+        takes = f"{source.name} takes the sizes that it was exported for"
+        raise SourceError(f"{takes}; export it with open sizes, or give the model itself")
+    specs, examples = [InputSpec.parse(spec) for spec in text.split(",")], source.args
+    if source.kwargs or len(specs) != len(examples) or not all(isinstance(example, Tensor) for example in examples):
+        takes = f"{source.name} takes {len(examples) + len(source.kwargs)}"
+        raise SourceError(
+            f"{text!r} is {len(specs)} inputs, and {takes}, which must be tensors by position; separate them by commas"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    args = tuple(
+        [
+            spec.random(example.dtype, generator).to(example.device)
+            for spec, example in zip(specs, examples, strict=True)
+        ]
+    )
+    _check_call(source.name, source.module, args, {})
+    return replace(source, args=args)
 
 
 def clone_inference_tensors(arguments: Any) -> Any:

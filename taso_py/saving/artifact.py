@@ -301,7 +301,7 @@ def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterabl
     """
     # Tensors made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        if not warmup and (runner := _run_compact(saved)) is not None:
+        if not warmup and (runner := _run_compact(saved, weights)) is not None:
             return runner
         program = _load_program(saved)
         program.fill(weights)
@@ -311,12 +311,12 @@ def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterabl
         return runner
 
 
-def _run_compact(saved: SavedResult) -> Runner | None:
+def _run_compact(saved: SavedResult, weights: Mapping[str, Tensor]) -> Runner | None:
     """Return a saved result ready to run, from the compact form of its program; None if that is not enough."""
     engine = ENGINES[saved.runtime]
     if not engine.file:
         return None  # what is compiled here is so for the example inputs
-    program = saved.compact_program()
+    program = saved.compact_program(weights)
     if program is None:
         return None
     check_digests(saved.folder, {engine.file: saved.files.get(engine.file, "")}, engine.file)

@@ -14,7 +14,7 @@ import io
 import json
 import mmap
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,37 @@ def describe(program: Program, content: bytes) -> Mapping[str, Any] | None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             described = _described(program, archive, content)
         said = json.loads(json.dumps(described, allow_nan=False))
-        found = _restored(said, bytearray(content))
+        found = _restored(said, bytearray(content), {})
     except (ArithmeticError, LookupError, TypeError, ValueError, TasoError, zipfile.BadZipFile):
         return None
     return said if _are_equal(program, found) else None
 
 
-def restore(said: Mapping[str, Any], path: Path) -> Program:
+def without_weights(said: Mapping[str, Any], content: bytes, names: Collection[str]) -> Mapping[str, Any] | None:
+    """Return the compact form of a program whose file was written again without some weights; None if it has none.
+
+    Args:
+        said: its compact form with them.
+        content: the content of the other file.
+        names: the names of the weights that are missing in it; who restores the program gives them.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            places = _places(archive, content)
+            kept = {key: _moved(where, *places[key]) for key, where in said["weights"].items() if key not in names}
+            weights = {key: kept.get(key) for key in said["weights"]}
+            return {**said, "archive": _directory_digest(archive), "weights": weights}
+    except (LookupError, ValueError, zipfile.BadZipFile):
+        return None
+
+
+def restore(said: Mapping[str, Any], path: Path, given: Mapping[str, Tensor] | None = None) -> Program:
     """Return the program of a compact form, whose weights are mapped from its ``.pt2`` file.
+
+    Args:
+        said: the compact form.
+        path: the file.
+        given: the weights that are not in the file; they are not copied.
 
     Raises:
         CompactFormError: the file is another one, or the form cannot be read.
@@ -67,7 +90,7 @@ def restore(said: Mapping[str, Any], path: Path) -> Program:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             if _directory_digest(archive) != said["archive"]:
                 raise CompactFormError(f"{path} is of another run")
-            return _restored(said, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            return _restored(said, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), given or {})
     except (OSError, LookupError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise CompactFormError(f"the compact form beside {path} cannot be read: {error!r}") from error
 
@@ -95,10 +118,13 @@ def _described(program: Program, archive: zipfile.ZipFile, content: bytes) -> di
     }
 
 
-def _restored(said: Mapping[str, Any], memory: bytearray | mmap.mmap) -> Program:
+def _restored(said: Mapping[str, Any], memory: bytearray | mmap.mmap, given: Mapping[str, Tensor]) -> Program:
     device = torch.device(said["device"])
     with torch.device("cpu"):  # whatever the default device is
-        weights = {key: _mapped_tensor(where, memory).to(device) for key, where in said["weights"].items()}
+        weights = {
+            key: given[key] if where is None else _mapped_tensor(where, memory).to(device)
+            for key, where in said["weights"].items()
+        }
         # What they hold was for tracing, which is done.
         examples = tuple([_empty_tensor(where).to(device) for where in said["examples"]])
     return Program(
@@ -150,6 +176,12 @@ def _described_tensor(tensor: Tensor, start: int, offset: int) -> Mapping[str, A
         "stride": stride,
         "start": start + offset * tensor.element_size(),
     }
+
+
+def _moved(where: Mapping[str, Any], start: int, offset: int) -> Mapping[str, Any]:
+    """Return the description of a tensor for another place."""
+    dtype: torch.dtype = getattr(torch, where["dtype"])
+    return {**where, "start": start + offset * dtype.itemsize}
 
 
 def _mapped_tensor(where: Mapping[str, Any], memory: bytearray | mmap.mmap) -> Tensor:

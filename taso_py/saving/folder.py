@@ -21,12 +21,18 @@ from taso_py.ir.errors import TasoError
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
 ENTRIES = "entries.json"
 """The file that a folder with several entry points has in place of a plan; see :mod:`taso_py.saving.together`."""
+ENTRIES_VERSION = 1
+"""The version of its format."""
 ONNX, CODE = "model.onnx", "model.py"
 """The program in other formats, if asked for; users may change these files."""
 
 
 class ArtifactError(TasoError):
     """Raised for a folder that cannot be written, or that holds no saved result."""
+
+
+class WarmupError(TasoError):
+    """Raised for sizes at which a result cannot be warmed up."""
 
 
 def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str, Any]) -> Mapping[str, Any]:

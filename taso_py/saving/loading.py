@@ -5,19 +5,27 @@ Invariant: importing this module imports neither PyTorch's compiler nor the opti
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from taso_py.saving.folder import ENTRIES
-from taso_py.saving.result import read
+from taso_py.ir.errors import first_line
+from taso_py.saving.folder import ENTRIES, ENTRIES_VERSION, ArtifactError, WarmupError
+from taso_py.saving.result import SavedResult, read
+from taso_py.saving.sized import SizedModule
+from taso_py.saving.weights_file import WEIGHTS, read_weights
 
 
 def load(directory: str | os.PathLike[str], *, warmup: Iterable[int | Mapping[str, int]] = ()) -> Any:
     """Load a saved result, ready to run: a runner, or for several entry points a mapping of their names to runners.
+
+    A model that was optimized for several sizes is one runner, which refuses other sizes.
 
     It warns if PyTorch uses another number of threads than a result was measured with.
 
@@ -32,16 +40,54 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[int | Mapping[st
     """
     sizes = list(warmup)
     if (Path(directory) / ENTRIES).is_file():
-        from taso_py.saving.together import load_together  # imported here, as below: it imports PyTorch's compiler
-
-        return load_together(directory, sizes)
+        return _load_together(Path(directory), sizes)
     saved = read(directory)
     saved.warn_of_threads(stacklevel=2)
+    return run_result(saved, saved.read_weights(), sizes)
+
+
+def run_result(
+    saved: SavedResult, weights: Mapping[str, Tensor], warmup: Sequence[int | Mapping[str, int]] = ()
+) -> Callable[..., Any]:
+    """Return a saved result ready to run.
+
+    Args:
+        saved: the result.
+        weights: the tensors by name that its program was saved without. The runner reads them, and writes its state to
+            them; they are not copied.
+        warmup: open sizes to call it with once.
+
+    Raises:
+        ArtifactError: a file of it is damaged.
+        WarmupError: the result does not have these sizes.
+    """
     # Tensors made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        program = saved.compact_program() if saved.runtime == "eager" and not sizes else None
+        program = saved.compact_program(weights) if saved.runtime == "eager" and not warmup else None
         if program is not None:
             return saved.module_of(program)
-    from taso_py.saving.artifact import run_saved
+    from taso_py.saving.artifact import run_saved  # imported here: it imports PyTorch's compiler
 
-    return run_saved(saved, saved.read_weights(), sizes)
+    return run_saved(saved, weights, warmup)
+
+
+def _load_together(folder: Path, sizes: Sequence[object]) -> Any:
+    """Return the entry points in a folder, ready to run; they share weights and state in memory."""
+    if sizes:
+        raise WarmupError(f"{folder} holds several entry points; call each of them at the sizes that you need")
+    index = folder / ENTRIES
+    try:
+        said = json.loads(index.read_text())
+        version, run, digest, names = said["version"], folder / said["folder"], said["weights"], list(said["entries"])
+        shapes = {tuple(map(tuple, said["sizes"][name])): name for name in names} if said.get("sizes") else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{index} cannot be read: {first_line(error)}; optimize the model again") from error
+    if version != ENTRIES_VERSION:
+        raise ArtifactError(f"{index} is of version {version}, not {ENTRIES_VERSION}; optimize the model again")
+    weights, found = read_weights(run / WEIGHTS, digest), {name: read(run / name) for name in names}
+    for saved in found.values():
+        saved.warn_of_threads(stacklevel=3)
+    runners = {name: run_result(saved, weights[name]) for name, saved in found.items()}
+    if shapes is None:
+        return MappingProxyType(runners)
+    return SizedModule({shape: runners[name] for shape, name in shapes.items()})

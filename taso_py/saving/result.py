@@ -97,15 +97,19 @@ class SavedResult:
         place = self.weights
         return {} if place is None else read_weights(self.folder / place.file, place.digest)[place.program]
 
-    def compact_program(self) -> Program | None:
-        """Return the program as its compact form describes it; None if it has none, or one that does not fit."""
+    def compact_program(self, weights: Mapping[str, Tensor]) -> Program | None:
+        """Return the program as its compact form describes it; None if it has none, or one that does not fit.
+
+        Args:
+            weights: the tensors by name that the program was saved without; they are not copied.
+        """
         digest = self.files.get(COMPACT)
-        if digest is None or self.weights is not None:
+        if digest is None:
             return None
         try:
             written = (self.folder / COMPACT).read_bytes()
             is_listed = hashlib.sha256(written).hexdigest() == digest
-            return restore(json.loads(written), self.program) if is_listed else None
+            return restore(json.loads(written), self.program, weights) if is_listed else None
         except (OSError, ValueError, CompactFormError):
             return None
 

@@ -18,15 +18,11 @@ from torch import nn
 from taso_py.backend.generators import random_state_kept
 from taso_py.checking.preserve import preserve_buffers
 from taso_py.checking.resize import OpenInputs
-from taso_py.ir.errors import TasoError
 from taso_py.ir.size import Open
+from taso_py.saving.folder import WarmupError
 
 Sizes: TypeAlias = int | Mapping[str, int]
 """A value for the only open size, or values by name as in the report; sizes left out are those of the example."""
-
-
-class WarmupError(TasoError):
-    """Raised for sizes at which a result cannot be warmed up."""
 
 
 def warm_up(runner: Callable[..., Any], inputs: OpenInputs, sizes: Iterable[Sizes]) -> None:

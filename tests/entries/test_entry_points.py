@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from taso_py.entries.optimize import OptimizedEntries, optimize_entry_points
 from taso_py.judging.evaluation import EVEN, ORIGINAL
 from taso_py.judging.timing import Race, Ratio
 from taso_py.saving import together
-from taso_py.saving.folder import ArtifactError
-from taso_py.saving.warmup import WarmupError
+from taso_py.saving.folder import ArtifactError, WarmupError
+from taso_py.saving.weights_file import read_weights, write_weights
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 1.0, "kernels": False, "cache": False}
 WIDTH, HEADS, LENGTH, WORDS, PROMPT = 16, 2, 12, 50, 4
@@ -135,6 +137,16 @@ def test_memory_is_shared(optimized: tuple[OptimizedEntries, Path]) -> None:
         }
 
 
+def test_entry_points_load_without_the_compiler(optimized: tuple[OptimizedEntries, Path]) -> None:
+    script = (
+        "import sys, torch, taso_py; calls = taso_py.load(sys.argv[1]); calls['peek'](torch.ones(1));"
+        "heavy = {'torch._dynamo', 'sympy', 'z3', 'networkx', 'taso_py.frontend', 'taso_py.saving.together'};"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, str(optimized[1])], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_each_tensor_is_saved_once(model: Model, optimized: tuple[OptimizedEntries, Path]) -> None:
     folder = optimized[1]
     said = json.loads((folder / "entries.json").read_text())
@@ -205,8 +217,8 @@ def test_another_number_of_threads_is_said(tmp_path: Path, optimized: tuple[Opti
 def test_equal_weights_are_stored_once_and_equal_state_is_not(tmp_path: Path) -> None:
     big = torch.arange(12.0).reshape(3, 4)
     one = {"w": big[:1].clone(), "v": big[:, 1], "s": torch.zeros(2), "t": torch.zeros(2), "e": big[0, :1].expand(3)}
-    digest = together.write_weights(tmp_path / "w.pt", {"a": one, "b": {"w": big[:1]}}, {"a": ["s", "t"], "b": []})
-    read = together.read_weights(tmp_path / "w.pt", digest)
+    digest = write_weights(tmp_path / "w.pt", {"a": one, "b": {"w": big[:1]}}, {"a": ["s", "t"], "b": []})
+    read = read_weights(tmp_path / "w.pt", digest)
     assert storage_of(read["a"]["w"]) == storage_of(read["b"]["w"])
     assert storage_of(read["a"]["s"]) != storage_of(read["a"]["t"])
     assert all(torch.equal(read["a"][name], tensor) for name, tensor in one.items())

@@ -141,7 +141,7 @@ def test_what_optimize_saves_has_it(tmp_path: Path) -> None:
     )
     saved = read(tmp_path)
     assert COMPACT in saved.files
-    assert saved.compact_program() is not None
+    assert saved.compact_program({}) is not None
     torch.testing.assert_close(load(tmp_path)(X), result.module(X))
 
 
@@ -172,7 +172,7 @@ def test_a_form_that_is_not_listed_is_not_read(optimized: tuple[nn.Module, Path]
     shutil.copytree(optimized[1], folder)
     said = json.loads((folder / COMPACT).read_text())
     (folder / COMPACT).write_text(json.dumps({**said, "outputs": [[1]]}))
-    assert read(folder).compact_program() is None
+    assert read(folder).compact_program({}) is None
     with pytest.raises(ArtifactError, match="files of several runs"):
         taso_py.load(folder)
     (folder / COMPACT).unlink()

@@ -17,7 +17,8 @@ from taso_py.driver.result import Optimized
 from taso_py.frontend import import_program
 from taso_py.saving import artifact
 from taso_py.saving.artifact import save, serialize
-from taso_py.saving.warmup import Sizes, WarmupError, warm_up
+from taso_py.saving.folder import WarmupError
+from taso_py.saving.warmup import Sizes, warm_up
 from taso_py.search.trace import Trace
 from tests.checking.test_resize import exported
 from tests.saving.test_artifact import REPORT

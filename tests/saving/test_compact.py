@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import taso_py
+from fuzz.prices import InventedPrices
 from taso_py.backend import Program, build
 from taso_py.backend.weights import tie
+from taso_py.cost.choice import choose
 from taso_py.driver.optimize import optimize
+from taso_py.kernels.saved import dump
 from taso_py.saving.artifact import read_back, reimport, save, serialize
 from taso_py.saving.compact import COMPACT, CompactFormError, describe, restore
 from taso_py.saving.folder import MODEL, ArtifactError
@@ -111,6 +114,10 @@ def test_what_does_not_describe_the_file_is_none(change: Callable[[Program], Pro
     assert describe(change(reimport(content)), content) is None
 
 
+def _kernels_of(program: Program) -> Mapping[str, Any]:
+    return dump(choose(program.graph, InventedPrices(2, fused=0.01)).plan.eager())
+
+
 @pytest.fixture(scope="module")
 def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     torch.manual_seed(0)
@@ -118,8 +125,10 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path
     folder = tmp_path_factory.mktemp("compact") / "out"
     image = torch.ones(1, 3, 4, 4)
     content = serialize(module, (image,), {})
-    form, _ = read_back(content, lambda program: None, describes=True)
-    save(folder, content, REPORT, "the trace", compact=form.compact)
+    form, _ = read_back(content, _kernels_of, describes=True)
+    assert form.plan is not None
+    assert {step["tile"] for step in form.plan["steps"]} - {"aten"}
+    save(folder, content, REPORT, "the trace", plan=form.plan, compact=form.compact)
     return module, folder
 
 

@@ -55,7 +55,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
                 "model": name,
                 "mib": (folder / "model.pt2").stat().st_size / 2**20,
                 "torch_import_s": median(run["torch"]["import_s"] for run in runs),
-                **{f"{way}_s": median(run[way]["import_s"] + run[way]["load_s"] for run in runs) for way in FORMS},
+                **{f"{way}_s": median(_seconds(run[way]) for run in runs) for way in FORMS},
                 "taso_py_beyond_torch_s": median(_seconds(run["taso_py"]) - _seconds(run["torch"]) for run in runs),
                 "first_over_tenth_call": median(
                     run["taso_py"]["calls_s"][0] / run["taso_py"]["calls_s"][-1] for run in runs

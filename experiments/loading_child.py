@@ -15,26 +15,27 @@ from typing import Any
 CALLS = 10
 
 
-def _torch_alone(folder: Path, threads: int) -> tuple[float, Any]:
+def _import_torch(threads: int) -> Any:
     import torch
 
     torch.set_num_threads(threads)
+    return torch
+
+
+def _torch_alone(folder: Path, threads: int) -> tuple[float, Any]:
+    _import_torch(threads)
     return time.perf_counter(), None
 
 
 def _taso_py(folder: Path, threads: int) -> tuple[float, Any]:
-    import torch
-
-    torch.set_num_threads(threads)
+    _import_torch(threads)
     from taso_py.saving.loading import load
 
     return time.perf_counter(), load(folder)
 
 
 def _torch_export(folder: Path, threads: int) -> tuple[float, Any]:
-    import torch
-
-    torch.set_num_threads(threads)
+    torch = _import_torch(threads)
     return time.perf_counter(), torch.export.load(folder / "model.pt2").module()
 
 

@@ -64,9 +64,6 @@ _HOMES = {
     "read_database": "taso_py.rules.database",
 }
 
-_USES = ("optimize", "optimize_entry_points", "optimize_parts", "optimize_sizes")
-"""Names whose modules import PyTorch's compiler anyway."""
-
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
@@ -74,7 +71,7 @@ def __getattr__(name: str) -> Any:
     before = list(warnings.filters)
     try:
         found = getattr(import_module(_HOMES[name]), name)
-        if name in _USES or "torch._dynamo" in sys.modules:
+        if "torch._dynamo" in sys.modules:  # as after the import of what optimizes
             register()
         return found
     finally:

@@ -63,7 +63,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch",
     ),
     "taso_py/pipelines": (
-        "options lock ir rules latency backend frontend engines models checking judging driver dynamo",
+        "options lock ir rules latency backend frontend engines report models checking judging driver dynamo",
         "torch rich",
     ),
     "taso_py/__init__.py": ("options compiler ir rules report saving driver entries pipelines", ""),

@@ -35,6 +35,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.saving import compact
 from taso_py.saving.artifact import without_weights
 from taso_py.saving.folder import ENTRIES, PAGE, check_writable
+from taso_py.saving.sized import Shapes
 from taso_py.saving.together import SavableEntry, write_entries
 from taso_py.search.trace import write_trace
 
@@ -71,12 +72,7 @@ def optimize_entry_points(
     wrong = next((name for name in entries if not str(name).isidentifier()), None)
     if wrong is not None or not entries:
         raise EntryPointError(f"give entry points by names that are valid in Python, not {wrong!r}")
-    if folder is not None:
-        check_writable(folder, index=ENTRIES)
-    sources = {name: entry.source(name) for name, entry in entries.items()}
-    found = optimize_together(sources, chosen, saves=folder is not None, pages=folder is not None)
-    if folder is not None:
-        write_entries(folder, {name: entry.savable for name, entry in found.items() if entry.savable is not None})
+    found = optimize_into(folder, {name: entry.source(name) for name, entry in entries.items()}, chosen)
     return OptimizedEntries(
         MappingProxyType({name: entry.optimized.module for name, entry in found.items()}),
         MappingProxyType({name: entry.optimized for name, entry in found.items()}),
@@ -92,6 +88,30 @@ class OptimizedEntry:
     """None if it is not to be saved."""
     has_state: bool = False
     """True if it writes to buffers, or reads one that another entry point writes to."""
+
+
+def optimize_into(
+    folder: Path | None, sources: Mapping[str, Source], options: Options, sizes: Mapping[str, Shapes] | None = None
+) -> Mapping[str, OptimizedEntry]:
+    """Optimize sources that are entry points of one model, and save them with a page for each.
+
+    Args:
+        folder: the folder to save to; None not to save.
+        sources: the entry points, by name.
+        options: the options for each.
+        sizes: the sizes that each is for, if they are one model at several sizes.
+
+    Raises:
+        TasoError: one cannot be optimized, or the folder cannot be written to.
+    """
+    saves = folder is not None
+    if folder is not None:
+        check_writable(folder, index=ENTRIES)
+    found = optimize_together(sources, options, saves=saves, pages=saves)
+    if folder is not None:
+        savable = {name: entry.savable for name, entry in found.items() if entry.savable is not None}
+        write_entries(folder, savable, sizes)
+    return found
 
 
 def optimize_together(

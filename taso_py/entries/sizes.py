@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from taso_py.driver.result import Optimized
 from taso_py.entries.entry import EntryPoint, EntryPointError
-from taso_py.entries.optimize import optimize_together
+from taso_py.entries.optimize import optimize_into
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.report.optimization import Report
-from taso_py.saving.folder import ENTRIES, check_writable
+from taso_py.report.table import plain_table
 from taso_py.saving.sized import Shapes, SizedModule, shapes_of, text_of
-from taso_py.saving.together import write_entries
 
 LONGEST_NAME = 100
 """The most letters of a size's name, which names a folder too."""
@@ -42,11 +41,9 @@ class SizesReport:
 
     def __rich__(self) -> Table:
         """Return a row for each size."""
-        table = Table(box=None, pad_edge=False)
-        for header in ("size", "original", "result", "speed-up", "95% sure", "runs in", "rules applied"):
-            table.add_column(header, justify="left" if header in ("size", "runs in") else "right", no_wrap=True)
-        for name, report in self.reports.items():
-            table.add_row(
+        numbers = ("original", "result", "speed-up", "95% sure", "rules applied")
+        rows = [
+            (
                 name,
                 f"{report.original_ms:.3f} ms",
                 f"{report.optimized_ms:.3f} ms",
@@ -55,7 +52,10 @@ class SizesReport:
                 report.runtime,
                 str(len(report.applied)),
             )
-        return table
+            for name, report in self.reports.items()
+        ]
+        header = ("size", "original", "result", "speed-up", "95% sure", "runs in", "rules applied")
+        return plain_table(header, rows, numbers)
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,7 @@ def optimize_sources(sources: Sequence[Source], options: Options, output: Path |
         by_name[name], shapes[name] = replace(source, name=f"{source.name} at {name}"), found
     if not by_name:
         raise EntryPointError("no size is given; give example inputs of each")
-    if output is not None:
-        check_writable(output, index=ENTRIES)
-    found = optimize_together(by_name, options, saves=output is not None, pages=output is not None)
-    if output is not None:
-        savable = {name: entry.savable for name, entry in found.items() if entry.savable is not None}
-        write_entries(output, savable, shapes)
+    found = optimize_into(output, by_name, options, shapes)
     has_state = any(entry.has_state for entry in found.values())
     modules = {shapes[name]: entry.optimized.module for name, entry in found.items()}
     original = None if has_state else sources[0].callable()

@@ -195,10 +195,10 @@ class _Counter:
 
     def _points(self, free: Iterable[str], given: _Given) -> int:
         """Return the number of joint values of the indices; conditions on other indices are ignored."""
-        chosen = frozenset(free)
-        conditions = [c for c in given if symbols(c.value) and symbols(c.value) <= chosen]
         import networkx as nx  # imported here: loading a saved result does without
 
+        chosen = frozenset(free)
+        conditions = [c for c in given if symbols(c.value) and symbols(c.value) <= chosen]
         groups: nx.Graph[str] = nx.Graph()
         groups.add_nodes_from(chosen)
         for condition in conditions:

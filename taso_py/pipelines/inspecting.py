@@ -19,13 +19,12 @@ from typing import Any, TypeAlias
 
 import torch
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
+from taso_py.report.table import plain_table
 
 DEPTH = 4
 """How many objects, lists or dicts deep modules are looked for."""
@@ -127,15 +126,10 @@ def inspect(pipeline: Any, *args: Any, **kwargs: Any) -> Inspection:
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str]) -> str:
-    """Return a table as text, with the columns of numbers, named by their headers, to the right."""
-    table = Table(box=None, pad_edge=False)
-    for name in header:
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(escape, row))
+    """Return a table as text; see :func:`taso_py.report.table.plain_table`."""
     console = Console(width=10_000, color_system=None)
     with console.capture() as captured:
-        console.print(table)
+        console.print(plain_table(header, rows, numbers))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

@@ -30,7 +30,7 @@ from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
 MOST_RULES = 2048
-"""Most rules whose compiled patterns are cached; the shipped database has 700."""
+"""Most rules whose compiled patterns are cached."""
 Identity: TypeAlias = tuple[int, ...]
 """Identity of a match: the number of the rule, then those of what its variables and operators are matched to."""
 

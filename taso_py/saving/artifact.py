@@ -12,9 +12,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -192,7 +191,9 @@ def deserialize(content: bytes, plan: Mapping[str, Any] | None = None) -> fx.Gra
         UnsavableError: the content cannot be read back.
         ImportRefusal: the program cannot be imported again.
     """
-    return _build(_read_back(content), partial(restore_plan, plan))
+    saved = _read_back(content)
+    program = saved.imported()
+    return _built(saved, program, restore_plan(plan, program))
 
 
 @dataclass(frozen=True)
@@ -221,20 +222,15 @@ def read_back(
         UnsavableError: the content cannot be read back.
         ImportRefusal: the program cannot be imported again.
     """
-    saved, plans, forms = _read_back(content), list[Mapping[str, Any] | None](), list[Mapping[str, Any] | None]()
-
-    def planned(program: Program) -> Plan:
-        forms.append(describe(program, content) if describes else None)
-        plans.append(choose(program))
-        return restore_plan(plans[0], program)
-
-    module = _build(saved, planned)
-    return SavedForm(content, plans[0], forms[0]), module
-
-
-def _build(saved: SavedProgram, planned: Callable[[Program], Plan]) -> fx.GraphModule:
+    saved = _read_back(content)
     program = saved.imported()
-    module = build(program, planned(program))
+    form = SavedForm(content, choose(program), describe(program, content) if describes else None)
+    return form, _built(saved, program, restore_plan(form.plan, program))
+
+
+def _built(saved: SavedProgram, program: Program, plan: Plan) -> fx.GraphModule:
+    """Return the module of a program as it was imported from its saved form."""
+    module = build(program, plan)
     # What was read from a file belongs to this module alone, or to all entry points that it was saved with.
     tie(module, saved.exported.state_dict)
     return module
@@ -286,29 +282,21 @@ def save(
     return write_result(directory, files, said)
 
 
-def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Iterable[Sizes] = ()) -> Runner:
-    """Return a saved result ready to run.
+def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Sequence[Sizes] = ()) -> Runner:
+    """Return a saved result ready to run, whatever it needs for that.
 
-    Args:
-        saved: the result.
-        weights: the tensors by name that its program was saved without. The runner reads them, and writes its state to
-            them; they are not copied.
-        warmup: open sizes to call it with once.
-
-    Raises:
-        ArtifactError: a file of it is damaged.
-        WarmupError: the result does not have these sizes.
+    Arguments and errors are those of :func:`taso_py.saving.loading.run_result`, which calls this outside of inference
+    mode.
     """
-    # Tensors made in inference mode cannot be written to outside of it.
-    with torch.inference_mode(mode=False):
-        if not warmup and (runner := _run_compact(saved, weights)) is not None:
-            return runner
-        program = _load_program(saved)
-        program.fill(weights)
-        runner = _prepare(saved, program)
-        if warmup:
-            warm_up(runner, OpenInputs.of(program.imported()), warmup)
+    if not warmup and (runner := _run_compact(saved, weights)) is not None:
         return runner
+    program = _load_program(saved)
+    program.fill(weights)
+    imported = program.imported()
+    runner = _prepare(saved, program, imported)
+    if warmup:
+        warm_up(runner, OpenInputs.of(imported), warmup)
+    return runner
 
 
 def _run_compact(saved: SavedResult, weights: Mapping[str, Tensor]) -> Runner | None:
@@ -351,12 +339,12 @@ def _load_program(saved: SavedResult) -> SavedProgram:
     return program
 
 
-def _prepare(saved: SavedResult, program: SavedProgram) -> Runner:
+def _prepare(saved: SavedResult, program: SavedProgram, imported: Program) -> Runner:
     engine = ENGINES[saved.runtime]
     if engine.file:
-        restored = _restored(saved, engine, program.imported())
-        return restored or _build(program, lambda imported: saved.plan_for(imported).eager())
-    module = _build(program, saved.plan_for)
+        restored = _restored(saved, engine, imported)
+        return restored or _built(program, imported, saved.plan_for(imported).eager())
+    module = _built(program, imported, saved.plan_for(imported))
     exported = program.exported
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module

@@ -49,7 +49,7 @@ def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str,
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    said = {**plan, "files": {name: _digest(data) for name, data in files.items()}}
+    said = {**plan, "files": {name: content_digest(data) for name, data in files.items()}}
     with writing(directory), folder_lock(directory):
         # A model.py that no earlier result lists belongs to the user.
         for name in {PAGE, *(file_digests(directory).keys() - files.keys())}:
@@ -69,7 +69,7 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    files = {**said["files"], PAGE: _digest(page.encode())}
+    files = {**said["files"], PAGE: content_digest(page.encode())}
     with writing(directory), folder_lock(directory):
         if (directory / PLAN).read_bytes() != as_json(said):
             return False
@@ -78,7 +78,8 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
     return True
 
 
-def _digest(data: bytes) -> str:
+def content_digest(data: bytes) -> str:
+    """Return the digest of a file with this content."""
     return hashlib.sha256(data).hexdigest()
 
 

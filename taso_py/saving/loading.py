@@ -66,9 +66,9 @@ def run_result(
         program = saved.compact_program(weights) if saved.runtime == "eager" and not warmup else None
         if program is not None:
             return saved.module_of(program)
-    from taso_py.saving.artifact import run_saved  # imported here: it imports PyTorch's compiler
+        from taso_py.saving.artifact import run_saved  # imported here: it imports PyTorch's compiler
 
-    return run_saved(saved, weights, warmup)
+        return run_saved(saved, weights, warmup)
 
 
 def _load_together(folder: Path, sizes: Sequence[object]) -> Any:

@@ -6,7 +6,6 @@ fraction of a second.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -25,7 +24,7 @@ from taso_py.backend.weights import tie
 from taso_py.engines.names import ENGINE_NAMES
 from taso_py.kernels.saved import restore as restore_kernels
 from taso_py.saving.compact import COMPACT, CompactFormError, restore
-from taso_py.saving.folder import MODEL, PLAN, ArtifactError
+from taso_py.saving.folder import MODEL, PLAN, ArtifactError, content_digest
 from taso_py.saving.weights_file import read_weights
 
 VERSION = 5
@@ -108,7 +107,7 @@ class SavedResult:
             return None
         try:
             written = (self.folder / COMPACT).read_bytes()
-            is_listed = hashlib.sha256(written).hexdigest() == digest
+            is_listed = content_digest(written) == digest
             return restore(json.loads(written), self.program, weights) if is_listed else None
         except (OSError, ValueError, CompactFormError):
             return None

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._higher_order_ops.flex_attention import sdpa_dense
-from torch._library.utils import is_out
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
@@ -40,6 +39,8 @@ from taso_py.ops.opaque import Opaque, View
 
 WRITING: Any = torch.ops.higher_order.auto_functionalized_v2
 """The higher-order operator that an export makes of a custom operator's call that writes to its arguments."""
+_OUT = getattr(torch.Tag, "out", None)
+"""The tag of operators that write their results to given tensors without reading them; PyTorch 2.11 has none."""
 _COPY = "write to a copy, and copy that back with PyTorch's own operators"
 
 
@@ -66,7 +67,7 @@ def writing_call(
     bases: Any = keywords.pop("_all_bases")
     names = written_arguments(overload)
     template = Template(fx_node, env)
-    if is_out(overload):
+    if _OUT in overload.tags:
         return _out_call(fx_node, overload, names, keywords=keywords, template=template, sizes=sizes)
     written = [template(base) for base in bases]
     for value in template.inputs:

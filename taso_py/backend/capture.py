@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from taso_py.backend.tracing import tracing_lock, without_warnings
+
 T = TypeVar("T")
 WARM_UP = 3
 """The number of calls on a side stream before one is captured, as PyTorch asks for (notes/cuda.html, "CUDA Graphs")."""
@@ -57,7 +59,8 @@ def _recorded(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], T]) -> 
     try:
         # A capture that fails may leave its own stream the current one.
         recording = torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream())
-        with torch.cuda.stream(torch.cuda.current_stream()), recording:
+        # PyTorch warns of a graph without kernels, as that of a view is.
+        with tracing_lock(), without_warnings(), torch.cuda.stream(torch.cuda.current_stream()), recording:
             try:
                 return call()
             except Exception as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from taso_py.backend import NO_PLAN, Plan
 from taso_py.backend.plan import Format
 from taso_py.cost.model import CostModel
-from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.engine import PYTORCH_PRICES, Engine
 from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
@@ -58,4 +58,11 @@ class Planner:
 
 def planner_of(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan]:
     """Return a function from a graph and an engine to a plan, given the cost models by the name of their prices."""
-    return Planner(costs[KERNEL_PRICES]) if KERNEL_PRICES in costs else lambda _graph, _engine: NO_PLAN
+    planners = {prices: Planner(costs[prices]) for prices in PYTORCH_PRICES if prices in costs}
+
+    def plan(graph: Graph, engine: Engine) -> Plan:
+        # An engine that was not searched for runs the unchanged graph, by the prices that are known.
+        planner = planners.get(engine.prices) or next(iter(planners.values()), None)
+        return NO_PLAN if planner is None else planner(graph, engine)
+
+    return plan

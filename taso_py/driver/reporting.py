@@ -19,7 +19,7 @@ from taso_py.backend.build import PACKED_BYTES
 from taso_py.backend.schema import stored_bytes
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.cost.model import CostModel
-from taso_py.engines.engine import KERNEL_PRICES
+from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
@@ -68,16 +68,16 @@ class Findings:
 
 def bounds_of(source: Source, program: Program, outcome: EvaluationOutcome, costs: Mapping[str, CostModel]) -> Bounds:
     """Return bounds on the times of the original and of the winner, by the prices of the winner's engine."""
-    winner, cost = outcome.winner, costs.get(KERNEL_PRICES)
+    winner = outcome.winner
+    own = costs.get(winner.engine.prices) if winner.engine.prices in PYTORCH_PRICES else None
+    cost = own or costs.get(KERNEL_PRICES)
     if cost is None:
         return Bounds(math.inf, 0.0)
     result_s: float | None = winner.candidate.seconds
-    if winner.engine.is_captured and not cost.captured:
-        result_s = 0.0  # the latencies include launches, which a CUDA graph does not have
+    if own is None:
+        result_s = 0.0  # the engine does not call these kernels, or does not launch each
     elif winner.engine.is_compiler:
         result_s = None
-    elif winner.engine.prices != KERNEL_PRICES:
-        result_s = 0.0  # the engine does not call these kernels
     roofline = known_roofline(program.device, {DType.F32}, cost.latencies.database)
     return bounds(
         program.graph, winner.program.graph, module=source.module, cost=cost, result_s=result_s, roofline=roofline

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.capture import capture_cuda_graph
 from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
-from taso_py.engines.engine import Engine, Runner
+from taso_py.engines.engine import CAPTURED_PRICES, Engine, Runner
 from taso_py.ir.errors import first_line
 from taso_py.kernels.table import TILES
 
@@ -24,6 +24,7 @@ class CudaGraph(Engine):
 
     name = "cudagraph"
     devices = ("cuda",)
+    prices = CAPTURED_PRICES
     tiles = TILES
     is_captured = True
 

@@ -24,6 +24,10 @@ Runner: TypeAlias = Callable[..., Any]
 """A callable with the signature of the original module."""
 KERNEL_PRICES = "kernels"
 """Name of the prices of engines whose operators are PyTorch's kernels, called one by one."""
+CAPTURED_PRICES = "captured kernels"
+"""Name of the prices of engines that replay PyTorch's kernels from a CUDA graph, without launching each."""
+PYTORCH_PRICES = (KERNEL_PRICES, CAPTURED_PRICES)
+"""Names of the prices that are latencies of PyTorch's kernels."""
 
 
 class EngineUnavailableError(TasoError):

@@ -24,7 +24,7 @@ from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.tracing import silent
 from taso_py.backend.writes import Writes, state_keys
 from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, clone_outputs
-from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.engines.engine import CAPTURED_PRICES, Engine, EngineUnavailableError, Runner
 from taso_py.kernels.table import TRACED
 
 PACKS = "cpp.weight_prepack"
@@ -141,6 +141,7 @@ class CapturedInductor(FrozenInductor):
     """Inductor with frozen weights and measured kernels, run as CUDA graphs."""
 
     devices = ("cuda",)
+    prices = CAPTURED_PRICES
     is_captured = True
 
     def __init__(self) -> None:

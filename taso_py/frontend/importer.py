@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,8 +26,8 @@ from taso_py.backend.program import Origin
 from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
-from taso_py.frontend.call import AtenCall, NotInDialectError, apply
-from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
+from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
+from taso_py.frontend.dialect import DIALECT, NEEDS_ROW, SIMPLER
 from taso_py.frontend.dialect.strides import fixed_layout, without_bits
 from taso_py.frontend.higher_order import WRITING, nested_call, writing_call
 from taso_py.frontend.opaque import opaque_call
@@ -157,9 +157,12 @@ class Importer:
         )
 
     def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
-        row = DIALECT.get(str(call.overload))
-        if row is None:
-            return None
+        name = str(call.overload)
+        rows = [rows[name] for rows in (SIMPLER, DIALECT) if name in rows]
+        return next(filter(None, (self._by_row(row, call) for row in rows)), None)
+
+    def _by_row(self, row: Callable[[AtenCall], Result], call: AtenCall) -> Sequence[Value | None] | None:
+        """Return the values that a row gives; None if it refuses, or their layouts are not those of the original."""
         try:
             result = row(call)
             found = [result] if isinstance(result, Value) else list(result)

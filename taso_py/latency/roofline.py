@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -105,6 +106,10 @@ class Roofline:
     def level(self, size: int) -> MemoryLevel:
         """Return the level that so many bytes fit in; memory itself for more."""
         return next((level for level in self.levels if size <= level.size), self.levels[-1])
+
+    def with_calls(self, seconds: Iterable[float]) -> Roofline:
+        """Return the roofline with a cost per call that is at most the time of the shortest of calls that ran."""
+        return replace(self, dispatch_s=min(self.dispatch_s, *seconds, math.inf))
 
     def ceiling(self, work: Work, dtype: DType, calls: int = 1, *, convolves: bool = False) -> Ceiling:
         """Return the least time of so many calls with this work and element type, and the resource that limits them."""

@@ -6,6 +6,7 @@ of its engine. Nothing is rewritten.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,6 +61,8 @@ from taso_py.unexpected import report_unexpected
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
 """Files in the output folder; the last is a trace for chrome://tracing or Perfetto."""
+KERNEL_S = 5e-7
+"""Less than any kernel of a GPU takes; what takes less launches none."""
 SPREAD = 1.2
 """Ratio of the quartiles of the latency beyond which the machine counts as busy."""
 
@@ -208,8 +211,12 @@ class _ProfileBuilder:
                 tiles=PLAIN,
                 formats=[Format.DENSE],
                 progress=progress,
+                captured=device.type == "cuda",
             )
-            regions = tuple(self._regions(run, seen, roofline, cost))
+            called = roofline
+            if device.type == "cuda":  # parts take what their kernels take, without launches
+                called = roofline.with_calls(time.median for time in run.times if time.median > KERNEL_S)
+            regions = tuple(self._regions(run, seen, called, cost))
         return self._profile(run, original, regions, seen, roofline)
 
     def _profile(
@@ -248,6 +255,7 @@ class _ProfileBuilder:
             work = _work(nodes, layouts) if nodes else _copy_work(part.laid)
             ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=has_convolution(nodes))
             origin = origin_of(self.program, nodes)
+            alone_s = self._isolated(nodes, cost) if nodes else math.nan
             yield ProfiledRegion(
                 kind=self._name(part),
                 operators=tuple(node.op.text for node in nodes),
@@ -257,7 +265,7 @@ class _ProfileBuilder:
                 module=origin.module,
                 start_ms=start * 1e3,
                 time=_duration(time),
-                isolated_ms=self._isolated(nodes, cost) * 1e3 if nodes else None,
+                isolated_ms=alone_s * 1e3 if math.isfinite(alone_s) else None,
                 flops=work.flops,
                 moved_bytes=work.moved,
                 dtype=str(self._dtype(part)),

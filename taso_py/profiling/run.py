@@ -5,6 +5,9 @@ graph. A mark reads the clock (on a GPU it records an event), so that the times 
 with the caches and the dispatch overhead of a real run. The cost of the marks is measured by alternating with runs of
 the unmarked module, and is subtracted.
 
+On a GPU the marked run is launched while the GPU is held up, so that no kernel waits to be launched: parts take what
+their kernels take, and the unmarked run shows what launching adds.
+
 Invariant: calls, operands and order are those of the module; only marks are added.
 """
 
@@ -33,6 +36,10 @@ from taso_py.ir.types import TensorType
 WARM_UP = 3
 MIN_ROUNDS, MAX_ROUNDS = 7, 200
 COSTED_MARKS = 1000
+HELD, LONGEST_HELD_S = 4.0, 0.05
+"""Time for which a GPU is held up, relative to the module's, and the longest."""
+CYCLES_PER_S = 2e9
+"""Clock rate of a GPU, about."""
 QUARTILES = (25.0, 50.0, 75.0)
 
 
@@ -66,7 +73,7 @@ class Run:
     input: Spread
     """Time of unpacking and checking the arguments."""
     times: tuple[Spread, ...]
-    """Time of each part."""
+    """Time of each part; on a GPU that of its kernels."""
     output: Spread
     """Time of packing the results."""
     whole: Spread
@@ -133,6 +140,13 @@ class _Marks:
             event.record(torch.cuda.current_stream(self.device))
             self.taken.append(event)
 
+    def hold_up(self, seconds: float) -> None:
+        """Keep a GPU from beginning for about this long with what is launched meanwhile; a processor is not held up."""
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                sleep: Any = torch.cuda._sleep  # pyright: ignore[reportPrivateUsage] -- PyTorch's tests do so too
+                sleep(int(min(seconds, LONGEST_HELD_S) * CYCLES_PER_S))
+
     def seconds(self) -> list[float]:
         """Return the intervals between the timestamps taken since the last call."""
         taken, self.taken[:] = list(self.taken), []
@@ -179,11 +193,15 @@ def time_parts(
                 restore()
                 course.plain_times += _time_run(course.module, args, kwargs, marks)
                 restore()
+                marks.hold_up(HELD * course.plain_times[-1])
                 course.marked_times.append(_time_run(course.marked, args, kwargs, marks))
             if on_round:
                 on_round(min(share, 1.0))
-    most = _mark_cost(marks)
-    return [_summary(course.parts, course.plain_times, np.array(course.marked_times), most) for course in courses]
+    least, most = _mark_costs(marks)
+    return [
+        _summary(course.parts, course.plain_times, np.array(course.marked_times), least=least, most=most)
+        for course in courses
+    ]
 
 
 @dataclass
@@ -217,20 +235,25 @@ def _time_run(runner: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     return marks.seconds()
 
 
-def _mark_cost(marks: _Marks) -> float:
-    """Return the seconds that taking a timestamp keeps the processor busy, an upper bound on the cost of a mark."""
+def _mark_costs(marks: _Marks) -> tuple[float, float]:
+    """Return bounds on the seconds that a mark takes: of a GPU's queue, or of the processor at most."""
+    marks.hold_up(LONGEST_HELD_S)
     start = time.perf_counter()
     for _ in range(COSTED_MARKS):
         marks.take()
     spent = time.perf_counter() - start
-    marks.taken.clear()
-    return spent / COSTED_MARKS
+    between = marks.seconds()
+    if marks.device.type == "cuda":
+        return median(between), median(between)
+    return 0.0, spent / COSTED_MARKS
 
 
-def _summary(parts: Sequence[Part], plain: Sequence[float], marked: NDArray[np.float64], most: float) -> Run:
-    """Return the times less the cost of marks, which is below ``most`` on a GPU that lags behind and need not wait."""
+def _summary(
+    parts: Sequence[Part], plain: Sequence[float], marked: NDArray[np.float64], *, least: float, most: float
+) -> Run:
+    """Return the times less the cost of marks, which is between ``least`` and ``most``."""
     count = len(parts) + 1
-    mark = min(max(0.0, median(marked.sum(axis=1) - np.array(plain)) / count), most)
+    mark = min(max(least, median(marked.sum(axis=1) - np.array(plain)) / count), most)
     # The cost of a mark is part of the interval before it; the last interval has no mark of its own.
     own = np.maximum(marked - mark * (np.arange(count + 1) < count), 0.0)
     first, *times, last = (_spread(column) for column in own.T)

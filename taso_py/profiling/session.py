@@ -79,13 +79,9 @@ def profile_session(
         roofline = measure_roofline(
             program.device, session.dtypes, database, convolved=session.convolved, progress=progress
         )
-    return session.profile(source, original, runs, _with_engine_overhead(roofline, times), watch.contention())
-
-
-def _with_engine_overhead(roofline: Roofline, times: Sequence[NodeTime]) -> Roofline:
-    """Return a roofline whose cost per call is that of the engine's shortest operator."""
-    shortest = min((max(time.seconds, LEAST_S) for time in times), default=roofline.dispatch_s)
-    return replace(roofline, dispatch_s=min(roofline.dispatch_s, shortest))
+    return session.profile(
+        source, original, runs, roofline.with_calls(max(time.seconds, LEAST_S) for time in times), watch.contention()
+    )
 
 
 @dataclass(frozen=True)

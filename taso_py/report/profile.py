@@ -298,7 +298,7 @@ class Profile:
         """Facts about PyTorch's calls."""
         dispatch = (
             f"{sum(len(r.calls) for r in self.regions)} calls at {self.ceilings.dispatch_ms * 1e3:.1f} us: "
-            f"{self.dispatch_ms:.3f} ms, {self.dispatch_ms / self.total_ms:.0%} of the run"
+            f"{self.dispatch_ms:.3f} ms, {self.dispatch_ms / self.whole.ms:.0%} of the run"
         )
         idle = [] if self.busy_ms is None else [("GPU", f"busy for {self.busy_ms:.3f} ms of {self.whole.ms:.3f} ms")]
         return (("dispatch", dispatch), *idle)

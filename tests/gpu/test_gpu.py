@@ -101,7 +101,7 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def agree(result: Any, expected: Any, dtype: torch.dtype = torch.float32) -> None:
-    assert result.device == expected.device and result.dtype == expected.dtype
+    assert (result.device, result.dtype) == (expected.device, expected.dtype)
     torch.testing.assert_close(result, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
@@ -155,12 +155,7 @@ def test_a_cache_is_written_where_it_is(runtime: str) -> None:
 @pytest.mark.parametrize("runtime", ["eager", "inductor", "cudagraph"] if DEVICE.type == "cuda" else ["eager"])
 def test_counters_and_random_numbers_go_on(runtime: str) -> None:
     module = made(Counting)
-    try:
-        optimized = taso_py.optimize(module, (drawn(4, 8),), runtime=runtime, **QUICK)
-    except taso_py.TasoError as error:
-        assert runtime != "eager", error
-        assert "\n" not in str(error)
-        return
+    optimized = taso_py.optimize(module, (drawn(4, 8),), runtime=runtime, **QUICK)
     results = [optimized.module(drawn(4, 8)) for _ in range(3)]
     assert len({float(result.double().sum()) for result in results}) == 3
 
@@ -168,7 +163,8 @@ def test_counters_and_random_numbers_go_on(runtime: str) -> None:
 def test_behind_torch_compile() -> None:
     torch._dynamo.reset()
     module, x = made(Images), drawn(2, 3, 20, 18)
-    compiled = torch.compile(module, backend="taso", options={"time_limit": 4.0, "race_seconds": 0.5})
+    options: Any = {"time_limit": 4.0, "race_seconds": 0.5}
+    compiled = torch.compile(module, backend="taso", options=options)
     agree(compiled(x), module(x))
     agree(compiled(drawn(3, 3, 20, 18)), module(drawn(3, 3, 20, 18)))
 
@@ -185,7 +181,7 @@ def test_threads_call_one_result_on_streams_of_their_own(runtime: str) -> None:
                 for step in range(20):
                     scaled = x * (1 + 0.1 * number + 0.01 * step)
                     agree(optimized.module(scaled), module(scaled))
-        except BaseException as error:  # noqa: BLE001 -- asserted below
+        except BaseException as error:
             wrong.append(error)
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(6)]
@@ -200,14 +196,16 @@ def test_the_commands_optimize_profile_and_replay(tmp_path: Path, capsys: pytest
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom torch import nn\n"
         "def model():\n    torch.manual_seed(0)\n"
-        "    body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8*6*6, 5))\n"
+        "    body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 5))\n"
         "    return body.eval(), (torch.randn(2, 3, 8, 8),)\n"
     )
     spec, out = f"{tmp_path}/mine.py:model", tmp_path / "out"
     quick = ("--effort", "quick", "--time-limit", "4")
     assert main(["optimize", spec, "--device", DEVICE.type, "--output", str(out), *quick]) == 0, capsys.readouterr()
     assert main(["replay", str(out / "trace.rules"), spec, "--device", DEVICE.type]) == 0, capsys.readouterr()
-    assert main(["profile", str(out), "--output", str(tmp_path / "profile"), "--seconds", "1"]) == 0, capsys.readouterr()
+    assert main(["profile", str(out), "--output", str(tmp_path / "profile"), "--seconds", "1"]) == 0, (
+        capsys.readouterr()
+    )
     assert main(["latencies", "list"]) == 0, capsys.readouterr()
 
 

@@ -179,12 +179,12 @@ def test_marks_change_nothing() -> None:
 def test_the_cost_of_marks_is_taken_off() -> None:
     marked = np.array([[1.0, 2.0, 3.0, 4.0]] * 3)
     parts = [Part("a", ("f",)), Part("b", ("g",))]
-    run = profile_run._summary(parts, [8.5] * 3, marked, most=10.0)
+    run = profile_run._summary(parts, [8.5] * 3, marked, least=0.0, most=10.0)
     assert run.mark_s == pytest.approx(0.5)
     assert [run.input.median, *(time.median for time in run.times), run.output.median] == [0.5, 1.5, 2.5, 4.0]
     # However slow the marked run was by accident, a mark costs no more than a mark alone.
-    assert profile_run._summary(parts, [1.0] * 3, marked, most=0.25).mark_s == 0.25
-    assert profile_run._summary(parts, [99.0] * 3, marked, most=0.25).mark_s == 0.0
+    assert profile_run._summary(parts, [1.0] * 3, marked, least=0.0, most=0.25).mark_s == 0.25
+    assert profile_run._summary(parts, [99.0] * 3, marked, least=0.0, most=0.25).mark_s == 0.0
 
 
 def test_a_module_without_inputs_or_operators_can_be_timed() -> None:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import AtenCall, Result
-from taso_py.frontend.dialect import contraction, creation, elementwise, movement, normalization, pooling, strides
+from taso_py.frontend.dialect import (
+    contraction,
+    creation,
+    elementwise,
+    masks,
+    movement,
+    normalization,
+    pooling,
+    strides,
+)
 
 DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **elementwise.ROWS,
@@ -21,5 +30,7 @@ DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **strides.ROWS,
 }
 """Rows by the name of the overload, such as ``aten.add.Tensor``."""
+SIMPLER: Mapping[str, Callable[[AtenCall], Result]] = masks.ROWS
+"""Rows for calls of a simpler form, which are tried first."""
 
 NEEDS_ROW = strides.NEEDS_ROW

@@ -54,7 +54,8 @@ def _softmax(call: AtenCall) -> Result:
     return apply(Softmax(call.axis("dim", x)), x if x.type.dtype is dtype else apply(Cast(dtype), x))
 
 
-def _attention(call: AtenCall) -> Result:
+def attention(call: AtenCall) -> Value:
+    """Import attention with the mask that the call has."""
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     call.require(call["dropout_p"] == 0 and not call["enable_gqa"])
     scale = call["scale"]
@@ -71,6 +72,6 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten._fused_rms_norm.default": _first_of(_rms_norm),
     "aten.softmax.int": _softmax,
     "aten._softmax.default": _softmax,
-    "aten.scaled_dot_product_attention.default": _attention,
+    "aten.scaled_dot_product_attention.default": attention,
 }
 """One row per ATen overload."""

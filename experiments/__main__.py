@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _write(out)
             return 0
         resolve_device(parsed.device)
-        chosen = [EXPERIMENTS[parsed.name]] if parsed.name != "all" else _all(parsed.device)
+        chosen = [_on(EXPERIMENTS[parsed.name], parsed.device)] if parsed.name != "all" else _all(parsed.device)
         return _run(chosen, settings, again=parsed.again, until=until)
     except TasoError as error:
         print(f"experiments: error: {error}", file=sys.stderr)
@@ -88,7 +88,14 @@ def _minutes(text: str) -> float:
 
 
 def _all(device: str) -> Sequence[Experiment]:
-    return [experiment for experiment in EXPERIMENTS.values() if experiment.on_device or device == "cpu"]
+    return [experiment for experiment in EXPERIMENTS.values() if device in experiment.devices]
+
+
+def _on(experiment: Experiment, device: str) -> Experiment:
+    """Return an experiment, after a check that it is for such a device."""
+    if device not in experiment.devices:
+        raise TasoError(f"{experiment.name} is not for {device}; give --device {' or '.join(experiment.devices)}")
+    return experiment
 
 
 def _run(chosen: Sequence[Experiment], settings: Settings, *, again: bool, until: float | None) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from experiments import (
     ablation,
+    captured,
     correctness,
     end_to_end,
     engines,
@@ -34,7 +35,7 @@ MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
     *(tiles, fidelity, memory_formats),
-    *(end_to_end, engines, headroom, loading),
+    *(end_to_end, captured, engines, headroom, loading),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )

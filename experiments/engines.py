@@ -235,5 +235,5 @@ EXPERIMENT = Experiment(
     headline=_headline,
     drawn=[f"rules of {engine}" for engine in SESSIONS],
     apart=True,
-    on_device=False,
+    devices=("cpu",),
 )

@@ -351,5 +351,5 @@ EXPERIMENT = Experiment(
     parts=lambda settings: settings.choose(QUICK, tuple(FAULTS)),
     measure=_measure,
     plot=_plot,
-    on_device=False,
+    devices=("cpu",),
 )

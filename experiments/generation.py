@@ -127,5 +127,5 @@ EXPERIMENT = Experiment(
     parts=_parts,
     measure=_measure,
     plot=_plot,
-    on_device=False,
+    devices=("cpu",),
 )

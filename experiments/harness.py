@@ -60,5 +60,5 @@ class Experiment:
     """True if it checks that results are right; with limited time, nothing is measured before it."""
     is_long: bool = False
     """True if a part may take all the time there is, even in a quick run; with limited time, others go first."""
-    on_device: bool = True
-    """True if it measures the device; otherwise a run for a GPU leaves it out."""
+    devices: Collection[str] = ("cpu", "cuda")
+    """Kinds of devices that it measures; what does not depend on the device is run on a CPU."""

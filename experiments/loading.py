@@ -92,5 +92,5 @@ EXPERIMENT = Experiment(
     parts=lambda settings: settings.choose(QUICK, FULL),
     measure=_measure,
     plot=_plot,
-    on_device=False,
+    devices=("cpu",),
 )

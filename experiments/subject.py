@@ -62,11 +62,12 @@ class Subject:
 
 
 @contextmanager
-def priced(source: Source) -> Generator[Subject]:
-    """Yield a model with its latencies, measured where they are unknown."""
+def priced(source: Source, *, captured: bool = False) -> Generator[Subject]:
+    """Yield a model with its latencies, measured where they are unknown; ``captured`` as in `CostModel`."""
     with torch.no_grad(), LatencyDatabase() as database:
         program = import_source(source)
-        cost = CostModel(program.device, database, weight_bytes=stored_bytes(program.weights.values()))
+        weight_bytes = stored_bytes(program.weights.values())
+        cost = CostModel(program.device, database, weight_bytes=weight_bytes, captured=captured)
         cost.warm(program.graph)
         scale_to_runs(cost)
         yield Subject(source, program, cost, database)

@@ -46,7 +46,7 @@ def test_questions_are_questions_and_parts_have_names_of_their_own() -> None:
 
 
 def test_a_device_is_checked_for_correctness_before_anything_is_timed() -> None:
-    on_device = [experiment.name for experiment in EXPERIMENTS.values() if experiment.on_device]
+    on_device = [experiment.name for experiment in EXPERIMENTS.values() if "cuda" in experiment.devices]
     assert on_device[:2] == ["round_trip", "correctness"]
     assert [experiment.name for experiment in EXPERIMENTS.values() if experiment.is_check] == on_device[:2]
 
@@ -111,7 +111,7 @@ def test_minutes_are_a_number_that_can_pass(minutes: str, capsys: pytest.Capture
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what happens where the first launch fails")
-@pytest.mark.parametrize("name", [name for name, experiment in EXPERIMENTS.items() if experiment.on_device])
+@pytest.mark.parametrize("name", [name for name, experiment in EXPERIMENTS.items() if "cuda" in experiment.devices])
 def test_every_experiment_for_a_gpu_reaches_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

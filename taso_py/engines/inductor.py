@@ -1,9 +1,9 @@
 """Inductor, PyTorch's compiler, in the variants that users choose between.
 
 The variants are: the defaults of ``torch.compile``; ``freezing``, which folds weights and chooses packed kernels for
-them; ``max_autotune`` in addition, which measures kernels; and one more for each kind of device. On the CPU this
-compiles the operators between the kernels of a plan, whose kernels and memory formats are kept; on a GPU it captures
-the frozen and tuned code in CUDA graphs. Which variant is fastest depends on the model.
+them; ``max_autotune`` in addition, which measures kernels; and more for each kind of device. On the CPU one compiles
+the operators between the kernels of a plan, whose kernels and memory formats are kept; on a GPU two capture the frozen
+code, tuned or not, in CUDA graphs. Which variant is fastest depends on the model.
 
 Frozen code uses values that were computed from the weights once; later in-place writes to a weight take effect only
 where the weight itself is read, which the compiler decides or, for the kernels of a plan, the plan.
@@ -138,15 +138,15 @@ class InductorAroundKernels(FrozenInductor):
 
 
 class CapturedInductor(FrozenInductor):
-    """Inductor with frozen weights and measured kernels, run as CUDA graphs."""
+    """Inductor with frozen weights, run as CUDA graphs."""
 
     devices = ("cuda",)
     prices = CAPTURED_PRICES
     is_captured = True
 
-    def __init__(self) -> None:
-        """Let compiled code be captured."""
-        super().__init__("inductor-cudagraph", {"triton.cudagraphs": True, **_TUNED})
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Name a variant, whose compiled code may be captured, with further settings of Inductor."""
+        super().__init__(name, {"triton.cudagraphs": True, **settings})
 
     def absence(self, device: torch.device) -> str | None:
         return None if device.type == "cuda" else NEEDS_GPU
@@ -168,3 +168,8 @@ WHOLE_MODULE_FORMS = (
     FrozenInductor("inductor-max-autotune", _TUNED),
 )
 """Variants that compile the whole module and choose its kernels, on any device."""
+CAPTURED_FORMS = (
+    CapturedInductor("inductor-cudagraph", {}),
+    CapturedInductor("inductor-max-autotune-cudagraph", _TUNED),
+)
+"""Variants that a GPU has besides."""

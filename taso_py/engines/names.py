@@ -23,6 +23,7 @@ ENGINE_NAMES = (
     AOT_INDUCTOR,
     "cudagraph",
     "inductor-cudagraph",
+    "inductor-max-autotune-cudagraph",
     "tensorrt",
 )
 """All engines, single variants of Inductor among them, in the order of the table; Python accepts these besides."""

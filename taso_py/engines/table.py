@@ -15,7 +15,7 @@ from taso_py.engines.aot import AotInductor
 from taso_py.engines.cudagraph import CudaGraph
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
-from taso_py.engines.inductor import WHOLE_MODULE_FORMS, CapturedInductor, InductorAroundKernels
+from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS, InductorAroundKernels
 from taso_py.engines.names import AUTO, INDUCTOR
 from taso_py.engines.onnxruntime import OnnxRuntime
 from taso_py.engines.openvino import OpenVino
@@ -23,7 +23,6 @@ from taso_py.engines.tensorrt import TensorRt
 
 AROUND_KERNELS = InductorAroundKernels()
 """The engine that compiles the operators between the kernels of a plan."""
-_GPU_FORM = CapturedInductor()
 
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine
@@ -35,7 +34,7 @@ ENGINES: Mapping[str, Engine] = {
         AROUND_KERNELS,
         AotInductor(),
         CudaGraph(),
-        _GPU_FORM,
+        *CAPTURED_FORMS,
         TensorRt(),
     )
 }
@@ -56,7 +55,7 @@ def engines_to_try(name: str, device: torch.device) -> tuple[Sequence[Engine], S
         if reason is not None:
             raise EngineUnavailableError(reason)
         return [ENGINES[name]], []
-    asked = [*WHOLE_MODULE_FORMS, AROUND_KERNELS, _GPU_FORM] if name == INDUCTOR else ENGINES.values()
+    asked = [*WHOLE_MODULE_FORMS, AROUND_KERNELS, *CAPTURED_FORMS] if name == INDUCTOR else ENGINES.values()
     reasons = {engine: engine.absence(device) for engine in asked}
     # Engines for other kinds of device are left out silently.
     missing = [reason for engine, reason in reasons.items() if reason is not None and engine.suits(device)]

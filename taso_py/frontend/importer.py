@@ -158,7 +158,7 @@ class Importer:
 
     def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
         name = str(call.overload)
-        rows = [rows[name] for rows in (SIMPLER, DIALECT) if name in rows]
+        rows = [*SIMPLER.get(name, ()), *([DIALECT[name]] if name in DIALECT else [])]
         return next(filter(None, (self._by_row(row, call) for row in rows)), None)
 
     def _by_row(self, row: Callable[[AtenCall], Result], call: AtenCall) -> Sequence[Value | None] | None:

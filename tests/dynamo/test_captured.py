@@ -294,6 +294,8 @@ def test_what_a_compiler_captured_is_copied_too(captures: list[str], monkeypatch
     runner(torch.full((2,), -1.0))
     assert torch.equal(results[0], torch.tanh(torch.ones(2)))
     assert results[0] is results[1]
-    assert asked[0] == {"freezing": True, "triton.cudagraphs": True, **inductor._TUNED}
+    assert asked[0] == {"freezing": True, "triton.cudagraphs": True}
+    prepare(nn.Tanh(), "inductor-max-autotune-cudagraph", (torch.zeros(2),), {})
+    assert asked[-1] == {**asked[0], **inductor._TUNED}
     with pytest.raises(EngineUnavailableError, match="it has open sizes"):
         prepare(nn.Tanh(), "inductor-cudagraph", (torch.ones(2),), {}, resizable=True)

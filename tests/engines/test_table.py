@@ -40,10 +40,10 @@ def test_auto_stands_for_what_the_device_has() -> None:
     sessions = tuple(name for name in ("onnxruntime", "openvino") if ENGINES[name].absence(CPU) is None)
     assert names_to_try("auto", CPU) == ("eager", *sessions, *forms, "inductor-kernels", "aot-inductor")
     assert names_to_try("inductor", CPU) == (*forms, "inductor-kernels")
-    assert names_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph")
+    assert names_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph", "inductor-max-autotune-cudagraph")
     assert names_to_try("auto", CUDA)[:4] == ("eager", *forms)
     assert names_to_try("eager", CPU) == ("eager",)
-    for captured in ("cudagraph", "inductor-cudagraph"):
+    for captured in ("cudagraph", "inductor-cudagraph", "inductor-max-autotune-cudagraph"):
         with pytest.raises(EngineUnavailableError, match="need a GPU"):
             names_to_try(captured, CPU)
     with pytest.raises(EngineUnavailableError, match="uses kernels of the CPU"):

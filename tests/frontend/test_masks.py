@@ -91,6 +91,23 @@ def test_a_triangle_that_is_not_square_stays() -> None:
     assert _imported(Attends(lambda x: _distances(4) >= 0, keys=4)) == (Attention(0.3), 4)
 
 
+def test_a_result_keeps_the_layout_that_its_mask_gave_it() -> None:
+    """PyTorch computes attention by another kernel, with a dense result, if a mask has three axes."""
+
+    class Heads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.unflatten(-1, (4, 8)).transpose(1, 2)
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(1, ROWS, ROWS, dtype=torch.bool))
+
+    module, x = Heads(), torch.randn(2, ROWS, 32)
+    program = import_module(module, (x,))
+    assert [node.op.name for node in program.graph.nodes][-2:] == ["attention", "contiguous"]
+    assert len(program.graph.nodes[-2].inputs) == 3
+    result, expected = build(program)(x), module(x)
+    torch.testing.assert_close(result, expected)
+    assert result.stride() == expected.stride() == (192, 48, 8, 1)
+
+
 def test_a_mask_in_a_buffer_stays_since_its_values_may_change() -> None:
     module = Attends(lambda x: torch.ones(1))
     module.mask = lambda x: module.get_buffer("allowed")

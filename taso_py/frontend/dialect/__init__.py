@@ -6,7 +6,7 @@ refuses by :class:`~taso_py.frontend.call.NotInDialectError`, ``ShapeError`` or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from taso_py.frontend.call import AtenCall, Result
 from taso_py.frontend.dialect import (
@@ -30,7 +30,7 @@ DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **strides.ROWS,
 }
 """Rows by the name of the overload, such as ``aten.add.Tensor``."""
-SIMPLER: Mapping[str, Callable[[AtenCall], Result]] = masks.ROWS
-"""Rows for calls of a simpler form, which are tried first."""
+SIMPLER: Mapping[str, Sequence[Callable[[AtenCall], Result]]] = masks.ROWS
+"""Rows for calls of a simpler form, which are tried first, in order."""
 
 NEEDS_ROW = strides.NEEDS_ROW

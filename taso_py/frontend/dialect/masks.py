@@ -9,7 +9,7 @@ Invariant: a mask is what it is computed to be; one that depends on inputs or we
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,13 +21,14 @@ from taso_py.frontend.dialect.normalization import attention
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Weight
+from taso_py.ops.movement import Contiguous
 from taso_py.ops.normalization import Attention
 
 MOST_SCORES = 2**24
 """The largest mask that is computed."""
 
 
-def _attention(call: AtenCall) -> Result:
+def _attention(call: AtenCall) -> Value:
     """Import attention without the mask that its call has.
 
     A mask of numbers is recognized where it is 0 or minus infinity, which say what true and false do.
@@ -56,5 +57,12 @@ def _is_triangle(is_seen: Tensor, is_hidden: Tensor) -> bool:
     return bool(torch.where(below, is_seen, is_hidden).all())
 
 
-ROWS: Mapping[str, Callable[[AtenCall], Result]] = {"aten.scaled_dot_product_attention.default": _attention}
-"""Rows that are tried before the others."""
+def _dense_attention(call: AtenCall) -> Value:
+    """Import attention without its mask where PyTorch's kernel for the mask lays its result out densely."""
+    return apply(Contiguous(), _attention(call))
+
+
+ROWS: Mapping[str, Sequence[Callable[[AtenCall], Result]]] = {
+    "aten.scaled_dot_product_attention.default": (_attention, _dense_attention)
+}
+"""Rows that are tried before the others, in order."""

@@ -7,13 +7,14 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := taso_py verify experiments examples docs tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint docs clean
+.PHONY: help venv demo test oldest lint docs clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -33,22 +34,26 @@ lint: $(STAMP) ## ruff check, ruff format --check, pyright
 test: lint ## lint, then the test suite
 	$(BIN)/pytest -n 2
 
+oldest: ## the test suite with the oldest PyTorch that is supported, in .venv-oldest
+	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt venv
+	.venv-oldest/bin/pytest -n 2
+
 docs: $(STAMP) ## build the documentation as a site, build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean: ## remove what builds and tools left behind, the environment included
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .ruff_cache .hypothesis
 	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first: once it is there, nothing that depends on it brings a second, larger build. torchvision comes along,
 # from the same place where that has it: its compiled operators are for one build of torch. The last line says what to
 # install where the two do not fit.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@command -v "$(PYTHON)" >/dev/null || { echo "no interpreter '$(PYTHON)'; run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("taso-py needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV); the first time takes some minutes"
-	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch torchvision
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dask,dev,docs,engines,experiments,generate,onnx,zoo]'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch torchvision
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[dask,dev,docs,engines,experiments,generate,onnx,zoo]'
 	@$(BIN)/python -m taso_py.models.zoo
 	@touch $@

@@ -140,6 +140,7 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
             f"the model writes to its {unseen}, which its export does not show; write to it by PyTorch's own operators"
         )
     returned = _tensor_results(run, signature)
+    _check_shapes(outputs, returned)
     return Program(
         graph=graph,
         weights={key: state.tensor(key) for key in state.tensors if key in keys},
@@ -294,6 +295,22 @@ def _check_writes(known: Sequence[str], examples: Mapping[str, Tensor], run: Ori
     reason = why_not_writable({name: examples[name] for name in known}, others)
     if reason is not None:
         raise ImportRefusal(f"the model writes to its input {reason}")
+
+
+def _check_shapes(outputs: Sequence[Value], returned: Sequence[Any]) -> None:
+    """Check that results of the run have the shapes that the export says.
+
+    A model may tell that it is exported, and PyTorch may derive a wrong shape (that of an LSTM's states in 2.11).
+
+    Raises:
+        ImportRefusal: one has another shape.
+    """
+    for index, (value, result) in enumerate(zip(outputs, returned, strict=True)):
+        if isinstance(result, Tensor) and tuple(result.shape) != tuple(value.type.sizes):
+            raise ImportRefusal(
+                f"output {index} has the shape {list(result.shape)}, and {list(value.type.sizes)} where it is exported "
+                f"(PyTorch {torch.__version__}); let it be the same in both, or try a newer PyTorch"
+            )
 
 
 def _explain_write(kind: OutputKind, target: str | None) -> str:

@@ -22,6 +22,7 @@ from taso_py.ir.types import DType, TensorType
 from taso_py.ops.movement import Expand, Slice
 from tests.backend.onnx_engines import ENGINES
 from tests.frontend.test_open_sizes import BATCH, LENGTH, SMALL, Block, Function, Image, exported
+from tests.versions import need
 
 
 def _leaves(result: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
@@ -59,6 +60,8 @@ def _imported(name: str) -> Program:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MODELS)
 def test_engines_compute_the_same_at_other_sizes(engine: str, name: str) -> None:
+    if name == "causal":
+        need("2.13", "attention of open sizes has another layout in an export")
     module, dims, shapes = MODELS[name]
     program = _imported(name)
     model = onnx_model(program.graph, program.weights)

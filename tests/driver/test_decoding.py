@@ -151,6 +151,7 @@ def test_generation_by_transformers(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.usefixtures("any_gain", "zoo_libraries")
 def test_decoding_exported_by_transformers() -> None:
+    pytest.importorskip("transformers", "5.23", reason="its exporters changed")
     exporters = pytest.importorskip("transformers.exporters")
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 

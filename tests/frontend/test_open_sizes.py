@@ -19,6 +19,7 @@ from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.reexport import open_shapes
 from taso_py.ops.opaque import Opaque
 from taso_py.saving.artifact import reimport, serialize
+from tests.versions import need
 
 BATCH, LENGTH = Dim("batch"), Dim("length", min=4, max=64)
 
@@ -113,6 +114,8 @@ def test_open_sizes_compute_the_same_at_others(name: str) -> None:
     ids=["attention", "convolution"],
 )
 def test_models_of_open_sizes(module: nn.Module, dims: Any, shapes: list[tuple[int, ...]]) -> None:
+    if isinstance(module, Image):
+        need("2.13", "the guards of an export may be wrong")
     program = import_program(exported(module, shapes[:1], [dims]))
     assert not any(isinstance(node.op, Opaque) for node in program.graph.nodes)
     assert len(program.open) == len(dims)

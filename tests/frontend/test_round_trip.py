@@ -20,6 +20,7 @@ from taso_py.models import zoo
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.table import DEFINED, parse_graph
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
+from tests.versions import need
 
 
 def randn(*shape: int) -> Tensor:
@@ -272,7 +273,10 @@ def written_out_attention() -> Generator[None]:
     ],
 )
 def test_modules_from_everywhere(make: Callable[[], nn.Module], written_out_attention: None) -> None:
-    round_trip(make().eval(), randn(2, 3, 4))
+    module = make()
+    if isinstance(module, nn.LSTM):
+        need("2.13", "an export of an LSTM has wrong shapes")
+    round_trip(module.eval(), randn(2, 3, 4))
 
 
 FUNCTIONS = [

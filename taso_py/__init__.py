@@ -1,7 +1,8 @@
 """taso-py: a superoptimizer for PyTorch models.
 
 ``taso_py.optimize(module, example_inputs)`` rewrites a model, ``taso_py.optimize_sizes`` for several sizes,
-``taso_py.optimize_entry_points`` several entry points of one; ``taso_py.load(folder)`` loads a saved result.
+``taso_py.optimize_entry_points`` several entry points of one; ``taso_py.load(folder)`` loads a saved result, and
+``taso_py.refresh(folder, state_dict)`` makes it again with other weights.
 ``taso_py.inspect(pipeline, ...)`` times the modules of a pipeline, and ``taso_py.optimize_parts`` rewrites those that
 take the time. The other public names are the types of what goes in and comes out.
 
@@ -19,6 +20,7 @@ from taso_py.compiler import register
 
 if TYPE_CHECKING:
     from taso_py.driver.optimize import optimize
+    from taso_py.driver.refresh import refresh
     from taso_py.driver.result import Optimized
     from taso_py.entries.entry import EntryPoint
     from taso_py.entries.optimize import optimize_entry_points
@@ -46,6 +48,7 @@ __all__ = [
     "optimize_parts",
     "optimize_sizes",
     "read_database",
+    "refresh",
 ]
 
 _HOMES = {
@@ -58,6 +61,7 @@ _HOMES = {
     "inspect": "taso_py.pipelines.inspecting",
     "load": "taso_py.saving.loading",
     "optimize": "taso_py.driver.optimize",
+    "refresh": "taso_py.driver.refresh",
     "optimize_entry_points": "taso_py.entries.optimize",
     "optimize_parts": "taso_py.pipelines.parts",
     "optimize_sizes": "taso_py.entries.sizes",

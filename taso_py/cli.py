@@ -15,11 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from taso_py.arguments import CommandParser
-from taso_py.commands import generate, latencies, optimize, predict, profile, replay, rules, verify
+from taso_py.commands import generate, latencies, optimize, predict, profile, refresh, replay, rules, verify
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.unexpected import UnexpectedError, shows_tracebacks, tracebacks_shown, unexpected_error
 
-COMMANDS = (optimize, profile, generate, verify, rules, replay, latencies, predict)
+COMMANDS = (optimize, refresh, profile, generate, verify, rules, replay, latencies, predict)
 """Subcommands, in the order of the help text."""
 UNEXPECTED, MISTAKE = 1, 2
 """Exit statuses: an internal error, and a mistake of the user."""

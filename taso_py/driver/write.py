@@ -18,6 +18,7 @@ from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
 from taso_py.saving.emit import check_forms, emit, file_of_form, names_of
 from taso_py.saving.folder import ONNX, PAGE, add_page, check_writable
+from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.search.trace import write_trace
 
 
@@ -58,12 +59,15 @@ def write(
         phases=dict(phases.seconds),
     )
     files = {**emitted, **own}
+    original = OriginalProgram.of(prepared.program, prepared.source.module) if onnx is None else None
+    if original is not None:
+        files[PROGRAM] = original.as_bytes()
     if onnx is not None and winner.name != ORIGINAL and ONNX in files:
         files[ONNX] = onnx.renamed(files[ONNX])
     said = save(
         output,
         content=outcome.saved.content,
-        report=report,
+        report=report.as_dict(),
         trace=write_trace(optimized.trace),
         plan=outcome.saved.plan,
         others=files,

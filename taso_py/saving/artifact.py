@@ -35,7 +35,6 @@ from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
 from taso_py.frontend.reexport import reexport
 from taso_py.ir.errors import first_line
-from taso_py.report.optimization import Report
 from taso_py.saving.compact import COMPACT, describe
 from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_json, check_digests, write_result
 from taso_py.saving.result import VERSION, SavedResult, WeightsPlace, restore_plan
@@ -239,7 +238,7 @@ def _built(saved: SavedProgram, program: Program, plan: Plan) -> fx.GraphModule:
 def save(
     directory: Path,
     content: bytes,
-    report: Report,
+    report: Mapping[str, Any],
     trace: str,
     plan: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
@@ -251,7 +250,7 @@ def save(
     Args:
         directory: the folder.
         content: the ``.pt2`` file.
-        report: the report.
+        report: the report as data for JSON.
         trace: the trace as text.
         plan: the kernels; None for plain ATen calls.
         others: the program in other formats, files by name; an archive is given report, trace and plan.
@@ -267,13 +266,13 @@ def save(
     said = {
         "version": VERSION,
         "model": MODEL,
-        "runtime": report.runtime,
-        "device": report.device,
-        "threads": report.environment.get("threads"),
+        "runtime": report["runtime"],
+        "device": report["device"],
+        "threads": report["environment"].get("threads"),
         "plan": plan,
         "weights": weights and asdict(weights),
     }
-    told = {REPORT: as_json(report.as_dict()), TRACE: trace.encode()}
+    told = {REPORT: as_json(report), TRACE: trace.encode()}
     files = {MODEL: content, **told, **(others or {})}
     if compact is not None:
         files[COMPACT] = as_json(compact)

@@ -54,7 +54,34 @@ def describe(program: Program, content: bytes) -> Mapping[str, Any] | None:
         found = _restored(said, bytearray(content), {})
     except (ArithmeticError, LookupError, TypeError, ValueError, TasoError, zipfile.BadZipFile):
         return None
-    return said if _are_equal(program, found) else None
+    return said if are_equal(program, found) else None
+
+
+def describe_without_weights(program: Program) -> dict[str, Any]:
+    """Return the compact form of a program whose weights are given when it is restored."""
+    signature, contract = program.signature, program.contract
+    return {
+        "graph": print_graph(program.graph),
+        "weights": dict.fromkeys(program.weights),
+        "parameters": dict(program.parameters),
+        "state": sorted(program.state),
+        "in_spec": pytree.treespec_dumps(signature.in_spec),
+        "out_spec": pytree.treespec_dumps(signature.out_spec),
+        "argument_names": signature.argument_names,
+        "inputs": [[leaf.value] if isinstance(leaf, Fixed) else leaf for leaf in signature.inputs],
+        "outputs": [[leaf.value] if isinstance(leaf, Fixed) else leaf for leaf in signature.outputs],
+        "strides": contract.strides,
+        "shared": sorted(contract.shared),
+        "bits": contract.bits,
+        "examples": [_described_tensor(tensor, 0, 0) for tensor in program.example_inputs],
+        "device": str(program.device),
+        "variants": dict(program.variants),
+    }
+
+
+def restore_without_weights(said: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Program:
+    """Return the program of a compact form that was written without weights; they are not copied."""
+    return _restored(said, bytearray(), weights)
 
 
 def without_weights(said: Mapping[str, Any], content: bytes, names: Collection[str]) -> Mapping[str, Any] | None:
@@ -96,26 +123,9 @@ def restore(said: Mapping[str, Any], path: Path, given: Mapping[str, Tensor] | N
 
 
 def _described(program: Program, archive: zipfile.ZipFile, content: bytes) -> dict[str, Any]:
-    signature, contract = program.signature, program.contract
     places = _places(archive, content)
-    return {
-        "archive": _directory_digest(archive),
-        "graph": print_graph(program.graph),
-        "weights": {key: _described_tensor(tensor, *places[key]) for key, tensor in program.weights.items()},
-        "parameters": dict(program.parameters),
-        "state": sorted(program.state),
-        "in_spec": pytree.treespec_dumps(signature.in_spec),
-        "out_spec": pytree.treespec_dumps(signature.out_spec),
-        "argument_names": signature.argument_names,
-        "inputs": [[leaf.value] if isinstance(leaf, Fixed) else leaf for leaf in signature.inputs],
-        "outputs": [[leaf.value] if isinstance(leaf, Fixed) else leaf for leaf in signature.outputs],
-        "strides": contract.strides,
-        "shared": sorted(contract.shared),
-        "bits": contract.bits,
-        "examples": [_described_tensor(tensor, 0, 0) for tensor in program.example_inputs],
-        "device": str(program.device),
-        "variants": dict(program.variants),
-    }
+    weights = {key: _described_tensor(tensor, *places[key]) for key, tensor in program.weights.items()}
+    return {"archive": _directory_digest(archive), **describe_without_weights(program), "weights": weights}
 
 
 def _restored(said: Mapping[str, Any], memory: bytearray | mmap.mmap, given: Mapping[str, Tensor]) -> Program:
@@ -212,7 +222,7 @@ def _directory_digest(archive: zipfile.ZipFile) -> str:
     return hashlib.sha256(repr(entries).encode()).hexdigest()
 
 
-def _are_equal(program: Program, other: Program) -> bool:
+def are_equal(program: Program, other: Program) -> bool:
     """Return whether two programs are built into equal modules."""
     return (
         other.graph == program.graph

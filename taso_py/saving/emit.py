@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import runpy
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +79,11 @@ def file_of_form(form: str) -> str:
 def names_of(forms: Sequence[str]) -> Sequence[str]:
     """Return the names of the files that hold the result in these formats."""
     return [MODEL, *(file_of_form(form) for form in forms if form in _WRITERS)]
+
+
+def forms_of(names: Collection[str]) -> Sequence[str]:
+    """Return the formats whose files are among these."""
+    return [form for form, (name, _) in _WRITERS.items() if name in names]
 
 
 def check_forms(forms: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ class SavableEntry:
         save(
             directory,
             self.content,
-            self.report,
+            self.report.as_dict(),
             self.trace,
             plan=self.plan,
             others=self.others,

@@ -17,8 +17,6 @@ from taso_py.backend.writes import Writes
 from taso_py.driver.optimize import optimize
 from taso_py.dynamo import backend as dynamo
 from taso_py.frontend import import_program
-from taso_py.judging.evaluation import EVEN, ORIGINAL
-from taso_py.judging.timing import Race, Ratio
 from taso_py.models.source import Source
 from taso_py.profiling.profile import ProfileOptions, profile_source
 
@@ -76,16 +74,6 @@ def decoded(model: Any, *, counts: bool, keeps: bool) -> tuple[list[int], list[T
 def seeded() -> None:
     """Draw the same weights each time: of others, all tokens may be equal."""
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is built is the result, whether it is faster or not."""
-
-    def gained(self: Race, name: str, over: str | None = None) -> Ratio:
-        return EVEN if name == ORIGINAL else Ratio(2.0, 1.9, 2.1, 9, 0.95)
-
-    monkeypatch.setattr(Race, "ratio", gained)
 
 
 @pytest.mark.parametrize(("counts", "keeps"), [(False, False), (True, False), (True, True)])

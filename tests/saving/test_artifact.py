@@ -28,7 +28,7 @@ X = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save(tmp_path / "out", serialize(MODULE, (X,), {}), REPORT, "the trace")
+    save(tmp_path / "out", serialize(MODULE, (X,), {}), REPORT.as_dict(), "the trace")
     return tmp_path / "out"
 
 
@@ -41,7 +41,7 @@ def test_a_saved_result_has_every_file_and_no_other(saved: Path) -> None:
 
 
 def test_what_an_earlier_result_left_goes(saved: Path) -> None:
-    arguments = (saved, serialize(MODULE, (X,), {}), REPORT, "trace")
+    arguments = (saved, serialize(MODULE, (X,), {}), REPORT.as_dict(), "trace")
     save(*arguments, others={"model.py": b"code", "model.onnx": b"graph"})
     assert {"model.py", "model.onnx"} <= {path.name for path in saved.iterdir()}
     save(*arguments, others={"model.py": b"code"})
@@ -61,7 +61,7 @@ def test_a_tensor_that_is_given_twice_is_saved_as_two_arguments(tmp_path: Path) 
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return 2 * a + 3 * b
 
-    save(tmp_path / "out", serialize(Weighted(), (X, X), {}), REPORT, "trace")
+    save(tmp_path / "out", serialize(Weighted(), (X, X), {}), REPORT.as_dict(), "trace")
     assert torch.equal(load(tmp_path / "out")(X, 5 * X), 2 * X + 15 * X)
 
 
@@ -79,7 +79,7 @@ def test_the_program_loads_without_this_package(saved: Path) -> None:
 def test_what_is_loaded_in_inference_mode_can_be_called_outside_of_it(tmp_path: Path) -> None:
     """It writes to its buffers."""
     module = torch.nn.BatchNorm1d(3)
-    save(tmp_path / "out", serialize(module, (X,), {}), REPORT, "trace")
+    save(tmp_path / "out", serialize(module, (X,), {}), REPORT.as_dict(), "trace")
     with torch.inference_mode():
         loaded = load(tmp_path / "out")
     for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
@@ -140,7 +140,7 @@ def test_another_number_of_threads_than_a_result_was_measured_with_is_said(tmp_p
     def saved_with(threads: int) -> Path:
         report = replace(REPORT, environment={"threads": threads})
         folder = tmp_path / str(threads)
-        save(folder, serialize(MODULE, (X,), {}), report, "the trace")
+        save(folder, serialize(MODULE, (X,), {}), report.as_dict(), "the trace")
         return folder
 
     here = torch.get_num_threads()

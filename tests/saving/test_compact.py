@@ -128,7 +128,7 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path
     form, _ = read_back(content, _kernels_of, describes=True)
     assert form.plan is not None
     assert {step["tile"] for step in form.plan["steps"]} - {"aten"}
-    save(folder, content, REPORT, "the trace", plan=form.plan, compact=form.compact)
+    save(folder, content, REPORT.as_dict(), "the trace", plan=form.plan, compact=form.compact)
     return module, folder
 
 

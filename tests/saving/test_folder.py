@@ -29,7 +29,7 @@ CONTENT = tuple(serialize(module, (X,), {}) for module in TWO)
 
 
 def _save(out: Path, run: int, others: Mapping[str, bytes] | None = None) -> Mapping[str, Any]:
-    return save(out, CONTENT[run], REPORT, f"trace {run}", others=others)
+    return save(out, CONTENT[run], REPORT.as_dict(), f"trace {run}", others=others)
 
 
 class Killed(BaseException):

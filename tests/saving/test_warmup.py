@@ -101,8 +101,8 @@ def test_a_result_is_warmed_up_by_its_method(pair: OpenInputs) -> None:
 def test_saved_results_are_warmed_up_as_they_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
     x, folder, static = torch.randn(4, 3), tmp_path / "out", tmp_path / "static"
-    save(folder, serialize(model, (x,), {}, {"input": {0: Dim("rows", max=64)}}), REPORT, "the trace")
-    save(static, serialize(model, (x,), {}), REPORT, "the trace")
+    save(folder, serialize(model, (x,), {}, {"input": {0: Dim("rows", max=64)}}), REPORT.as_dict(), "the trace")
+    save(static, serialize(model, (x,), {}), REPORT.as_dict(), "the trace")
     called: list[object] = []
     monkeypatch.setattr(
         artifact, "warm_up", lambda runner, inputs, sizes: called.extend(sizes) or warm_up(runner, inputs, sizes)

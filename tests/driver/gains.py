@@ -1,0 +1,17 @@
+"""Results that are taken whatever they gain."""
+
+from __future__ import annotations
+
+import pytest
+
+from taso_py.judging.evaluation import EVEN, ORIGINAL
+from taso_py.judging.timing import Race, Ratio
+
+
+def take_any_gain(patch: pytest.MonkeyPatch) -> None:
+    """What is built is the result, whether it is faster or not."""
+
+    def gained(self: Race, name: str, over: str | None = None) -> Ratio:
+        return EVEN if name == ORIGINAL else Ratio(2.0, 1.9, 2.1, 9, 0.95)
+
+    patch.setattr(Race, "ratio", gained)

@@ -120,7 +120,7 @@ def imported(request: pytest.FixtureRequest, zoo_libraries: None) -> Imported:
 def test_results_are_called_with_gradients_on(imported: Imported, is_planned: bool, tmp_path: Path) -> None:
     x, program = imported.x, imported.program
     plan = dump(kernels(reimport(imported.content).graph)) if is_planned else None
-    save(tmp_path / "out", imported.content, REPORT, "trace", plan)
+    save(tmp_path / "out", imported.content, REPORT.as_dict(), "trace", plan)
     built, loaded = build(program, kernels(program.graph) if is_planned else NO_PLAN), load(tmp_path / "out")
     for result in (built, loaded):
         found = result(x)

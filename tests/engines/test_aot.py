@@ -364,7 +364,7 @@ def test_a_disk_that_is_full_costs_nothing_of_an_earlier_archive(
     program: Program, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, report = serialize(build(program), (IMAGES,), {}), replace(REPORT, runtime="aot-inductor")
-    save(tmp_path, saved, report, "first", others={ARCHIVE: content})
+    save(tmp_path, saved, report.as_dict(), "first", others={ARCHIVE: content})
 
     def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -373,6 +373,6 @@ def test_a_disk_that_is_full_costs_nothing_of_an_earlier_archive(
     with monkeypatch.context() as patch:
         patch.setattr(written.os, "replace", full)
         with pytest.raises(ArtifactError, match=r"cannot write .*: No space left on device; choose another --output$"):
-            save(tmp_path, saved, report, "second", others={ARCHIVE: content})
+            save(tmp_path, saved, report.as_dict(), "second", others={ARCHIVE: content})
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert nearly(load(tmp_path)(IMAGES), NET(IMAGES))

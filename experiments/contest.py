@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from taso_py.judging.timing import Race, RaceStop, race
 from taso_py.latency.clock import CpuClock, Timer
 from taso_py.latency.idle import wait_until_idle
 
+T = TypeVar("T")
 Make: TypeAlias = Callable[[], Callable[[], object]]
 """Builds a callable; it is sent to the process, so that it consists of module-level functions and of plain data."""
 HEATS = 7
@@ -112,6 +113,13 @@ def _started(makes: Mapping[str, Make]) -> Generator[dict[str, ContestantProcess
             pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,))
             started[name] = ContestantProcess(make, stack.enter_context(pool))
         yield started
+
+
+def in_own_process(function: Callable[..., T], *arguments: Any) -> T:
+    """Return what a module-level function returns in a process that ends afterwards, whose memory is free then."""
+    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,)) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
 import taso_py
-from experiments.contest import HEATS, Make, contest
+from experiments.contest import HEATS, Make, contest, in_own_process
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
@@ -34,7 +33,6 @@ from experiments.ways import ORIGINAL, interval
 from taso_py.backend import fold
 from taso_py.backend.tensors import tensors_in
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.result import Optimized
 from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.names import AUTO
@@ -45,6 +43,7 @@ from taso_py.judging.timing import MIN_ROUNDS, Race
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, load_source
 from taso_py.options import Options
+from taso_py.report.optimization import Report
 
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
@@ -65,9 +64,8 @@ Call = Callable[[], Any]
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
-    source = _source(name, settings.seed)
-    with TemporaryDirectory() as folder, torch.no_grad():
-        makes, results, missing = _build_ways(name, source, settings, Path(folder))
+    with TemporaryDirectory() as folder:
+        makes, reports, missing = in_own_process(_build_ways, name, settings, Path(folder))
         seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
         held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
@@ -77,18 +75,18 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         row |= interval(held.race, way)
     for engine in SESSIONS:
         if f"{engine} {RULES}" in times:
-            row |= _engine_figures(held.race, engine, results[engine])
+            row |= _engine_figures(held.race, engine, reports[engine])
     if AUTO in times:
         best = max((way for way in OTHERS if way in times), key=_speed(held.race))
-        row |= {"chosen": results[AUTO].report.runtime, "best of others": best}
-        row |= {f"seconds for {AUTO}": sum(results[AUTO].report.phases.values())}
+        row |= {"chosen": reports[AUTO].runtime, "best of others": best}
+        row |= {f"seconds for {AUTO}": sum(reports[AUTO].phases.values())}
         row |= interval(held.race, AUTO, best, "ours/others")
     return [row | {"beside others/alone": held.beside, "missing": "; ".join(missing)}]
 
 
-def _engine_figures(held: Race, engine: str, result: Optimized) -> Row:
+def _engine_figures(held: Race, engine: str, report: Report) -> Row:
     """Return the speed-up by rules in an engine, the rules, and the accuracy of the predicted latency."""
-    report, rules = result.report, f"{engine} {RULES}"
+    rules = f"{engine} {RULES}"
     plain = [way for way in (f"{engine} {EXPORTED}", f"{engine} {LOWERED}") if way in held.times]
     base = max(plain, key=_speed(held), default=ORIGINAL)
     return {
@@ -105,14 +103,15 @@ def _speed(held: Race) -> Callable[[str], float]:
 
 
 def _build_ways(
-    name: str, source: Source, settings: Settings, folder: Path
-) -> tuple[Mapping[str, Make], Mapping[str, Optimized], list[str]]:
-    """Return the builders of all ways by name, our results by engine, and the reasons why some ways are missing."""
+    name: str, settings: Settings, folder: Path
+) -> tuple[Mapping[str, Make], Mapping[str, Report], list[str]]:
+    """Return the builders of all ways by name, our reports by engine, and the reasons why some ways are missing."""
+    source = _source(name, settings.seed)
     effort = "quick" if settings.quick else "normal"
     options = Options(effort=effort, seed=settings.seed, cache=False)
     program = fold(import_source(source))
     makes: dict[str, Make] = {ORIGINAL: partial(_eager, name, settings.seed)}
-    results: dict[str, Optimized] = {}
+    reports: dict[str, Report] = {}
     missing: list[str] = []
     exported = cache(lambda: _engine(SESSIONS[0]).export_module(source.callable(), source.args, source.kwargs))
     for engine in SESSIONS:
@@ -130,13 +129,13 @@ def _build_ways(
         way = AUTO if runtime == AUTO else f"{runtime} {RULES}"
         chosen = replace(options, runtime=runtime)
         try:
-            results[runtime] = optimize_source(source, chosen, rules_for(chosen), folder / runtime)
+            reports[runtime] = optimize_source(source, chosen, rules_for(chosen), folder / runtime).report
         except TasoError as error:
             missing.append(f"{way}: {error}")
             continue
         makes[way] = partial(_load_saved, folder / runtime, name, settings.seed)
     makes[INDUCTOR] = partial(_compile_inductor, name, settings.seed)
-    return makes, results, missing
+    return makes, reports, missing
 
 
 def _engine(name: str) -> SessionEngine:

@@ -217,3 +217,9 @@ def test_every_public_name_and_command_is_documented(site: Path) -> None:
     assert [
         flag for flag in ("--race-seconds", "--second-opinion", "--resume", "--quick") if flag not in commands
     ] == []
+
+
+def test_the_picture_shows_what_the_search_finds() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "picture.py"))["picture"]()
+    assert drawn == (ROOT / "docs" / "picture.svg").read_text(encoding="utf-8")
+    assert drawn.count(">before<") == drawn.count(">after<") == 1

@@ -30,9 +30,9 @@ from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
-from taso_py.saving.artifact import SavedForm, SavedProgram, read_back, reimport, save, serialize
+from taso_py.saving.artifact import SavedForm, load_program, read_back, reimport, save, serialize
 from taso_py.saving.emit import emit, file_of_form, forms_of
-from taso_py.saving.folder import ENTRIES, REPORT, TRACE, ArtifactError, check_digests, check_writable
+from taso_py.saving.folder import ENTRIES, REPORT, TRACE, ArtifactError, check_writable
 from taso_py.saving.loading import load
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.saving.result import SavedResult, read
@@ -116,8 +116,7 @@ def _make(saved: SavedResult, program: Program, trace: Trace, seed: int) -> _Mad
     Raises:
         RefreshError: it does not compute what the program does.
     """
-    args, kwargs = SavedProgram.read(saved.program).inputs
-    check_digests(saved.folder, saved.files)
+    args, kwargs = load_program(saved).inputs
     rewritten = fold(replace(program, graph=replay(program.graph, trace)), UNLIMITED)
     content = serialize(build(rewritten), args, kwargs)
     form, module = read_back(content, lambda _: saved.plan, describes=True)

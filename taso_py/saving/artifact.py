@@ -289,7 +289,7 @@ def run_saved(saved: SavedResult, weights: Mapping[str, Tensor], warmup: Sequenc
     """
     if not warmup and (runner := _run_compact(saved, weights)) is not None:
         return runner
-    program = _load_program(saved)
+    program = load_program(saved)
     program.fill(weights)
     imported = program.imported()
     runner = _prepare(saved, program, imported)
@@ -328,7 +328,12 @@ def check_files(saved: SavedResult) -> None:
     check_digests(saved.folder, saved.files, ENGINES[saved.runtime].file)
 
 
-def _load_program(saved: SavedResult) -> SavedProgram:
+def load_program(saved: SavedResult) -> SavedProgram:
+    """Read the program of a saved result, and check that the files are of one run.
+
+    Raises:
+        ArtifactError: it cannot be read, or a file is of another run.
+    """
     try:
         with silent():
             program = SavedProgram.read(saved.program)

@@ -50,7 +50,7 @@ MODULES = ("taso_py", "verify")
 """Modules whose public names, those in ``__all__``, the page on Python documents."""
 WIDTH = 100
 """Characters in a line of code."""
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
@@ -74,13 +74,13 @@ def relinked(markdown: str, path: str) -> str:
     pages = {source: page for page, source in SHARED.items()}
 
     def replace(match: re.Match[str]) -> str:
-        text, link, anchor = match[1], match[2], match[3] or ""
+        image, text, link, anchor = match[1], match[2], match[3], match[4] or ""
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
         if target in pages:
             return f"[{text}]({pages[target]}{anchor})"
         if target.startswith("docs/"):
-            return f"[{text}]({target.removeprefix('docs/')}{anchor})"
-        return text if (ROOT / target).exists() else match[0]
+            return f"{image}[{text}]({target.removeprefix('docs/')}{anchor})"
+        return text if not image and (ROOT / target).exists() else match[0]
 
     return LINK.sub(replace, markdown)
 

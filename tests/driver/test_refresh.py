@@ -172,7 +172,7 @@ def test_a_damaged_result_is_one_line(folder: Path) -> None:
     content = bytearray((folder / MODEL).read_bytes())
     content[len(content) // 2 :] = b""
     (folder / MODEL).write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"model\.pt2 cannot be read: .*; optimize the model again"):
+    with pytest.raises(ArtifactError, match=r"model\.pt2; optimize the model again"):
         taso_py.refresh(folder, made(1).state_dict())
 
 

@@ -374,6 +374,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "hardswish": lambda _op, x, _at: functional.hardswish(x[0]),
     "leaky_relu": lambda op, x, _at: functional.leaky_relu(x[0], op.negative_slope),
     "elu": lambda op, x, _at: torch.ops.aten.elu.default(x[0], op.alpha, op.scale),
+    "celu": lambda op, x, _at: functional.celu(x[0], op.alpha),
     "softplus": lambda op, x, _at: functional.softplus(x[0], op.beta),
     "mish": lambda _op, x, _at: functional.mish(x[0]),
     "cast": lambda op, x, _at: x[0].to(_DTYPES[op.dtype]),

@@ -30,7 +30,7 @@ nn: Any = torch._C._nn  # pyright: ignore[reportPrivateUsage, reportAttributeAcc
 _ELEMENTWISE = ("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt")
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
-    *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll"),
+    *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll", "celu"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),

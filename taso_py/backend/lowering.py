@@ -29,6 +29,7 @@ from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Add,
     Cast,
+    Celu,
     Div,
     Elu,
     Erf,
@@ -174,6 +175,10 @@ def _leaky_relu(call: Caller, op: LeakyRelu, node: Node, operands: Sequence[Any]
 
 def _elu(call: Caller, op: Elu, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.elu.default, operands[0], op.alpha, op.scale)
+
+
+def _celu(call: Caller, op: Celu, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.celu.default, operands[0], op.alpha)
 
 
 def _softplus(call: Caller, op: Softplus, node: Node, operands: Sequence[Any]) -> Any:
@@ -374,6 +379,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Hardswish: _unary(aten.hardswish.default),
     LeakyRelu: _leaky_relu,
     Elu: _elu,
+    Celu: _celu,
     Softplus: _softplus,
     Mish: _unary(aten.mish.default),
     Cast: _cast,

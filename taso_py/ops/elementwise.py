@@ -270,6 +270,23 @@ class Elu(_Unary):
 
 
 @dataclass(frozen=True)
+class Celu(_Unary):
+    """x where it is positive, ``alpha * (exp(x / alpha) - 1)`` elsewhere, for a positive alpha (Barron 2017)."""
+
+    name = "celu"
+    applies = frozenset({"relu", "exp"})
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < inf:
+            raise ValueError(f"celu needs a positive, finite alpha, not {self.alpha}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        below = Apply("exp", number(-1 / Fraction(self.alpha)) * Apply("relu", number(-1) * x)) - number(1)
+        return Apply("relu", x) + number(self.alpha) * below
+
+
+@dataclass(frozen=True)
 class Softplus(_Unary):
     """``log(1 + exp(beta * x)) / beta`` (Dugas et al. 2001), for a positive beta."""
 

@@ -16,6 +16,7 @@ from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Add,
     Cast,
+    Celu,
     Div,
     Elu,
     Erf,
@@ -46,7 +47,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
         *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
-        *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Elu, Softplus, Mish),
+        *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Celu, Elu, Softplus, Mish),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),

@@ -42,7 +42,7 @@ CASES = [
     'graph(x: f64[2,3]) { return relu(x), sigmoid(x), tanh(x), exp(x), silu(x), gelu(x), gelu(x){approximate="tanh"} }',
     "graph(x: f64[2,3]) { return hardtanh(x), hardtanh(x){min_val=-0.5, max_val=0.25}, hardsigmoid(x), hardswish(x),"
     " leaky_relu(x), leaky_relu(x){negative_slope=0.25}, elu(x), elu(x){alpha=1.75, scale=1.5}, softplus(x),"
-    " softplus(x){beta=2.5}, mish(x) }",
+    " celu(x){alpha=0.75}, softplus(x){beta=2.5}, mish(x) }",
     "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",

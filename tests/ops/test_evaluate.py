@@ -18,6 +18,7 @@ from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Add,
     Cast,
+    Celu,
     Div,
     Elu,
     Erf,
@@ -83,6 +84,7 @@ CASES = [
     Case(LeakyRelu(), [(5, 3)], F.leaky_relu),
     Case(LeakyRelu(0.25), [(5, 3)], lambda x: F.leaky_relu(x, 0.25)),
     Case(Elu(), [(5, 3)], F.elu),
+    Case(Celu(0.75), [(5, 3)], lambda x: F.celu(x, 0.75)),
     Case(Elu(1.75, 1.5), [(5, 3)], lambda x: torch.ops.aten.elu.default(x, 1.75, 1.5)),
     Case(Softplus(), [(5, 3)], F.softplus),
     Case(Softplus(2.5), [(5, 3)], lambda x: F.softplus(x, 2.5)),

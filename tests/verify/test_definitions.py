@@ -13,7 +13,7 @@ import torch
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Cast, Elu, Gelu, Hardtanh, LeakyRelu, Softplus
+from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
 from taso_py.ops.movement import Concat, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
@@ -196,6 +196,7 @@ CASES: dict[str, Make] = {
     "gelu": lambda random: (Gelu(random.choice(("none", "tanh"))), [shape(random)]),
     "hardtanh": lambda random: (Hardtanh(random.uniform(-2, 0), random.uniform(0, 2)), [shape(random)]),
     "leaky_relu": lambda random: (LeakyRelu(random.uniform(-1, 2)), [shape(random)]),
+    "celu": lambda random: (Celu(random.uniform(0.2, 2)), [shape(random)]),
     "elu": lambda random: (Elu(random.uniform(-1, 2), random.uniform(-1, 2)), [shape(random)]),
     "softplus": lambda random: (Softplus(random.uniform(0.1, 4)), [shape(random)]),
     "matmul": matmul,

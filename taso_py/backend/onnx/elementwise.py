@@ -12,6 +12,7 @@ from taso_py.ir.types import DType
 from taso_py.ops.elementwise import (
     Add,
     Cast,
+    Celu,
     Div,
     Elu,
     Erf,
@@ -88,6 +89,12 @@ def _elu(w: Writer, op: Elu, node: Node, operands: Sequence[OnnxValue]) -> OnnxV
     return result if op.scale == 1 else w.op("Mul", result, w.number(op.scale, node.types[0].dtype))
 
 
+def _celu(w: Writer, op: Celu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    # ONNX has its Celu for single precision only.
+    alpha = w.number(op.alpha, node.types[0].dtype)
+    return w.op("Mul", w.op("Elu", w.op("Div", operands[0], alpha)), alpha)
+
+
 def _softplus(w: Writer, op: Softplus, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     (x,), dtype = operands, node.types[0].dtype
     if op.beta == 1:
@@ -119,6 +126,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Hardswish: _unary("HardSwish"),
     LeakyRelu: _leaky_relu,
     Elu: _elu,
+    Celu: _celu,
     Softplus: _softplus,
     Mish: _unary("Mish"),
     Cast: _cast,

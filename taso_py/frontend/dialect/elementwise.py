@@ -19,6 +19,7 @@ from taso_py.ir.types import DType
 from taso_py.ops.elementwise import (
     Add,
     Cast,
+    Celu,
     Div,
     Elu,
     Erf,
@@ -96,6 +97,10 @@ def _leaky_relu(call: AtenCall) -> Result:
 def _elu(call: AtenCall) -> Result:
     call.require(call["input_scale"] == 1)
     return apply(Elu(call.number("alpha"), call.number("scale")), call.value("self"))
+
+
+def _celu(call: AtenCall) -> Result:
+    return apply(Celu(call.number("alpha")), call.value("self"))
 
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
@@ -190,6 +195,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.hardswish.default": _unary(Hardswish()),
     "aten.leaky_relu.default": _leaky_relu,
     "aten.elu.default": _elu,
+    "aten.celu.default": _celu,
     "aten.selu.default": _unary(Elu(_SELU_ALPHA, _SELU_SCALE)),
     "aten.softplus.default": _softplus,
     "aten.mish.default": _unary(Mish()),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def _attention(call: AtenCall) -> Value:
     call.require(len(masked.inputs) == 4)
     mask = masked.inputs[3]
     call.require(not mask.type.open and math.prod(mask.type.sizes) <= MOST_SCORES and _is_known(mask))
-    found = evaluate(mask, {}, call.layouts[mask].device)
+    found = _values(mask, call.layouts[mask].device)
     is_seen, is_hidden = (found, ~found) if found.dtype is torch.bool else (found == 0, found == -math.inf)
     assert isinstance(masked.op, Attention)
     if bool(is_seen.all()):
@@ -45,6 +46,11 @@ def _attention(call: AtenCall) -> Value:
     rows, keys = masked.inputs[0].type.shape[-2], masked.inputs[1].type.shape[-2]
     call.require(rows == keys and found.shape[-2:] == (rows, keys) and _is_triangle(is_seen, is_hidden))
     return apply(replace(masked.op, causal=True), *masked.inputs[:3])
+
+
+@lru_cache(maxsize=1)  # the layers of a model share a mask
+def _values(mask: Value, device: torch.device) -> Tensor:
+    return evaluate(mask, {}, device)
 
 
 def _is_known(value: Value) -> bool:

@@ -36,7 +36,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/models": ("ir backend frontend engines latency", "torch"),
     "taso_py/models/zoo": ("ir backend models", "torch torchvision timm transformers"),
     "taso_py/checking": ("arguments documents ir ops rules search backend frontend models", "torch numpy"),
-    "taso_py/saving": ("files ir ops kernels backend frontend engines report models checking", "torch onnxruntime"),
+    "taso_py/saving": (
+        "files ir ops kernels backend frontend engines report models checking",
+        "torch onnxruntime safetensors",
+    ),
     "taso_py/judging": (
         "effort ir ops rules search kernels latency cost backend frontend engines progress models checking saving",
         "torch numpy",

@@ -115,6 +115,27 @@ class OriginalProgram:
         return restore_without_weights(self.said, {key: weights[key] for key in self.types})
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """Read a state dict from a file of ``torch.save``, without running code, or of safetensors.
+
+    Raises:
+        StateError: the file cannot be read, or holds something else.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # a library of those who have such files
+
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError as error:
+        raise StateError(f"{path} needs safetensors, which is not installed: pip install safetensors") from error
+    except Exception as error:  # torch raises errors of many kinds for what it cannot read
+        raise StateError(f"cannot read {path}: {first_line(error)}") from error
+    if not isinstance(found, dict):
+        raise StateError(f"{path} holds a {type(found).__name__}, not a state dict; save model.state_dict()")
+    return found
+
+
 def _names(module: nn.Module | ExportedProgram, program: Program) -> dict[str, str]:
     """Return the key of the weight for each name in a module's state dict; empty if the program has no such weight."""
     prefix = "model." if isinstance(module, HuggingFaceModule) else ""

@@ -299,7 +299,7 @@ def test_a_page_that_is_interrupted_costs_nothing_else(monkeypatch: pytest.Monke
     (tmp_path / "report.html").write_text("of an earlier result")
     found = optimize.optimize(Layers().eval(), X, race_seconds=0.1, time_limit=1.0, cache=False, output=tmp_path)
     assert any("interrupted before report.html was made" in note for note in found.report.notes)
-    saved = {"model.pt2", "plan.json", "program.json", "report.json", "trace.rules"}
+    saved = {"model.pt2", "original.pt", "plan.json", "program.json", "report.json", "trace.rules"}
     assert {path.name for path in tmp_path.iterdir()} == saved
     assert load(tmp_path)(X).shape == X.shape
 

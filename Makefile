@@ -34,9 +34,13 @@ lint: $(STAMP) ## ruff check, ruff format --check, pyright
 test: lint ## lint, then the test suite
 	$(BIN)/pytest -n 2
 
-oldest: ## the test suite with the oldest PyTorch that is supported, in .venv-oldest
-	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt venv
+oldest: build/constraints-oldest.txt ## the test suite with the oldest PyTorch that is supported, in .venv-oldest
+	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=$< venv
 	.venv-oldest/bin/pytest -n 2
+
+build/constraints-oldest.txt: constraints.txt constraints-oldest.txt
+	@mkdir -p $(@D)
+	@awk -F== 'NR == FNR { pin[$$1] = $$0; next } { print ($$1 in pin ? pin[$$1] : $$0) }' constraints-oldest.txt constraints.txt > $@
 
 docs: $(STAMP) ## build the documentation as a site, build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

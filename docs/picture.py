@@ -17,7 +17,6 @@ from torch import Tensor, nn
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from taso_py.backend import Program  # noqa: E402
 from taso_py.frontend import import_module  # noqa: E402
 from taso_py.ir.graph import Graph  # noqa: E402
 from taso_py.ir.node import Node  # noqa: E402
@@ -52,7 +51,7 @@ class Attention(nn.Module):
 def graphs() -> tuple[Graph, Graph]:
     """Return the graph before and after."""
     torch.manual_seed(0)
-    program: Program = import_module(Attention().eval(), (torch.randn(2, 32, 64),))
+    program = import_module(Attention().eval(), (torch.randn(2, 32, 64),))
     cost = Modelled(0, fused=1.0, device=program.device)
     return program.graph, search(program.graph, read_database(), cost).best.graph
 

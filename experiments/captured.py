@@ -29,6 +29,7 @@ from taso_py.driver.optimize import optimize_source
 from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES, prepare
+from taso_py.ir.errors import first_line
 from taso_py.judging.timing import race
 from taso_py.models.source import Source, load_source
 from taso_py.options import Options
@@ -92,7 +93,7 @@ def _others(source: Source) -> tuple[dict[str, Runner], list[str]]:
         try:
             found[way] = make()
         except (EngineUnavailableError, RuntimeError) as error:
-            missing.append(f"{way}: {str(error).partition(chr(10))[0]}")
+            missing.append(f"{way}: {first_line(error)}")
     return found, missing
 
 

@@ -106,19 +106,19 @@ class _ThereClock(CpuClock):
 @contextmanager
 def _started(makes: Mapping[str, Make]) -> Generator[dict[str, ContestantProcess]]:
     """Start contestants, each in a process that ends with the block."""
-    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
     with ExitStack() as stack:
-        started = dict[str, ContestantProcess]()
-        for name, make in makes.items():
-            pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,))
-            started[name] = ContestantProcess(make, stack.enter_context(pool))
-        yield started
+        yield {name: ContestantProcess(make, stack.enter_context(_process())) for name, make in makes.items()}
+
+
+def _process() -> ProcessPoolExecutor:
+    """Return a process that is set up like this one; it starts with its first task."""
+    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,))
 
 
 def in_own_process(function: Callable[..., T], *arguments: Any) -> T:
     """Return what a module-level function returns in a process that ends afterwards, whose memory is free then."""
-    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
-    with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,)) as pool:
+    with _process() as pool:
         return pool.submit(function, *arguments).result()
 
 

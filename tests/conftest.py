@@ -17,6 +17,7 @@ from taso_py.driver import calibrating
 from taso_py.judging import plausible, timing
 from taso_py.latency import contention, latencies, measuring, roofline
 from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
+from tests.gains import take_any_gain
 
 torch.set_num_threads(1)
 # Tests do not wait for a quiet machine: they hold whatever latencies are.
@@ -71,6 +72,12 @@ def disturbances_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of how latencies are measured: what disturbs them is told from what does not, as ever."""
     for name, value in _CAREFULLY.items():
         monkeypatch.setattr(measuring, name, value)
+
+
+@pytest.fixture
+def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is built is the result, whether it is faster or not."""
+    take_any_gain(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from taso_py.backend.tracing import tracing_lock, without_warnings
+from taso_py.backend.tracing import without_warnings
 
 T = TypeVar("T")
 WARM_UP = 3
@@ -60,7 +60,7 @@ def _recorded(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], T]) -> 
         # A capture that fails may leave its own stream the current one.
         recording = torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream())
         # PyTorch warns of a graph without kernels, as that of a view is.
-        with tracing_lock(), without_warnings(), torch.cuda.stream(torch.cuda.current_stream()), recording:
+        with without_warnings(), torch.cuda.stream(torch.cuda.current_stream()), recording:
             try:
                 return call()
             except Exception as error:

@@ -114,23 +114,24 @@ class _OfThread(type(Warning)):
 
 @contextmanager
 def without_warnings() -> Generator[None]:
-    """Drop the warnings of this thread; call it within :func:`tracing_lock`.
+    """Drop the warnings of this thread, and keep others from tracing, see :func:`tracing_lock`.
 
     ``warnings.catch_warnings`` would put the filters of the process back to what they were, and undo what other threads
     have set since.
     """
     category: Any = _OfThread("OfThread", (Warning,), {"thread": threading.get_ident()})
     entry: Any = ("ignore", None, category, None, 0)
-    filters: Any = warnings.filters
-    filters.insert(0, entry)
-    try:
-        yield
-    finally:
-        category.thread = None  # another thread may have copied the list, and puts its copy in place later
-        now: Any = warnings.filters
-        for each in (filters, now):
-            if entry in each:
-                each.remove(entry)
+    with tracing_lock():
+        filters: Any = warnings.filters
+        filters.insert(0, entry)
+        try:
+            yield
+        finally:
+            category.thread = None  # another thread may have copied the list, and puts its copy in place later
+            now: Any = warnings.filters
+            for each in (filters, now):
+                if entry in each:
+                    each.remove(entry)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from taso_py.cost.model import CostModel
 from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import formats_for, tiles_for
 from taso_py.driver.prepare import PreparedSource
-from taso_py.engines.engine import CAPTURED_PRICES, KERNEL_PRICES, Engine
+from taso_py.engines.engine import KERNEL_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
 from taso_py.judging.evaluation import EngineSearch
@@ -59,7 +59,7 @@ class Searches:
             tiles=tiles,
             formats=formats_for(tiles),
             progress=options.progress,
-            captured=engines[0].prices == CAPTURED_PRICES,
+            captured=engines[0].is_captured,
         )
 
     def run(

@@ -26,7 +26,6 @@ class CudaGraph(Engine):
     devices = ("cuda",)
     prices = CAPTURED_PRICES
     tiles = TILES
-    is_captured = True
 
     def absence(self, device: torch.device) -> str | None:
         return None if device.type == "cuda" else NEEDS_GPU

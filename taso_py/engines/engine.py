@@ -77,12 +77,15 @@ class Engine(ABC):
     """True if building takes up to a minute, so that only few graphs are built."""
     is_ahead_of_time: bool = False
     """True if it is a compiler whose result is a file, which ``auto`` tries at the highest effort only."""
-    is_captured: bool = False
-    """True if calls are launched together (CUDA graphs), so that launches cost the processor nothing."""
     file: str = ""
     """The engine's own file in a saved result; empty if it has none."""
     has_own_threads: bool = False
     """True if it has its own thread pool, which must be idle while another engine is timed."""
+
+    @property
+    def is_captured(self) -> bool:
+        """True if calls are launched together (CUDA graphs), so that launches cost the processor nothing."""
+        return self.prices == CAPTURED_PRICES
 
     def absence(self, device: torch.device) -> str | None:
         """Return why the engine is not available on a device, in one line; None if it is."""

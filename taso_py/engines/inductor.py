@@ -142,7 +142,6 @@ class CapturedInductor(FrozenInductor):
 
     devices = ("cuda",)
     prices = CAPTURED_PRICES
-    is_captured = True
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         """Name a variant, whose compiled code may be captured, with further settings of Inductor."""

@@ -24,7 +24,6 @@ class TensorRt(Engine):
     devices = ("cuda",)
     prices = CAPTURED_PRICES
     is_compiler = True
-    is_captured = True
 
     def absence(self, device: torch.device) -> str | None:
         if device.type != "cuda":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.random_tensors import uniform
-from taso_py.backend.tracing import tracing_lock, without_warnings
+from taso_py.backend.tracing import without_warnings
 
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Absolute and relative tolerance, for results of magnitude about one; float32 leaves room for TF32."""
@@ -21,9 +21,9 @@ TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) -> bool:
     """Return whether calls of operators, which may be missing or refuse these operands, give the expected results."""
-    # A GPU's libraries warn of algorithms that they try and that fail, which says nothing about the result. The lock
-    # under which alone warnings may be held back imports PyTorch's compiler.
-    quietly = nullcontext if expected[0].device.type == "cpu" else _without_warnings
+    # A GPU's libraries warn of algorithms that they try and that fail, which says nothing about the result. Holding
+    # warnings back imports PyTorch's compiler.
+    quietly = nullcontext if expected[0].device.type == "cpu" else without_warnings
     try:
         with torch.no_grad(), quietly():
             results = fused()
@@ -34,12 +34,6 @@ def agrees(fused: Callable[[], Sequence[Tensor]], expected: Sequence[Tensor]) ->
         bool(torch.allclose(result.float(), right, rtol=allowed, atol=allowed))
         for result, right in zip(results, expected, strict=True)
     )
-
-
-@contextmanager
-def _without_warnings() -> Generator[None]:
-    with tracing_lock(), without_warnings():
-        yield
 
 
 _ELSEWHERE: ContextVar[bool] = ContextVar("devices_elsewhere", default=False)

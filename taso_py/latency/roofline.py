@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -109,7 +108,7 @@ class Roofline:
 
     def with_calls(self, seconds: Iterable[float]) -> Roofline:
         """Return the roofline with a cost per call that is at most the time of the shortest of calls that ran."""
-        return replace(self, dispatch_s=min(self.dispatch_s, *seconds, math.inf))
+        return replace(self, dispatch_s=min([self.dispatch_s, *seconds]))
 
     def ceiling(self, work: Work, dtype: DType, calls: int = 1, *, convolves: bool = False) -> Ceiling:
         """Return the least time of so many calls with this work and element type, and the resource that limits them."""

@@ -242,10 +242,8 @@ def _mark_costs(marks: _Marks) -> tuple[float, float]:
     for _ in range(COSTED_MARKS):
         marks.take()
     spent = time.perf_counter() - start
-    between = marks.seconds()
-    if marks.device.type == "cuda":
-        return median(between), median(between)
-    return 0.0, spent / COSTED_MARKS
+    queued = median(marks.seconds())
+    return (0.0, spent / COSTED_MARKS) if marks.device.type == "cpu" else (queued, queued)
 
 
 def _summary(

@@ -56,7 +56,8 @@ class OriginalProgram:
         except (ArithmeticError, LookupError, TypeError, ValueError, TasoError):
             return None
         names = _names(module, program)
-        kept = {key: tensor.detach() for key, tensor in program.weights.items() if key not in set(names.values())}
+        given = set(names.values())
+        kept = {key: tensor.detach() for key, tensor in program.weights.items() if key not in given}
         types = {key: (t.dtype, tuple(t.shape), tuple(t.stride())) for key, t in program.weights.items()}
         return cls(said, names, kept, types) if are_equal(program, found) else None
 
@@ -107,11 +108,12 @@ class OriginalProgram:
             if (tensor.dtype, tuple(tensor.shape)) != (dtype, shape):
                 found = f"the type {tensor.dtype} and the shape {list(tensor.shape)}"
                 raise StateError(f"{name} has {found}, not {dtype} and {list(shape)}")
-            if key in source and not torch.equal(weights[key], tensor.to(weights[key].device)):
+            if key not in source:
+                source[key] = name
+                laid = torch.empty_strided(shape, strides, dtype=dtype, device=self.said["device"])
+                weights[key] = laid.copy_(tensor)
+            elif not torch.equal(weights[key], tensor.to(weights[key].device)):
                 raise StateError(f"{name} and {source[key]} are one tensor in the model that was optimized, but differ")
-            laid = torch.empty_strided(shape, strides, dtype=dtype, device=self.said["device"])
-            weights[key] = weights[key] if key in source else laid.copy_(tensor)
-            source.setdefault(key, name)
         return restore_without_weights(self.said, {key: weights[key] for key in self.types})
 
 

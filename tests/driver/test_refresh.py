@@ -24,7 +24,7 @@ from taso_py.driver.searches import rules_for
 from taso_py.options import Options
 from taso_py.saving.folder import MODEL, PLAN, REPORT, ArtifactError
 from taso_py.saving.original import PROGRAM
-from tests.driver.gains import take_any_gain
+from tests.gains import take_any_gain
 
 QUICK: Mapping[str, Any] = {"effort": "quick", "time_limit": 3.0, "race_seconds": 0.1, "cache": False}
 

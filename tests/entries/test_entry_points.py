@@ -18,11 +18,12 @@ import taso_py
 from taso_py.backend.schema import storage_of
 from taso_py.entries.entry import EntryPoint, EntryPointError
 from taso_py.entries.optimize import OptimizedEntries, optimize_entry_points
-from taso_py.judging.evaluation import EVEN, ORIGINAL
-from taso_py.judging.timing import Race, Ratio
+from taso_py.judging.evaluation import EVEN
+from taso_py.judging.timing import Race
 from taso_py.saving import together
 from taso_py.saving.folder import ArtifactError, WarmupError
 from taso_py.saving.weights_file import read_weights, write_weights
+from tests.gains import take_any_gain
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 1.0, "kernels": False, "cache": False}
 WIDTH, HEADS, LENGTH, WORDS, PROMPT = 16, 2, 12, 50, 4
@@ -99,12 +100,12 @@ def optimized(
 ) -> Iterator[tuple[OptimizedEntries, Path]]:
     """Results, and their folder: all rebuilt, or none faster than the original."""
 
-    def ratio(self: Race, name: str, over: str | None = None) -> Ratio:
-        return Ratio(2.0, 1.9, 2.1, 9, 0.95) if request.param and name != ORIGINAL else EVEN
-
     folder = tmp_path_factory.mktemp("entries") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Race, "ratio", ratio)
+        if request.param:
+            take_any_gain(patch)
+        else:
+            patch.setattr(Race, "ratio", lambda *_, **__: EVEN)
         yield optimize_entry_points(entries_of(model), output=folder, **QUICK), folder
 
 

@@ -20,8 +20,6 @@ from taso_py.backend.writes import state_keys
 from taso_py.entries.entry import import_together
 from taso_py.entries.optimize import OptimizedEntry
 from taso_py.ir.errors import TasoError
-from taso_py.judging.evaluation import EVEN, ORIGINAL
-from taso_py.judging.timing import Race, Ratio
 from taso_py.models.source import Source
 from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
 from taso_py.saving.artifact import without_weights
@@ -118,16 +116,6 @@ def assert_alike(found: Any, expected: Any) -> None:
     assert len(states[0]) == len(states[1]) > 0
     for mine, yours in zip(*states, strict=True):
         torch.testing.assert_close(mine, yours)
-
-
-@pytest.fixture
-def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is built is the result, whether it is faster or not."""
-
-    def gained(self: Race, name: str, over: str | None = None) -> Ratio:
-        return EVEN if name == ORIGINAL else Ratio(2.0, 1.9, 2.1, 9, 0.95)
-
-    monkeypatch.setattr(Race, "ratio", gained)
 
 
 @pytest.fixture

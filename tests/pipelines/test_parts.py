@@ -13,10 +13,11 @@ from torch import Tensor, nn
 import taso_py
 from taso_py.backend.frozen import FrozenError
 from taso_py.driver import optimize as driver
-from taso_py.judging.evaluation import EVEN, ORIGINAL
+from taso_py.judging.evaluation import ORIGINAL
 from taso_py.judging.timing import Race, Ratio
 from taso_py.pipelines import parts
 from taso_py.pipelines.parts import AS_IT_WAS, OPTIMIZED, PartState, optimize_parts
+from tests.gains import take_any_gain
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 1.0, "kernels": False, "cache": False, "least": 0.0}
 
@@ -49,11 +50,7 @@ class Stack(nn.Module):
 def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is built is the result, whether it is faster or not; the race of the whole is short."""
     torch.manual_seed(0)
-
-    def gained(self: Race, name: str, over: str | None = None) -> Ratio:
-        return EVEN if name in (ORIGINAL, AS_IT_WAS) else Ratio(2.0, 1.9, 2.1, 9, 0.95)
-
-    monkeypatch.setattr(Race, "ratio", gained)
+    take_any_gain(monkeypatch, (ORIGINAL, AS_IT_WAS))
     monkeypatch.setattr(parts, "RACE_S", 0.05)
 
 

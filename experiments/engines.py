@@ -11,7 +11,6 @@ Invariant: the ratios of a row are paired, and their intervals are over builds.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,25 +22,22 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-import taso_py
 from experiments.contest import HEATS, Make, contest, in_own_process
+from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, zoo_source
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
 from experiments.headline import ratios_in_words
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import fold
-from taso_py.backend.tensors import tensors_in
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.names import AUTO
-from taso_py.engines.session import OnnxModel, SessionEngine
-from taso_py.engines.table import ENGINES
+from taso_py.engines.session import OnnxModel
 from taso_py.ir.errors import TasoError
 from taso_py.judging.timing import MIN_ROUNDS, Race
 from taso_py.models.importing import import_source
-from taso_py.models.source import Source, load_source
 from taso_py.options import Options
 from taso_py.report.optimization import Report
 
@@ -50,17 +46,13 @@ FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50
 MODELS = (*FIRST, *(name for name in FULL if name not in FIRST))
 """Models on which engines differ most come first, so that an incomplete run shows something."""
 INDUCTOR = "inductor-freezing"
-SESSIONS = ("onnxruntime", "openvino")
-"""The engines that take whole graphs."""
-EXPORTED, LOWERED, RULES = "exported", "lowered", "rules"
+LOWERED, RULES = "lowered", "rules"
 OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
 """Alternatives of users without taso-py."""
 SECONDS, QUICK_SECONDS = 35.0, 6.0
 """Time for racing the ways in all heats together."""
 SHOWN_RULES = 24
 """Number of rules that are drawn: those that are applied most often."""
-
-Call = Callable[[], Any]
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
@@ -106,16 +98,16 @@ def _build_ways(
     name: str, settings: Settings, folder: Path
 ) -> tuple[Mapping[str, Make], Mapping[str, Report], list[str]]:
     """Return the builders of all ways by name, our reports by engine, and the reasons why some ways are missing."""
-    source = _source(name, settings.seed)
+    source = zoo_source(name, settings.seed)
     effort = "quick" if settings.quick else "normal"
     options = Options(effort=effort, seed=settings.seed, cache=False)
     program = fold(import_source(source))
-    makes: dict[str, Make] = {ORIGINAL: partial(_eager, name, settings.seed)}
+    makes: dict[str, Make] = {ORIGINAL: partial(eager, name, settings.seed)}
     reports: dict[str, Report] = {}
     missing: list[str] = []
-    exported = cache(lambda: _engine(SESSIONS[0]).export_module(source.callable(), source.args, source.kwargs))
+    exported = cache(lambda: session_engine(SESSIONS[0]).export_module(source.callable(), source.args, source.kwargs))
     for engine in SESSIONS:
-        lowered = partial(_engine(engine).model_of, program.graph, program.weights)
+        lowered = partial(session_engine(engine).model_of, program.graph, program.weights)
         for way, write in ((EXPORTED, exported), (LOWERED, lowered)):
             path = folder / f"{engine}_{way}"
             try:
@@ -124,7 +116,7 @@ def _build_ways(
                 missing.append(f"{engine} {way}: {error}")
                 continue
             path.write_bytes(model.as_bytes)
-            makes[f"{engine} {way}"] = partial(_session, engine, path, model.inputs, name, settings.seed)
+            makes[f"{engine} {way}"] = partial(session, engine, path, model.inputs, name, settings.seed)
     for runtime in (*SESSIONS, AUTO):
         way = AUTO if runtime == AUTO else f"{runtime} {RULES}"
         chosen = replace(options, runtime=runtime)
@@ -133,44 +125,9 @@ def _build_ways(
         except TasoError as error:
             missing.append(f"{way}: {error}")
             continue
-        makes[way] = partial(_load_saved, folder / runtime, name, settings.seed)
-    makes[INDUCTOR] = partial(_compile_inductor, name, settings.seed)
+        makes[way] = partial(saved, folder / runtime, name, settings.seed)
+    makes[INDUCTOR] = partial(compiled, INDUCTOR, name, settings.seed)
     return makes, reports, missing
-
-
-def _engine(name: str) -> SessionEngine:
-    engine = ENGINES[name]
-    assert isinstance(engine, SessionEngine), "all that take whole graphs are"
-    return engine
-
-
-@cache
-def _source(name: str, seed: int) -> Source:
-    """Return a model of the zoo, loaded once per process."""
-    return load_source(f"zoo:{name}", seed=seed)
-
-
-def _eager(name: str, seed: int) -> Call:
-    source = _source(name, seed)
-    return source.call_of(copy.deepcopy(source.without_checks()))
-
-
-@cache
-def _compile_inductor(name: str, seed: int) -> Call:
-    """Return Inductor's form, compiled once, which takes up to a minute."""
-    source = _source(name, seed)
-    return source.call_of(ENGINES[INDUCTOR].prepare(source.callable(), source.args, source.kwargs))
-
-
-def _session(engine: str, path: Path, inputs: tuple[str, ...], name: str, seed: int) -> Call:
-    source = _source(name, seed)
-    session = _engine(engine).compile(OnnxModel(path.read_bytes(), inputs))
-    tensors = tensors_in(source.args, source.kwargs)
-    return lambda: session(*tensors)
-
-
-def _load_saved(folder: Path, name: str, seed: int) -> Call:
-    return _source(name, seed).call_of(taso_py.load(folder))
 
 
 def _headline(rows: Sequence[Row]) -> Sequence[str]:

@@ -58,6 +58,6 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV); the first time takes some minutes"
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch torchvision
-	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[dask,dev,docs,engines,experiments,generate,onnx,zoo]'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[dask,dev,docs,engines,experiments,generate,onnx,serve,zoo]'
 	@$(BIN)/python -m taso_py.models.zoo
 	@touch $@

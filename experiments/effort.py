@@ -49,7 +49,7 @@ COLUMNS = 3
 
 @dataclass
 class _Made:
-    """What was made of a model."""
+    """Builders and figures of one model."""
 
     ways: dict[str, Make]
     """Builders for the race, by name."""

@@ -28,17 +28,22 @@ def replace_file(path: Path, content: bytes | str) -> None:
 def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
     """Write files of a folder, each completely or not at all, and rename them in order once all are written.
 
+    Names may have folders, which are made.
+
     Raises:
         OSError: one cannot be written; its old content is unchanged.
     """
     # Not from tempfile, whose files are readable by their owner only, whatever the umask.
-    drafts = {name: folder / f".{name}.{secrets.token_hex(8)}" for name in files}
+    paths = {name: folder / name for name in files}
+    drafts = {name: path.with_name(f".{path.name}.{secrets.token_hex(8)}") for name, path in paths.items()}
     try:
         for name, content in files.items():
+            if paths[name].parent != folder:
+                paths[name].parent.mkdir(parents=True, exist_ok=True)
             with drafts[name].open("xb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
         for name, draft in drafts.items():
-            os.replace(draft, folder / name)
+            os.replace(draft, paths[name])
     except BaseException:
         for draft in drafts.values():
             with contextlib.suppress(OSError):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import sys
-import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
+from torch import Tensor
 
-import taso_py
 from taso_py.cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -69,24 +73,64 @@ def test_compile_backend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 @pytest.fixture
 def served(tmp_path: Path) -> str:
     folder = str(tmp_path / "served")
-    assert main(["optimize", f"{EXAMPLES / 'serve.py'}:model", "--output", folder, *QUICK]) == 0
+    command = ["optimize", f"{EXAMPLES / 'serve.py'}:model", "--sizes", "2x256", "--output", folder, *QUICK]
+    assert main(command) == 0
     return folder
 
 
 def test_serve(served: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run(monkeypatch, "serve.py", served, "--port", "0", "--requests", "20")
-    assert re.search(r"module +median \S+ ms", capsys.readouterr().out)
+    run(monkeypatch, "serve.py", served, "--port", "0", "--requests", "20", "--clients", "4")
+    printed = capsys.readouterr().out
+    assert re.findall(r"^(\w+) +\d+ rows/s, median \S+ ms, 99 of 100 within \S+ ms$", printed, re.MULTILINE) == [
+        "result",
+        "original",
+    ]
 
+
+def post(port: int, row: list[float]) -> list[float]:
+    """Asks the server as any client does."""
+    asked = Request(f"http://localhost:{port}", json.dumps(row).encode(), headers={"Content-Type": "application/json"})
+    with urlopen(asked) as response:
+        return json.load(response)
+
+
+def test_rows_that_are_served_together_get_their_own_answers() -> None:
     names = runpy.run_path(str(EXAMPLES / "serve.py"))
-    with names["server"](taso_py.load(served), 0, []) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
+    plain, sizes = names["model"]()[0], []
+
+    def module(rows: Tensor) -> Tensor:
+        sizes.append(len(rows))
+        time.sleep(0.05)  # the other rows arrive meanwhile
+        return plain(rows)
+
+    rows = torch.randn(7, names["FEATURES"], generator=torch.Generator().manual_seed(0))
+    with names["serving"](module, [1, 2, 4], 0) as port:
         with pytest.raises(HTTPError, match="400") as refused:
-            names["ask"](serving.server_port, [[1.0, 2.0]])
+            post(port, [1.0, 2.0])
         refused.value.close()
-        row = torch.linspace(-1, 1, names["FEATURES"])[None]
-        answer = torch.tensor(names["ask"](serving.server_port, row.tolist()))
-        torch.testing.assert_close(answer, names["model"]()[0](row))
-        serving.shutdown()
+        with ThreadPoolExecutor(len(rows)) as pool:
+            answers = list(pool.map(partial(post, port), rows.tolist()))
+    torch.testing.assert_close(torch.tensor(answers), plain(rows))
+    assert set(sizes) <= {1, 2, 4}
+    assert len(sizes) < len(rows)
+
+
+def test_a_module_that_fails_fails_the_requests_it_was_called_for() -> None:
+    names = runpy.run_path(str(EXAMPLES / "serve.py"))
+    calls = iter([ValueError("out of order"), torch.ones(1, 10)])
+
+    def module(_: Tensor) -> Tensor:
+        found = next(calls)
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
+    row = [0.0] * names["FEATURES"]
+    with names["serving"](module, [1], 0) as port:
+        with pytest.raises(HTTPError, match="500") as failed:
+            post(port, row)
+        failed.value.close()
+        assert post(port, row) == [1.0] * 10
 
 
 def test_every_example_is_tested() -> None:

@@ -40,6 +40,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "files ir ops kernels backend frontend engines report models checking",
         "torch onnxruntime safetensors",
     ),
+    "taso_py/saving/triton.py": ("ir", "onnx"),
     "taso_py/judging": (
         "effort ir ops rules search kernels latency cost backend frontend engines progress models checking saving",
         "torch numpy",

@@ -48,8 +48,9 @@ def add(commands: Any) -> None:
         "--emit",
         metavar="FORMS",
         default="pt2",
-        help="formats to write, separated by commas: pt2, onnx, aot, code (%(default)s); aot is compiled for this kind "
-        "of processor by AOTInductor, code is readable Python",
+        help="formats to write, separated by commas: pt2, onnx, aot, code, triton (%(default)s); aot is compiled for "
+        "this kind of processor by AOTInductor, code is readable Python, triton a model repository for Triton "
+        "Inference Server",
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON document")
 

@@ -31,7 +31,7 @@ from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
 from taso_py.saving.artifact import SavedForm, load_program, read_back, reimport, save, serialize
-from taso_py.saving.emit import emit, file_of_form, forms_of
+from taso_py.saving.emit import emit, file_of_form, forms_of, with_needed, with_repository
 from taso_py.saving.folder import ENTRIES, REPORT, TRACE, ArtifactError, check_writable
 from taso_py.saving.loading import load
 from taso_py.saving.original import PROGRAM, OriginalProgram
@@ -85,16 +85,18 @@ def refresh(
         check_steps(program.graph, trace, seed, program.device)
         made = _make(saved, program, trace, seed)
         report = _report(saved, made.comparison)
-        others = [form for form in forms_of(saved.files) if file_of_form(form) not in made.files]
+        forms = forms_of(saved.files)
+        others = [form for form in with_needed(forms) if file_of_form(form) not in made.files]
         emitted, missing = emit(made.form.content, others, made.form.plan)
-        report["notes"] = [*report["notes"], *missing]
+        files, unserved = with_repository({**emitted, **made.files}, forms, program, keep=made.files)
+        report["notes"] = [*report["notes"], *missing, *unserved]
         save(
             target,
             content=made.form.content,
             report=report,
             trace=write_trace(trace),
             plan=made.form.plan,
-            others={**emitted, **made.files, PROGRAM: original.as_bytes()},
+            others={**files, PROGRAM: original.as_bytes()},
             compact=made.form.compact,
         )
     return load(target)

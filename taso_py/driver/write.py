@@ -16,7 +16,7 @@ from taso_py.driver.result import Optimized
 from taso_py.judging.evaluation import ORIGINAL, EvaluationOutcome
 from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
-from taso_py.saving.emit import check_forms, emit, file_of_form, names_of
+from taso_py.saving.emit import ONNX_FORM, check_forms, emit, file_of_form, names_of, with_needed, with_repository
 from taso_py.saving.folder import ONNX, PAGE, add_page, check_writable
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.search.trace import write_trace
@@ -48,22 +48,23 @@ def write(
     winner, onnx, phases = outcome.winner, prepared.source.onnx, prepared.phases
     own = winner.engine.files(winner.module)
     if onnx is not None:
-        forms = [*forms, "onnx"]
-    others = [form for form in forms if file_of_form(form) not in own]
+        forms = [*forms, ONNX_FORM]
+    others = [form for form in with_needed(forms) if file_of_form(form) not in own]
     with phases.phase("emit", "the result in other formats") if len(others) > 1 else nullcontext():
         emitted, missing = emit(outcome.saved.content, others, outcome.saved.plan)
+    files = {**emitted, **own}
+    if onnx is not None and winner.name != ORIGINAL and ONNX in files:
+        files[ONNX] = onnx.renamed(files[ONNX])
+    files, unserved = with_repository(files, forms, prepared.program, keep=own)
     report = replace(
         optimized.report,
         saved=str(output),
-        notes=(*optimized.report.notes, *missing),
+        notes=(*optimized.report.notes, *missing, *unserved),
         phases=dict(phases.seconds),
     )
-    files = {**emitted, **own}
     original = OriginalProgram.of(prepared.program, prepared.source.module) if onnx is None else None
     if original is not None:
         files[PROGRAM] = original.as_bytes()
-    if onnx is not None and winner.name != ORIGINAL and ONNX in files:
-        files[ONNX] = onnx.renamed(files[ONNX])
     said = save(
         output,
         content=outcome.saved.content,

@@ -1,4 +1,4 @@
-"""The result in other formats than ``model.pt2``: an ONNX file, an archive of AOTInductor, and readable Python code.
+"""The result in other formats than ``model.pt2``: ONNX, an archive of AOTInductor, Python code, a model repository.
 
 Invariant: every file that is written was run on the example inputs and agreed with the saved program: code bit for bit,
 the others within a tolerance for roundings, ONNX provided that ONNX Runtime is installed to run it.
@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import NO_PLAN
+from taso_py.backend import NO_PLAN, Fixed, Program
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import tensors_in
 from taso_py.backend.tracing import quiet
@@ -33,7 +33,9 @@ from taso_py.ir.errors import TasoError, first_line
 from taso_py.saving.artifact import exported_program
 from taso_py.saving.folder import CODE, MODEL, ONNX
 from taso_py.saving.result import restore_plan
+from taso_py.saving.triton import FILES, REPOSITORY, repository
 
+ONNX_FORM, TRITON = "onnx", "triton"
 NEEDED = ("onnx", "onnxscript")
 """Packages that PyTorch's ONNX exporter needs."""
 ROUNDINGS = 4096
@@ -71,19 +73,51 @@ def emit(
     return files, notes
 
 
+def with_needed(forms: Sequence[str]) -> Sequence[str]:
+    """Return formats with those that they are made of."""
+    return [*forms, ONNX_FORM] if TRITON in forms and ONNX_FORM not in forms else forms
+
+
+def with_repository(
+    files: Mapping[str, bytes], forms: Sequence[str], program: Program, keep: Collection[str] = ()
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the files of a result with those of a model repository, if that is asked for, and notes.
+
+    Args:
+        files: the result in other formats, by name.
+        forms: formats that are asked for.
+        program: the program.
+        keep: files of the engine, which stay even if the repository has them too.
+    """
+    if TRITON not in forms:
+        return dict(files), []
+    if ONNX not in files:
+        return dict(files), [f"{REPOSITORY}/ was not written, since there is no {ONNX}"]
+    # Tensors of an archive are named by position among everything that is given or returned.
+    leaves = (*program.signature.inputs, *program.signature.outputs)
+    archive = None if any(isinstance(leaf, Fixed) for leaf in leaves) else files.get(ARCHIVE)
+    is_gpu = program.device.type == "cuda"
+    others = {name: data for name, data in files.items() if name != ONNX or ONNX_FORM in forms or name in keep}
+    try:
+        made = repository(files[ONNX], archive, threads=torch.get_num_threads(), is_gpu=is_gpu)
+    except TasoError as error:
+        return others, [f"{REPOSITORY}/ was not written: {error}"]
+    return {**others, **made}, []
+
+
 def file_of_form(form: str) -> str:
-    """Return the name of the file that holds the result in a format."""
-    return _WRITERS[form][0] if form in _WRITERS else MODEL
+    """Return the name of the file that holds the result in a format; of several the one that is always there."""
+    return _WRITERS[form][0] if form in _WRITERS else FILES[0] if form == TRITON else MODEL
 
 
 def names_of(forms: Sequence[str]) -> Sequence[str]:
     """Return the names of the files that hold the result in these formats."""
-    return [MODEL, *(file_of_form(form) for form in forms if form in _WRITERS)]
+    return [MODEL, *(_WRITERS[form][0] for form in forms if form in _WRITERS), *(FILES if TRITON in forms else ())]
 
 
 def forms_of(names: Collection[str]) -> Sequence[str]:
     """Return the formats whose files are among these."""
-    return [form for form, (name, _) in _WRITERS.items() if name in names]
+    return [form for form in FORMS if form != FORMS[0] and file_of_form(form) in names]
 
 
 def check_forms(forms: Sequence[str]) -> None:
@@ -91,9 +125,11 @@ def check_forms(forms: Sequence[str]) -> None:
     for form in forms:
         if form not in FORMS:
             raise EmitError(f"there is no format {form!r} to emit; there are {', '.join(FORMS)}")
-    missing = [name for name in NEEDED if "onnx" in forms and find_spec(name) is None]
-    if missing:
-        raise EmitError(f"emitting onnx needs {' and '.join(missing)}, not installed here: pip install 'taso-py[onnx]'")
+    for form in (ONNX_FORM, TRITON):
+        missing = [name for name in NEEDED if form in forms and find_spec(name) is None]
+        if missing:
+            needed = " and ".join(missing)
+            raise EmitError(f"emitting {form} needs {needed}, not installed here: pip install 'taso-py[onnx]'")
 
 
 def to_onnx(content: bytes) -> bytes:
@@ -266,9 +302,9 @@ def _type(value: Tensor) -> str:
 
 
 _WRITERS: Mapping[str, tuple[str, Callable[[bytes, Mapping[str, Any] | None], bytes]]] = {
-    "onnx": (ONNX, lambda content, _: to_onnx(content)),
+    ONNX_FORM: (ONNX, lambda content, _: to_onnx(content)),
     "aot": (ARCHIVE, to_archive),
     "code": (CODE, lambda content, _: to_code(content)),
 }
-FORMS = ("pt2", *_WRITERS)
+FORMS = ("pt2", *_WRITERS, TRITON)
 """Choices of ``--emit``; ``model.pt2`` is always written."""

@@ -11,12 +11,13 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from taso_py.files import folder_lock, replace_files
 from taso_py.ir.errors import TasoError
+from taso_py.saving.triton import FILES
 
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
 ENTRIES = "entries.json"
@@ -24,7 +25,7 @@ ENTRIES = "entries.json"
 ENTRIES_VERSION = 1
 """The version of its format."""
 ONNX, CODE = "model.onnx", "model.py"
-"""The program in other formats, if asked for; users may change these files."""
+"""The program in other formats, if asked for; users may change these files, and those of a model repository."""
 
 
 class ArtifactError(TasoError):
@@ -53,9 +54,17 @@ def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str,
     with writing(directory), folder_lock(directory):
         # A model.py that no earlier result lists belongs to the user.
         for name in {PAGE, *(file_digests(directory).keys() - files.keys())}:
-            (directory / name).unlink(missing_ok=True)
+            _remove(directory, name)
         replace_files(directory, {**files, PLAN: as_json(said)})
     return said
+
+
+def _remove(directory: Path, name: str) -> None:
+    """Remove a file, and the folders in its name that are empty then."""
+    (directory / name).unlink(missing_ok=True)
+    for folder in list((directory / name).relative_to(directory).parents)[:-1]:
+        with suppress(OSError):
+            (directory / folder).rmdir()
 
 
 def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
@@ -114,7 +123,7 @@ def check_digests(directory: Path, files: Mapping[str, str], engine_file: str | 
     Raises:
         ArtifactError: a file has another digest.
     """
-    for name in sorted(files.keys() - ({ONNX, CODE} - {engine_file})):
+    for name in sorted(files.keys() - ({ONNX, CODE, *FILES} - {engine_file})):
         if (directory / name).is_file() and file_digest(directory / name) != files[name]:
             mixed = f"{directory} has files of several runs: {PLAN} belongs to another {name}"
             raise ArtifactError(f"{mixed}; optimize the model again")

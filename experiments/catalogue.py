@@ -11,6 +11,7 @@ from experiments import (
     ablation,
     captured,
     correctness,
+    decoding,
     effort,
     end_to_end,
     engines,
@@ -36,7 +37,7 @@ MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
     *(tiles, fidelity, memory_formats),
-    *(end_to_end, captured, engines, headroom, effort, loading),
+    *(end_to_end, captured, engines, headroom, decoding, effort, loading),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )

@@ -1,4 +1,4 @@
-"""Ways in which a model of the zoo is deployed, each as a builder that a contest can send to a process of its own.
+"""Ways in which a model is deployed, each as a builder that a contest can send to a process of its own.
 
 Invariant: every builder is a module-level function of plain data, and what it builds takes no arguments.
 """
@@ -33,32 +33,32 @@ def session_engine(name: str) -> SessionEngine:
 
 
 @cache
-def zoo_source(name: str, seed: int) -> Source:
-    """Return a model of the zoo, loaded once per process."""
-    return load_source(f"zoo:{name}", seed=seed)
+def source_of(model: str, seed: int) -> Source:
+    """Return the model that a text names as on the command line, loaded once per process."""
+    return load_source(model, seed=seed)
 
 
-def eager(name: str, seed: int) -> Call:
+def eager(model: str, seed: int) -> Call:
     """Return the model itself."""
-    source = zoo_source(name, seed)
+    source = source_of(model, seed)
     return source.call_of(copy.deepcopy(source.without_checks()))
 
 
 @cache
-def compiled(form: str, name: str, seed: int) -> Call:
+def compiled(form: str, model: str, seed: int) -> Call:
     """Return the model in a form of Inductor, compiled once per process, which takes up to a minute."""
-    source = zoo_source(name, seed)
+    source = source_of(model, seed)
     return source.call_of(ENGINES[form].prepare(source.callable(), source.args, source.kwargs))
 
 
-def session(engine: str, path: Path, inputs: tuple[str, ...], name: str, seed: int) -> Call:
+def session(engine: str, path: Path, inputs: tuple[str, ...], model: str, seed: int) -> Call:
     """Return an ONNX file in an engine."""
-    source = zoo_source(name, seed)
+    source = source_of(model, seed)
     made = session_engine(engine).compile(OnnxModel(path.read_bytes(), inputs))
     tensors = tensors_in(source.args, source.kwargs)
     return lambda: made(*tensors)
 
 
-def saved(folder: Path, name: str, seed: int) -> Call:
+def saved(folder: Path, model: str, seed: int) -> Call:
     """Return a saved result, loaded."""
-    return zoo_source(name, seed).call_of(taso_py.load(folder))
+    return source_of(model, seed).call_of(taso_py.load(folder))

@@ -22,7 +22,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.contest import HEATS, Make, contest, in_own_process
-from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, zoo_source
+from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import STYLES
 from experiments.harness import Experiment, Row, Settings
 from experiments.ways import ORIGINAL, interval
@@ -61,7 +61,7 @@ class _Made:
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with TemporaryDirectory() as folder:
-        made = _make(name, settings, Path(folder))
+        made = _make(f"zoo:{name}", settings, Path(folder))
         seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
         held = contest(made.ways, seconds=seconds, seed=settings.seed, heats=heats)
     times = held.race.times
@@ -123,7 +123,7 @@ def _optimizations(seed: int, *, quick: bool) -> Iterator[tuple[str, Options, st
 def _optimize(name: str, options: Options, place: Path, cache: Path) -> tuple[float, Mapping[str, float]]:
     """Optimize a model into a folder; return the seconds of all and of each phase."""
     os.environ["TASO_PY_CACHE"] = str(cache)
-    source = zoo_source(name, options.seed)
+    source = source_of(name, options.seed)
     begun = time.perf_counter()
     report = optimize_source(source, options, rules_for(options), place).report
     return time.perf_counter() - begun, report.phases
@@ -132,7 +132,7 @@ def _optimize(name: str, options: Options, place: Path, cache: Path) -> tuple[fl
 def _compile(form: str, name: str, seed: int, cache: Path) -> float:
     """Return the seconds of compiling a model with nothing in the compiler's caches, its first call included."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
-    zoo_source(name, seed)
+    source_of(name, seed)
     begun = time.perf_counter()
     compiled(form, name, seed)()
     return time.perf_counter() - begun
@@ -140,7 +140,7 @@ def _compile(form: str, name: str, seed: int, cache: Path) -> float:
 
 def _export(engine: str, name: str, seed: int, path: Path) -> tuple[float, tuple[str, ...]]:
     """Write a model as PyTorch exports it; return the seconds until an engine has called it, and its inputs' names."""
-    source = zoo_source(name, seed)
+    source = source_of(name, seed)
     begun = time.perf_counter()
     model: OnnxModel = session_engine(engine).export_module(source.callable(), source.args, source.kwargs)
     path.write_bytes(model.as_bytes)

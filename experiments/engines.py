@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.contest import HEATS, Make, contest, in_own_process
-from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, zoo_source
+from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
@@ -57,7 +57,7 @@ SHOWN_RULES = 24
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with TemporaryDirectory() as folder:
-        makes, reports, missing = in_own_process(_build_ways, name, settings, Path(folder))
+        makes, reports, missing = in_own_process(_build_ways, f"zoo:{name}", settings, Path(folder))
         seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
         held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
@@ -98,7 +98,7 @@ def _build_ways(
     name: str, settings: Settings, folder: Path
 ) -> tuple[Mapping[str, Make], Mapping[str, Report], list[str]]:
     """Return the builders of all ways by name, our reports by engine, and the reasons why some ways are missing."""
-    source = zoo_source(name, settings.seed)
+    source = source_of(name, settings.seed)
     effort = "quick" if settings.quick else "normal"
     options = Options(effort=effort, seed=settings.seed, cache=False)
     program = fold(import_source(source))

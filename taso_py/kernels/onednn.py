@@ -21,6 +21,7 @@ from torch.nn import functional
 from taso_py.backend.plan import BoundKernel, Format, Packs
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
+from taso_py.ir.size import least
 from taso_py.ir.types import Dim, DType
 from taso_py.kernels.chain import Chain, chains
 from taso_py.kernels.probe import agrees, example, works_on
@@ -89,16 +90,22 @@ def _works(works: Callable[[torch.dtype], bool], dtype: DType) -> bool:
 
 
 def _is_packed_right(op: Conv2d, chain: Chain) -> bool:
-    """Return whether the packed convolution computes the right result; PyTorch 2.13 has two kinds that do not.
+    """Return whether the packed convolution computes the right result; PyTorch 2.13 has three kinds that do not.
 
     Of images of one channel it is wrong if the vertical stride is one, the horizontal stride is larger, and the result
     has one column: 206 of 31,213 random convolutions of one channel, all of that kind. An open width may come to that.
+
+    In bf16 any convolution may be wrong whose horizontal stride is larger than one and whose result has one column:
+    116 of 25,000 random ones, all of that kind. PyTorch's own call is wrong there too, so nothing is learned from it.
 
     With dilated columns and a filter no column of which ever meets the image, it ends the process: 295 of 676 such
     convolutions out of 30,000 random ones, and no others.
     """
     x, weight = (value.type for value in chain.product.inputs[:2])
     if x.dims[1] == 1 and op.stride[0] == 1 and op.stride[1] != 1:
+        return False
+    result = chain.product.types[0]
+    if result.dtype is DType.BF16 and op.stride[1] != 1 and (least(result.dims[3]) or 0) <= 1:
         return False
     return op.dilation[1] == 1 or not _may_miss_columns(op, x.dims[3], weight.sizes[3])
 

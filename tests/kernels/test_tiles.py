@@ -131,7 +131,10 @@ def _check(cover: Cover, inputs: Sequence[Tensor], graph: Graph, weights: dict[s
         named |= dict(zip(between, results, strict=True))
     statics = [evaluate(value, weights, inputs[0].device) for value in cover.statics]
     bound = cover.bind(statics, Packs())
-    (expected,) = run_graph(graph, inputs, weights)
+    # PyTorch 2.13 gets some convolutions in bf16 wrong.
+    wide = {key: weight.float() for key, weight in weights.items()}
+    (expected,) = run_graph(graph, [tensor.float() for tensor in inputs], wide)
+    expected = expected.to(TORCH_DTYPES[graph.outputs[0].type.dtype])
     tolerance = TOLERANCE[expected.dtype]
     for reads, _ in cover.formats:
         for operands in zip(*(_layouts(named[value], reads) for value in cover.operands), strict=False):
@@ -168,7 +171,7 @@ def test_every_cover_computes_what_plain_operators_do(dtype: str, device: torch.
     assert checked > 0 or dtype != "f32"
 
 
-def _random_convolution(chance: random.Random) -> Graph | None:
+def _random_convolution(chance: random.Random, dtype: str) -> Graph | None:
     """A small convolution, mostly of one channel or one column; None if the image is smaller than the kernel."""
     groups = chance.choice((1, 1, 2))
     channels, outputs = (groups * chance.choice((1, 1, 3, 8)) for _ in range(2))
@@ -182,24 +185,25 @@ def _random_convolution(chance: random.Random) -> Graph | None:
     result = ",".join(str((size + 2 * pad - window) // step + 1) for size, pad, window, step in sizes)
     convolution = f"conv2d(x, w){{stride={stride}, padding={padding}, dilation={dilation}, groups={groups}}}"
     return parse_graph(
-        f"graph(x: f32[2,{channels},{image[0]},{image[1]}], z: f32[2,{outputs},{result}]) {{ "
-        f'w = weight{{key="w", type=f32[{outputs},{channels // groups},{kernel[0]},{kernel[1]}]}} '
+        f"graph(x: {dtype}[2,{channels},{image[0]},{image[1]}], z: {dtype}[2,{outputs},{result}]) {{ "
+        f'w = weight{{key="w", type={dtype}[{outputs},{channels // groups},{kernel[0]},{kernel[1]}]}} '
         f"return {chance.choice((convolution, f'relu(add({convolution}, z))'))} }}"
     )
 
 
-def test_packed_convolutions_of_all_kinds_are_right() -> None:
-    """PyTorch 2.13 packs some wrong: one channel, one column of results, steps of one down and more across."""
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_packed_convolutions_of_all_kinds_are_right(dtype: str) -> None:
+    """PyTorch 2.13 packs some wrong, whose results have one column: in f32 of one channel, in bf16 of any number."""
     need("2.13", "oneDNN refuses some convolutions, and is then not chosen")
     chance, checked = random.Random(0), 0
     for _ in range(1200):
-        graph = _random_convolution(chance)
+        graph = _random_convolution(chance, dtype)
         for cover in _fused(graph, CPU) if graph is not None else ():
             assert graph is not None
             inputs, weights = _tensors(graph, CPU)
             _check(cover, inputs, graph, weights)
             checked += 1
-    assert checked > 200
+    assert checked > 200 or not onednn.convolution_works(TORCH_DTYPES[DType(dtype)])
 
 
 @pytest.mark.parametrize(
@@ -220,6 +224,16 @@ def test_convolutions_that_would_end_the_process_are_not_packed(width: Dim, op: 
     weight = make(Weight("w", TensorType(DType.F32, (8, 8, 1, 1)))).value
     names = [cover.name for cover in covers(make(op, [x, weight]), CPU)]
     assert ("onednn.conv" in names) == is_packed
+
+
+@pytest.mark.parametrize(("width", "is_packed"), [(3, False), (4, True), (WIDTH, False)])
+def test_in_bf16_convolutions_that_step_to_one_column_are_not_packed(width: Dim, is_packed: bool) -> None:
+    """PyTorch 2.13 computes some of them wrong, and so does its own call, which then says nothing about the other."""
+    op, pairs = Conv2d((1, 3), (1, 1), (1, 1)), ((DType.BF16, is_packed), (DType.F32, True))
+    for dtype, expected in pairs if onednn.convolution_works(torch.bfloat16) else ():
+        x = make(Input("x", TensorType(dtype, (2, 8, 7, width)))).value
+        weight = make(Weight("w", TensorType(dtype, (8, 8, 3, 3)))).value
+        assert ("onednn.conv" in [cover.name for cover in covers(make(op, [x, weight]), CPU)]) == expected
 
 
 def test_every_epilogue_is_computed_with_a_convolution() -> None:

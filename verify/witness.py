@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from random import Random
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -350,9 +351,12 @@ def _rms_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 def _attention(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     mask = x[3] if len(x) == 4 else None
-    return functional.scaled_dot_product_attention(
-        x[0], x[1], x[2], attn_mask=mask, is_causal=op.causal, scale=at(op.scale)
-    )
+    # The fused kernel of PyTorch 2.11 ends the process where there are no heads.
+    chosen = sdpa_kernel(SDPBackend.MATH) if x[0].numel() == 0 else nullcontext()
+    with chosen:
+        return functional.scaled_dot_product_attention(
+            x[0], x[1], x[2], attn_mask=mask, is_causal=op.causal, scale=at(op.scale)
+        )
 
 
 _KERNELS: Mapping[str, _Kernel] = {

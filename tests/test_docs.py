@@ -52,7 +52,7 @@ PROGRAMS = ("pytest", "ruff", "pyright", "python")
 
 @dataclass(frozen=True, kw_only=True)
 class QuickOptions(Options):
-    """The same, with little time."""
+    """Options of a search and a race of about a second."""
 
     time_limit: float = 1.0
     race_seconds: float = 0.2
@@ -60,7 +60,7 @@ class QuickOptions(Options):
 
 @dataclass(frozen=True)
 class QuickBackendOptions(BackendOptions):
-    """Shorter limits."""
+    """Options of the backend with limits as short."""
 
     time_limit: float = 1.0
     race_seconds: float = 0.2

@@ -53,6 +53,8 @@ LINEAR = """graph(x: {t}[{rows},8], z: {t}[{rows},6]) {{
   w = weight{{key="w", type={t}[6,8]}} u = weight{{key="u", type={t}[8,6]}} b = weight{{key="b", type={t}[6]}}
   return {result}
 }}"""
+WITHOUT_BARE = ("aten.addcmul", "cudnn.conv_relu", "cublaslt.linear")
+"""Tiles that compute no product alone."""
 NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
 CONV_RESULTS = [
     *("p", *(f"{name}(p)" for name, op in DEFINED.items() if op.epilogue), 'gelu(p){approximate="tanh"}', NORM),
@@ -274,6 +276,9 @@ def test_what_a_latency_depends_on_is_in_its_key() -> None:
     for cover in found:
         if cover.binder is not None:
             assert not cover.statics or cover.packed, f"{cover.name} packs weights: Cover.packed says of which type"
+            is_bare = len(cover.nodes) == 1 and len(cover.statics) == 1
+            assert is_bare or cover.bare or cover.name in WITHOUT_BARE, f"{cover.name}: Cover.bare is the product alone"
+            assert cover.bare is None or cover.bare().packed == cover.packed
             # A normalisation and a bias are folded into one; a matrix product with a weight is a linear layer.
             first, *others = cover.nodes
             kept = [node for node in others if not isinstance(node.op, BatchNorm)]

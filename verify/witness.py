@@ -234,20 +234,25 @@ def run_node(node: Node, values: Mapping[str, Tensor], operands: Sequence[Tensor
     if isinstance(node.op, Input):
         return values[node.op.key]
     if isinstance(node.op, Constant):
-        number = _attribute(node.op.value, sample)
+        number = attribute_at(node.op.value, sample)
         return torch.tensor(number, dtype=_DTYPES.get(node.op.dtype, torch.float64))
     kernel = _KERNELS.get(node.op.name)
     if kernel is None:
         raise Refused(f"the witness has no implementation of {node.op.name}")
     try:
-        return kernel(node.op, operands, lambda value: _attribute(value, sample))
+        return kernel(node.op, operands, lambda value: attribute_at(value, sample))
     except (RuntimeError, ValueError, IndexError) as error:
         raise Rejected(str(error)) from error
 
 
-def _attribute(value: Any, sample: Sample) -> Any:
+def attribute_at(value: Any, sample: Sample) -> Any:
+    """Return the value of an attribute at the sizes and numbers of a sample.
+
+    Raises:
+        Refused: it has none.
+    """
     if isinstance(value, tuple):
-        return tuple(_attribute(item, sample) for item in value)
+        return tuple(attribute_at(item, sample) for item in value)
     if isinstance(value, Poly):
         number = sample.numbers.get(str(value))
         try:

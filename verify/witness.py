@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from random import Random
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -233,20 +234,25 @@ def run_node(node: Node, values: Mapping[str, Tensor], operands: Sequence[Tensor
     if isinstance(node.op, Input):
         return values[node.op.key]
     if isinstance(node.op, Constant):
-        number = _attribute(node.op.value, sample)
+        number = attribute_at(node.op.value, sample)
         return torch.tensor(number, dtype=_DTYPES.get(node.op.dtype, torch.float64))
     kernel = _KERNELS.get(node.op.name)
     if kernel is None:
         raise Refused(f"the witness has no implementation of {node.op.name}")
     try:
-        return kernel(node.op, operands, lambda value: _attribute(value, sample))
+        return kernel(node.op, operands, lambda value: attribute_at(value, sample))
     except (RuntimeError, ValueError, IndexError) as error:
         raise Rejected(str(error)) from error
 
 
-def _attribute(value: Any, sample: Sample) -> Any:
+def attribute_at(value: Any, sample: Sample) -> Any:
+    """Return the value of an attribute at the sizes and numbers of a sample.
+
+    Raises:
+        Refused: it has none.
+    """
     if isinstance(value, tuple):
-        return tuple(_attribute(item, sample) for item in value)
+        return tuple(attribute_at(item, sample) for item in value)
     if isinstance(value, Poly):
         number = sample.numbers.get(str(value))
         try:
@@ -350,9 +356,12 @@ def _rms_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 def _attention(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     mask = x[3] if len(x) == 4 else None
-    return functional.scaled_dot_product_attention(
-        x[0], x[1], x[2], attn_mask=mask, is_causal=op.causal, scale=at(op.scale)
-    )
+    # The fused kernel of PyTorch 2.11 ends the process where there are no heads.
+    chosen = sdpa_kernel(SDPBackend.MATH) if x[0].numel() == 0 else nullcontext()
+    with chosen:
+        return functional.scaled_dot_product_attention(
+            x[0], x[1], x[2], attn_mask=mask, is_causal=op.causal, scale=at(op.scale)
+        )
 
 
 _KERNELS: Mapping[str, _Kernel] = {

@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,15 @@ import torch
 
 from taso_py.backend import UNLIMITED, Program, build, fold
 from taso_py.backend.overwrite import poison
-from taso_py.checking.compare import Comparison, Oracle, float64_reference, input_cases
+from taso_py.checking.compare import Comparison, input_cases
+from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.replay import check_steps, load_trace
 from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
-from taso_py.saving.artifact import SavedForm, load_program, read_back, reimport, save, serialize
+from taso_py.saving.artifact import SavedForm, load_program, read_back, save, serialize
 from taso_py.saving.emit import emit, file_of_form, forms_of, with_needed, with_repository
 from taso_py.saving.folder import ENTRIES, REPORT, TRACE, ArtifactError, check_writable
 from taso_py.saving.loading import load
@@ -121,15 +121,12 @@ def _make(saved: SavedResult, program: Program, trace: Trace, seed: int) -> _Mad
     args, kwargs = load_program(saved).inputs
     rewritten = fold(replace(program, graph=replay(program.graph, trace)), UNLIMITED)
     content = serialize(build(rewritten), args, kwargs)
-    form, module = read_back(content, lambda _: saved.plan, describes=True)
-    original, engine = build(program), ENGINES[saved.runtime]
-    reference, _ = float64_reference(program)
-    keeping = partial(preserve_state, program, [original, *([] if reference is None else [reference])], (args, kwargs))
-    oracle = Oracle.of(program, original, reference, input_cases(args, kwargs, seed), keeping)
+    form, again, module = read_back(content, lambda _: saved.plan, describes=True)
+    engine = ENGINES[saved.runtime]
+    (oracle,), _ = float64_oracles(program, build(program), (args, kwargs), input_cases(args, kwargs, seed))
     candidates: dict[str, Any] = {"the saved program": module if saved.plan is None else poison(module)}
     files: Mapping[str, bytes] = {}
     if engine.file:
-        again = reimport(content)
         built = engine.build(again, saved.plan_for(again))
         files, candidates[engine.name] = engine.files(built), built
     compared: list[Comparison] = []

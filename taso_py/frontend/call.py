@@ -7,7 +7,7 @@ values of the graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,8 +24,9 @@ class NotInDialectError(Exception):
     """Raised inside a row if this form of the call has no equivalent operator; the call stays opaque. Never escapes."""
 
 
-Result: TypeAlias = "Value | Sequence[Value | None]"
-"""Return type of a dialect row: a value, or one value per result of the call; None for a result that nothing reads."""
+Result: TypeAlias = "Value | Sequence[Value | None] | Iterator[Value]"
+"""Return type of a dialect row: a value, or one value per result of the call, None for a result that nothing reads; or
+an iterator of values, the first of which is taken that is laid out like the result."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ from taso_py.backend.schema import bind, is_trusted, result_count
 from taso_py.backend.tensors import NO_TENSOR
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
 from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
-from taso_py.frontend.dialect import DIALECT, NEEDS_ROW, SIMPLER
+from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
 from taso_py.frontend.dialect.strides import fixed_layout, without_bits
 from taso_py.frontend.higher_order import WRITING, nested_call, writing_call
 from taso_py.frontend.opaque import opaque_call
@@ -39,6 +39,9 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Ref, Weight
 from taso_py.ir.size import Dim
 from taso_py.ops.opaque import Opaque
+
+_REFUSALS = (NotInDialectError, ShapeError, TypeError, ValueError, RuntimeError)
+"""Errors of rows for calls that they do not import, and of PyTorch for values that cannot be lowered again."""
 
 
 @dataclass
@@ -157,20 +160,21 @@ class Importer:
         )
 
     def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
-        name = str(call.overload)
-        rows = [*SIMPLER.get(name, ()), *([DIALECT[name]] if name in DIALECT else [])]
-        return next(filter(None, (self._by_row(row, call) for row in rows)), None)
-
-    def _by_row(self, row: Callable[[AtenCall], Result], call: AtenCall) -> Sequence[Value | None] | None:
-        """Return the values that a row gives; None if it refuses, or their layouts are not those of the original."""
+        """Return the values that the call's row gives; None if it refuses, or their layouts are not the original's."""
+        row = DIALECT.get(str(call.overload))
         try:
-            result = row(call)
-            found = [result] if isinstance(result, Value) else list(result)
-            with self._fake():
-                agrees = all(self._agrees(found[index], call.results[index]) for index in sorted(call.read))
-        except (NotInDialectError, ShapeError, TypeError, ValueError, RuntimeError):
+            found = _choices(row(call)) if row is not None else ()
+            return next((values for values in found if self._all_agree(values, call)), None)
+        except _REFUSALS:
             return None
-        return found if agrees else None
+
+    def _all_agree(self, values: Sequence[Value | None], call: AtenCall) -> bool:
+        """Return whether all values that are read have the layouts of the call's results."""
+        try:
+            with self._fake():
+                return all(self._agrees(values[index], call.results[index]) for index in sorted(call.read))
+        except _REFUSALS:
+            return False
 
     def _agrees(self, value: Value | None, original: Tensor | None) -> bool:
         """Return whether the value, once lowered, has the original's type, strides and device."""
@@ -288,6 +292,14 @@ class Importer:
             if node.digest not in self.provenance and not isinstance(node.op, Input | Weight | Constant):
                 self.provenance[node.digest] = origin
                 stack += [value.node for value in node.inputs]
+
+
+def _choices(result: Result) -> Iterator[Sequence[Value | None]]:
+    """Yield the values that a row gives, one choice of them after the other."""
+    if isinstance(result, Iterator):
+        yield from ([value] for value in result)
+    else:
+        yield [result] if isinstance(result, Value) else result
 
 
 def _results_read(fx_node: fx.Node) -> frozenset[int]:

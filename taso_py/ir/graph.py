@@ -108,7 +108,7 @@ class Graph:
 
     @cached_property
     def at_example(self) -> Graph:
-        """This graph with every open size set to its value in the example inputs."""
+        """The graph with every open size set to its value in the example inputs."""
         return self.map(lambda node, inputs: make(node.op.at_example, inputs, node.token))
 
     def replace(self, replacements: Mapping[Value, Value]) -> Graph:

@@ -115,7 +115,7 @@ def make(op: Operator, inputs: Sequence[Value] = (), token: int | None = None) -
 
 
 def make_as(op: Operator, inputs: Sequence[Value], types: tuple[TensorType, ...]) -> Node:
-    """Like :func:`make`, for a pure operator whose output ``types`` are known already; they are not inferred again."""
+    """Return the interned node of a pure operator whose output ``types`` are known, which are not inferred again."""
     return _interned_node(op, inputs, None, types)
 
 

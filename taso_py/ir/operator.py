@@ -104,7 +104,7 @@ class Operator(Traits):
 
     @cached_property
     def at_example(self) -> Self:
-        """This operator with every open size set to its value in the example inputs."""
+        """The operator with every open size set to its value in the example inputs."""
         return replace(self, **{name: _at_example(value) for name, value in self.attributes}) if self.is_open else self
 
 

@@ -155,7 +155,7 @@ class TensorType:
 
     @cached_property
     def at_example(self) -> TensorType:
-        """This type with every open size set to its value in the example inputs."""
+        """The type with every open size set to its value in the example inputs."""
         return TensorType(self.dtype, self.sizes) if self.open else self
 
     @cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count, product
 from pathlib import Path
 from statistics import median
@@ -29,9 +29,9 @@ from taso_py.checking.compare import (
     Comparison,
     Oracle,
     OutputComparison,
-    float64_reference,
     input_cases,
 )
+from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
 from taso_py.checking.resize import resized_cases
@@ -358,23 +358,18 @@ class Evaluation:
         def choose(program: Program) -> Mapping[str, Any] | None:
             return None if finalist.plan is NO_PLAN else dump(self.planner(program.graph, finalist.engine))
 
-        return read_back(pt2_bytes(self.source, finalist.program, self.program), choose, describes=self.saves)
+        content = pt2_bytes(self.source, finalist.program, self.program)
+        form, _, module = read_back(content, choose, describes=self.saves)
+        return form, module
 
     @cached_property
     def _oracles(self) -> Sequence[Oracle]:
         """Oracles for inputs of the example's sizes and, if the model has open sizes, for inputs of others."""
-        original, reference = self.source.callable(), self._reference()
-        same = input_cases(self.source.args, self.source.kwargs, self.seed)
-        keeping = partial(self._preserve_state, *(module for module in (original, reference) if module is not None))
-        every = [cases for cases in (same, self._resized_cases()) if cases]
-        return [Oracle.of(self.program, original, reference, cases, keeping) for cases in every]
-
-    def _reference(self) -> nn.Module | None:
-        """Return the program in float64, or None if an operator cannot compute in it."""
-        reference, note = float64_reference(self.program)
-        if note:
-            self._note(note)
-        return reference
+        arguments = self.source.args, self.source.kwargs
+        batches = input_cases(*arguments, self.seed), self._resized_cases()
+        oracles, note = float64_oracles(self.program, self.source.callable(), arguments, *batches)
+        self._note(*filter(None, [note]))
+        return oracles
 
     def _resized_cases(self) -> Sequence[tuple[str, Arguments]]:
         """Return input cases of other sizes; none if the model has no open sizes."""

@@ -24,7 +24,8 @@ import torch
 from taso_py.backend import Program
 from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import Arguments, Oracle, float64_reference, input_cases
+from taso_py.checking.compare import Arguments, input_cases
+from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.decisions import Decision, decision_key
 from taso_py.driver.optimize import optimize_source
@@ -273,10 +274,10 @@ class _Work:
             return None
         with undo_random_draws(program):
             runner = decision.apply(program, source.args, source.kwargs)
-            original, (reference, _) = source.callable(), float64_reference(program)
-            cases = input_cases(source.args, source.kwargs, self.options.seed)
-            with preserve_state(program, [original], (source.args, source.kwargs)):
-                compared = Oracle.of(program, original, reference, cases).compare(runner)
+            original, arguments = source.callable(), (source.args, source.kwargs)
+            (oracle,), _ = float64_oracles(program, original, arguments, input_cases(*arguments, self.options.seed))
+            with preserve_state(program, [original], arguments):
+                compared = oracle.compare(runner)
         if not compared.passed:
             raise TasoError(f"optimized like {label}, {compared.reason}")
         return runner, speedup, f"like {label}"

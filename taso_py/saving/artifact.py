@@ -209,8 +209,10 @@ class SavedForm:
 
 def read_back(
     content: bytes, choose: Callable[[Program], Mapping[str, Any] | None], *, describes: bool = False
-) -> tuple[SavedForm, fx.GraphModule]:
-    """Return the saved form of a program with the content written by :func:`serialize`, and the module read from it.
+) -> tuple[SavedForm, Program, fx.GraphModule]:
+    """Return the saved form of a program with the content written by :func:`serialize`, and what is read from it.
+
+    That is the program as it is imported again, and its module.
 
     Args:
         content: the content of the file.
@@ -224,7 +226,7 @@ def read_back(
     saved = _read_back(content)
     program = saved.imported()
     form = SavedForm(content, choose(program), describe(program, content) if describes else None)
-    return form, _built(saved, program, restore_plan(form.plan, program))
+    return form, program, _built(saved, program, restore_plan(form.plan, program))
 
 
 def _built(saved: SavedProgram, program: Program, plan: Plan) -> fx.GraphModule:

@@ -102,7 +102,7 @@ def test_variants_differ_in_layout_only() -> None:
 
 
 def test_selection_drops_the_axis_that_was_cut() -> None:
-    """Of two axes of size 1, the strides of the one that stays are kept."""
+    """The strides of the one that stays are kept, of two axes of size 1."""
     x = make(Input("x", TensorType(DType.F32, (1, 3, 4)))).value
     cut = make(Slice(-2, 0, 1), [x])
     node = make(Reshape((1, 4)), [cut.value])

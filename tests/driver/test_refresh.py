@@ -21,7 +21,9 @@ from taso_py.driver import refresh as refreshing
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.prepare import source_of
 from taso_py.driver.searches import rules_for
+from taso_py.frontend import import_program
 from taso_py.options import Options
+from taso_py.saving import artifact
 from taso_py.saving.folder import MODEL, PLAN, REPORT, ArtifactError
 from taso_py.saving.original import PROGRAM
 from tests.gains import take_any_gain
@@ -184,6 +186,22 @@ def test_the_file_of_an_engine_is_made_again(runtime: str, tmp_path: Path, any_g
     new = made(1)
     taso_py.refresh(tmp_path / "out", new.state_dict())
     torch.testing.assert_close(taso_py.load(tmp_path / "out")(X), new(X), rtol=1e-3, atol=1e-3)
+
+
+def test_what_was_made_is_read_back_once(tmp_path: Path, any_gain: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module that is compared and the engine's file are of one import."""
+    pytest.importorskip("onnxruntime")
+    taso_py.optimize(made(0), X, runtime="onnxruntime", output=tmp_path / "out", **QUICK)
+    imported: list[str] = []
+
+    def counted(exported: Any, *rest: Any) -> Any:
+        imported.append("program")
+        return import_program(exported, *rest)
+
+    monkeypatch.setattr(artifact, "import_program", counted)
+    monkeypatch.setattr(refreshing, "load", lambda _: imported.append("result"))
+    taso_py.refresh(tmp_path / "out", made(1).state_dict())
+    assert imported == ["program", "result"]
 
 
 def test_other_formats_are_written_again(tmp_path: Path, any_gain: None) -> None:

@@ -169,7 +169,7 @@ def test_what_shares_memory_costs_nothing(latencies: Callable[..., SessionLatenc
 
 
 def times(copies: int) -> list[NodeTime]:
-    """Of copies of a convolution that read one image; what comes first is brought into order once."""
+    """The times of copies of a convolution that read one image; what comes first is brought into order once."""
     each = [NodeTime("conv", "Conv", (1e-3,)), NodeTime("out", "ReorderOutput", (1e-4,), "out")]
     return [NodeTime("in", "ReorderInput", (2e-4,), "in"), *each * copies]
 

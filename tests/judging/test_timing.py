@@ -222,7 +222,7 @@ def test_a_slow_model_is_confirmed_by_enough_rounds_though_they_take_longer() ->
 
 
 def test_a_lead_in_doubt_is_timed_for_longer() -> None:
-    """Of half a percent ten rounds show little, and forty much; a tie is mostly given up at once, and never sure."""
+    """Ten rounds show little of half a percent, and forty much; a tie is mostly given up at once, and never sure."""
 
     def confirmed(lead: float) -> list[tuple[int, bool]]:
         pair = runners(original=0.01 * lead, a=0.01).values()

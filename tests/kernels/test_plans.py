@@ -40,7 +40,7 @@ class Residual(nn.Module):
         super().__init__()
         self.one, self.two = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
         self.norm = nn.BatchNorm2d(6)
-        self.linear = nn.Linear(6, 6)
+        self.linear, self.gate = nn.Linear(6, 6), nn.Linear(6, 6)
         self.seen: Tensor
         self.register_buffer("seen", torch.zeros(2, 6, 5, 4))
 
@@ -48,7 +48,8 @@ class Residual(nn.Module):
         inner = self.one(x)
         total = functional.relu(self.norm(self.two(x)) + inner)
         self.seen.copy_(inner)
-        last = functional.gelu(self.linear(total.permute(0, 2, 3, 1)))
+        rows = total.permute(0, 2, 3, 1)
+        last = functional.gelu(self.linear(rows)) * self.gate(rows)
         pooled = functional.max_pool2d(last.permute(0, 3, 1, 2), 2)
         return total, inner[:, 2:4], last, torch.cat([pooled, pooled.sigmoid()], 1).flatten(1), x.transpose(2, 3)
 
@@ -98,7 +99,8 @@ def test_every_tile_and_format_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
         plan = _plan(program, seed)
         met.update((step.kernel.name if step.kernel else "aten", step.reads) for step in plan.steps.values())
         _check(program, plan, args)
-    assert {name for name, _ in met} >= {"aten", "onednn.conv", "onednn.linear", "mkl.linear", "winograd"}
+    fused = {"onednn.conv", "onednn.linear", "onednn.gated", "mkl.linear", "winograd"}
+    assert {name for name, _ in met} >= {"aten", *fused}
     assert {format_ for _, format_ in met} == set(Format)
 
 
@@ -204,7 +206,7 @@ def test_packed_weights_are_not_kept_twice_and_copies_share_them() -> None:
     keys = {node.op.key for node in packed if isinstance(node.op, Weight)}
     assert keys
     assert keys.isdisjoint(name for name, _ in built.named_parameters())
-    assert built.meta[PACKED_BYTES] == 4 * (6 * 6 * 9 + 6 * 6 + 6 * 6)
+    assert built.meta[PACKED_BYTES] == 4 * (6 * 6 * 9 + 3 * 6 * 6)
     assert build(program).meta[PACKED_BYTES] == 0
     copied = copy.deepcopy(built)
     with torch.no_grad():

@@ -80,7 +80,7 @@ def _is_elementwise(case: Case) -> bool:
 
 
 def _sources(case: Case, seed: int) -> np.ndarray[Any, Any] | None:
-    """Of which element each element of the output is a copy, -1 for other numbers; None if those change."""
+    """The element that each element of the output is a copy of, -1 for other numbers; None if those change."""
     arrays = _draw(case, seed)
     found, again = _run(case, arrays), _run(case, _draw(case, seed + 100))
     elements = np.concatenate([array.reshape(-1) for array in arrays])

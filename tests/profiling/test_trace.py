@@ -108,7 +108,7 @@ def test_where_the_driver_tells_of_no_kernels_a_note_says_so(device: str, busy_s
 def test_a_profiler_of_the_caller_goes_on() -> None:
     x, still = torch.ones(8), Spread(1.0, 1.0, 1.0)
     module = build(import_module(nn.ReLU(), (x,)))
-    with torch.profiler.profile() as profiler:
+    with torch.profiler.profile(acc_events=True) as profiler:  # PyTorch 2.11 warns without
         x.sin()
         assert peak_bytes(lambda: x + 1, torch.device("cpu")) is None
         seen = observe(module, ["relu"], (x,), {}, torch.device("cpu"))

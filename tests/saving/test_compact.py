@@ -125,7 +125,7 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path
     folder = tmp_path_factory.mktemp("compact") / "out"
     image = torch.ones(1, 3, 4, 4)
     content = serialize(module, (image,), {})
-    form, _ = read_back(content, _kernels_of, describes=True)
+    form, _, _ = read_back(content, _kernels_of, describes=True)
     assert form.plan is not None
     assert {step["tile"] for step in form.plan["steps"]} - {"aten"}
     save(folder, content, REPORT.as_dict(), "the trace", plan=form.plan, compact=form.compact)

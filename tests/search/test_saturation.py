@@ -69,7 +69,7 @@ def test_extraction_pays_for_what_is_shared_once() -> None:
 
 
 def test_extraction_chooses_for_all_classes_however_many_looks_that_takes() -> None:
-    """Of each level one node is looked at last, since it was renewed: a look reaches one level more."""
+    """One node of each level is looked at last, since it was renewed: a look reaches one level more."""
     levels = 2 * PASSES
     lines = [f"i{n} = relu(f{n}) o{n} = relu(i{n}) f{n + 1} = add(o{n}, i{n})" for n in range(levels)]
     graph = chain("f0: f32[4]", " ".join([*lines, f"return f{levels}"]))

@@ -6,7 +6,7 @@ refuses by :class:`~taso_py.frontend.call.NotInDialectError`, ``ShapeError`` or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import AtenCall, Result
 from taso_py.frontend.dialect import (
@@ -24,13 +24,12 @@ DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **elementwise.ROWS,
     **contraction.ROWS,
     **normalization.ROWS,
+    **masks.ROWS,
     **pooling.ROWS,
     **movement.ROWS,
     **creation.ROWS,
     **strides.ROWS,
 }
 """Rows by the name of the overload, such as ``aten.add.Tensor``."""
-SIMPLER: Mapping[str, Sequence[Callable[[AtenCall], Result]]] = masks.ROWS
-"""Rows for calls of a simpler form, which are tried first, in order."""
 
 NEEDS_ROW = strides.NEEDS_ROW

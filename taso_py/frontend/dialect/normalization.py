@@ -72,6 +72,5 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten._fused_rms_norm.default": _first_of(_rms_norm),
     "aten.softmax.int": _softmax,
     "aten._softmax.default": _softmax,
-    "aten.scaled_dot_product_attention.default": attention,
 }
 """One row per ATen overload."""

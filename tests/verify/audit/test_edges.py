@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from taso_py.ir.graph import Graph
 from taso_py.rules.text import read_rules
+from verify.audit import edges
 from verify.audit.edges import TYPES, breach, main
+from verify.witness import run_side
 
 UNDERSTATED = {
     "associated": """rule a: float[M,K], b: float[K,N], c: float[N,P]
@@ -53,6 +60,40 @@ def test_two_zeros_that_are_both_nan_at_infinity_are_equal() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_an_honest_class_is_not(dtype: str) -> None:
     assert [breach(rule, dtype) for rule in read_rules(HONEST)] == [None] * 4
+
+
+def test_what_an_exact_class_says_of_a_function_is_not_refuted_by_a_library() -> None:
+    """Whether oneDNN's ``gelu`` is NaN at infinity depends on how its operand lies in memory."""
+    (rule,) = read_rules(
+        """rule a: float[A,B,C] source slice(gelu(a)){axis=-2, start=D, stop=E}
+        target gelu(slice(a){axis=-2, start=D, stop=E}) numerics EXACT"""
+    )
+    enabled = torch.backends.mkldnn.enabled
+    assert [breach(rule, dtype, trials=96) for dtype in TYPES] == [None] * 4
+    assert torch.backends.mkldnn.enabled == enabled
+
+
+SHARED = """rule a: float[A,B*C,D,E], b: float[A,C,F,E], c: float[A,C,F,G]
+  source attention(a, reshape(expand(reshape(b){shape=[A,C,1,F,E]}){shape=[A,C,B,F,E]}){shape=[A,B*C,F,E]},
+    reshape(expand(reshape(c){shape=[A,C,1,F,G]}){shape=[A,C,B,F,G]}){shape=[A,B*C,F,G]})
+  target reshape(attention(reshape(a){shape=[A,C,B*D,E]}, b, c)){shape=[A,B*C,D,G]} numerics REORDER"""
+
+
+@pytest.mark.parametrize(("size", "is_found"), [(1e28, False), (1.0, True)])
+def test_scores_that_overflow_are_out_of_range(size: float, is_found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused attention gives 0 for some rows whose scores are infinite, and NaN for others."""
+    (rule,) = read_rules(SHARED)
+
+    def spoilt(side: Graph, *rest: Any) -> list[Tensor]:
+        value = math.nan if side.outputs[0].node.op.name == "reshape" else 0.0
+        return [torch.full_like(output, value) for output in run_side(side, *rest)]
+
+    def drawn(shape: tuple[int, ...], *_: object) -> Tensor:
+        return torch.full(shape, size, dtype=torch.float64)
+
+    monkeypatch.setattr(edges, "run_side", spoilt)
+    monkeypatch.setattr(edges, "_FINITE", (drawn,))
+    assert (breach(rule, "f32") is not None) == is_found
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Ref, Weight
 from taso_py.ir.size import Dim
+from taso_py.ops.nested import CONTROL_FLOW
 from taso_py.ops.opaque import Opaque
 
 
@@ -47,8 +49,8 @@ class Importer:
 
     sizes: Sizes
     device: torch.device
-    is_nested: bool = False
-    """True if the graph is nested in an operator, which is opaque together with its graphs."""
+    nested_in: str = ""
+    """The operator that takes this graph, if one does; but for control flow, all of it stays as it was captured."""
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
     """The value of each fx node: a value, a sequence of values for a call with several results, or a size."""
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
@@ -95,7 +97,7 @@ class Importer:
         elif not is_redundant_assertion(fx_node) and not import_number(fx_node, self.env, self.effect):
             if isinstance(fx_node.target, OpOverload):
                 call = self._bind(fx_node, fx_node.target)
-                found = (None if self.is_nested else self._by_table(call)) or self._opaque(fx_node, call)
+                found = self._by_table(call) or self._opaque(fx_node, call)
             else:
                 found = self._higher_order(fx_node)
             self.env[fx_node] = found if isinstance(fx_node.meta.get("val"), list | tuple) else [*found, None][0]
@@ -157,6 +159,8 @@ class Importer:
         )
 
     def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
+        if self.nested_in and self.nested_in not in CONTROL_FLOW:
+            return None
         name = str(call.overload)
         rows = [*SIMPLER.get(name, ()), *([DIALECT[name]] if name in DIALECT else [])]
         return next(filter(None, (self._by_row(row, call) for row in rows)), None)
@@ -181,7 +185,8 @@ class Importer:
         *below, root = self._new_nodes(value.node)
         for node in below:
             self._propagate(node, 0)
-        for variant in variants(root):
+        # Nothing tells the lowering of a nested graph which variant to take.
+        for variant in range(1) if self.nested_in else variants(root):
             self._propagate(root, variant)
             if self._alike(self.layouts[value], original):
                 return True
@@ -241,16 +246,17 @@ class Importer:
         if fx_node.target is WRITING:
             call = writing_call(fx_node, env, layouts=self.layouts, sizes=sizes)
         else:
-            call = nested_call(fx_node, env, sizes=sizes, imported=self._nested)
+            call = nested_call(fx_node, env, sizes=sizes, imported=partial(self._nested, fx_node))
         for value in call.inputs:
             self._lay_out(value)
         node = self.effect(call.op, [self._in_original_layout(value) for value in call.inputs])
         self.layouts.update((v, r) for v, r in zip(node.outputs, call.results, strict=True) if r is not None)
         return node.outputs
 
-    def _nested(self, module: fx.GraphModule) -> Graph:
-        """Import a graph that an operator takes, call by call."""
-        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, is_nested=True), list[Node]()
+    def _nested(self, fx_node: fx.Node, module: fx.GraphModule) -> Graph:
+        """Import a graph that a call takes, call by call."""
+        operator_ = f"higher_order.{fx_node.target.name()}"
+        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, nested_in=operator_), list[Node]()
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 if not isinstance(node.meta.get("val"), Tensor):

@@ -84,10 +84,16 @@ class CostModel:
         self.scale = 1.0
         """The ratio of a graph's run time to the sum of the latencies of its calls."""
 
-    def with_tiles(self, tiles: tuple[Tile, ...]) -> CostModel:
-        """Return a model with other kernels to choose from, which shares the latencies and the scale of this one."""
+    def with_tiles(self, tiles: tuple[Tile, ...], formats: Iterable[Format] | None = None) -> CostModel:
+        """Return a model with other kernels to choose from, which shares the latencies and the scale of this one.
+
+        Args:
+            tiles: the kernels.
+            formats: the memory formats to choose from; by default those of this model.
+        """
         other = copy(self)
         other.tiles = tiles
+        other._formats = self._formats if formats is None else frozenset(formats)
         other._covers, other._known, other._prices, other._conversions = (WeakKeyDictionary() for _ in range(4))
         return other
 

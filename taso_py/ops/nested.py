@@ -18,7 +18,7 @@ from typing import Self, TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ir.operator import AttributeValue, Ref
+from taso_py.ir.operator import AttributeValue, Operator, Ref
 from taso_py.ir.text import print_graph
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import parse_graph
@@ -31,6 +31,11 @@ Order: TypeAlias = tuple[int, ...] | None
 CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
 """Operators whose bodies are functions of tensors that may return neither their arguments, nor views of them, nor one
 tensor twice."""
+
+
+def is_control_flow(op: Operator) -> bool:
+    """Return whether an operator is one of :data:`CONTROL_FLOW`."""
+    return isinstance(op, Opaque) and op.target in CONTROL_FLOW
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,12 @@ class ControlFlow:
     def of(cls, node: Node) -> Self | None:
         """Return what a node is; None if it is no control flow, or takes more than tensors and graphs."""
         op = node.op
-        if not isinstance(op, Opaque) or op.target not in CONTROL_FLOW:
+        if not isinstance(op, Opaque) or not is_control_flow(op):
             return None
         bodies = tuple(Nested.parse(argument) for argument in op.arguments if _is_body(argument))
         lists = [refs for argument in op.arguments if (refs := _operands(argument)) is not None]
-        if not lists or any(len(body.graph.inputs) != sum(map(len, lists)) for body in bodies):
+        given = {body.graph.inputs for body in bodies}
+        if not lists or len(given) != 1 or any(len(inputs) != sum(map(len, lists)) for inputs in given):
             return None
         *varying, shared = lists
         return cls(node, op, bodies, tuple(index for part in varying for index in part), shared)

@@ -1,0 +1,145 @@
+"""Bodies of control flow, optimized as graphs of their own.
+
+How often a loop runs is not known, and which branch is taken neither. So a body is rewritten wherever its own predicted
+time falls, by the rules and prices of the search of the outer graph, with PyTorch's own calls only: a compiler of the
+saved form has to trace them. Whether the whole is any faster, the race decides.
+
+    graph ---- search ----> candidates ------------------+
+      |                                                  +--> candidates, each also with its bodies rewritten
+      +-- bodies -- search, comparison --> rewritings ---+
+
+Invariant: a rewritten body has been compared with the original one alone; a body that has effects, or that gains
+nothing, stays as it was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from taso_py.backend.plan import Format
+from taso_py.checking.bodies import body_error
+from taso_py.cost.model import CostModel
+from taso_py.ir.graph import Graph
+from taso_py.kernels.table import PLAIN
+from taso_py.ops.nested import ControlFlow
+from taso_py.rules.substitution import Substitution
+from taso_py.search.bodies import Body
+from taso_py.search.cost import static_bytes
+from taso_py.search.result import Candidate, Limits, SearchResult
+from taso_py.search.strategies import search
+from taso_py.search.trace import BodyTrace
+
+
+@dataclass(frozen=True)
+class BodyPlace:
+    """Where a body is in a graph, and in every graph that a search makes of it."""
+
+    effect: int
+    """The number of its node among the effects."""
+    place: int
+    """The number of the body among the node's."""
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """A body and its rewritten form."""
+
+    where: BodyPlace
+    operator: str
+    found: Candidate
+    """From the body's own graph to the one that replaces it."""
+    seconds: float
+    """The predicted time of a call of the body before."""
+    built: int
+    """The number of graphs that its search built."""
+
+    @property
+    def name(self) -> str:
+        """The operator as users know it."""
+        return self.operator.removeprefix("higher_order.").removesuffix("_impl")
+
+
+def body_places(graph: Graph) -> list[BodyPlace]:
+    """Return the places of all bodies in a graph."""
+    flows = ((number, ControlFlow.of(node)) for number, node in enumerate(graph.effects))
+    return [BodyPlace(number, place) for number, flow in flows if flow for place in range(len(flow.bodies))]
+
+
+@dataclass(frozen=True)
+class BodySearch:
+    """The search of a graph's bodies."""
+
+    rules: Sequence[Substitution]
+    cost: CostModel
+    """The prices of the outer graph."""
+    strategy: str
+    limits: Limits
+    """The limits of the search of each body."""
+    seed: int
+    """The seed of the operands on which bodies are compared."""
+
+    def add_to(self, found: SearchResult) -> SearchResult:
+        """Return the result of the search of an outer graph with bodies rewritten.
+
+        Every candidate has them; the original and the best of the others are there without them too.
+        """
+        graph = found.original.graph
+        places, notes = body_places(graph), list[str]()
+        plain = self.cost.with_tiles(PLAIN, [Format.DENSE])
+        rewritings = [r for where in places if (r := self._rewriting(graph, where, plain, notes)) is not None]
+        if not rewritings:
+            return replace(found, notes=(*found.notes, *notes))
+        most = self.limits.most_bytes(found.original.static_bytes)
+        changed = [one for candidate in found.candidates if (one := self._with(candidate, rewritings, most))]
+        best = next((candidate for candidate in found.candidates if candidate.applied), None)
+        others = (found.original,) if best is None else (best, found.original)
+        return replace(
+            found,
+            candidates=(*changed, *others),
+            built=found.built + sum(rewriting.built for rewriting in rewritings),
+            notes=(*found.notes, _note(rewritings, len(places)), *notes),
+        )
+
+    def _rewriting(self, graph: Graph, where: BodyPlace, cost: CostModel, notes: list[str]) -> Rewriting | None:
+        """Return how to rewrite a body; None, perhaps with a note, if it is to stay."""
+        body = Body.of(graph.effects[where.effect], where.place)
+        if body is None:
+            return None
+        cost.warm(body.graph)
+        result = search(body.graph, self.rules, cost, self.strategy, self.limits, progress=False)
+        for candidate in result.candidates:
+            if not candidate.applied or not candidate.seconds < result.original.seconds:
+                continue
+            wrong = body_error(body, candidate.graph, self.seed, cost.device)
+            if wrong is None:
+                return Rewriting(where, body.flow.op.target, candidate, result.original.seconds, result.built)
+            notes.append(f"refused a rewritten body: {wrong}")
+        return None
+
+    def _with(self, candidate: Candidate, rewritings: Sequence[Rewriting], most: float) -> Candidate | None:
+        """Return a candidate with its bodies rewritten, as far as it may store what that takes; None if none is."""
+        graph, bodies, applied = candidate.graph, list(candidate.bodies), list(candidate.applied)
+        for rewriting in () if bodies else rewritings:
+            node = graph.effects[rewriting.where.effect]
+            body = Body.of(node, rewriting.where.place)
+            if body is None or body.graph.digest != rewriting.found.original.digest:
+                continue
+            after, _ = body.put_back(graph, rewriting.found.graph)
+            if static_bytes(self.cost, after) > most:
+                continue
+            graph = after
+            bodies.append(BodyTrace(node.digest, rewriting.where.place, rewriting.found.trace, after.digest))
+            applied += rewriting.found.applied
+        if not bodies:
+            return None
+        stored = static_bytes(self.cost, graph)
+        return replace(candidate, graph=graph, static_bytes=stored, applied=tuple(applied), bodies=tuple(bodies))
+
+
+def _note(rewritings: Sequence[Rewriting], count: int) -> str:
+    """Return the note on rewritten bodies, with their predicted gains."""
+    told = (f"{one.name} {one.seconds * 1e3:.3g} -> {one.found.seconds * 1e3:.3g} ms" for one in rewritings)
+    return f"{len(rewritings)} of {count} bodies of control flow were rewritten, predicted for a call of each: " + (
+        ", ".join(told)
+    )

@@ -1,0 +1,156 @@
+"""Bodies of control flow as graphs of their own, and rewritten ones put back in their place.
+
+A body takes all it reads as arguments. Those that are static in the outer graph become weights of the body's own graph:
+what a rewritten body computes from them alone is computed outside, once, and given to it as another operand.
+
+Invariant: only pure bodies are taken out, and a node with a rewritten body has the types, the effects and the order
+among effects that it had before. A rewritten result lies in memory as the original does, if that is dense there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Self
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, make, remake
+from taso_py.ir.operator import Constant, Input, Ref, Weight
+from taso_py.ops.movement import Permute
+from taso_py.ops.nested import ControlFlow, Nested, Order
+from taso_py.ops.opaque import Opaque
+
+
+@dataclass(frozen=True)
+class NewBody:
+    """A rewritten body: the node's operator with it, and the operands of that."""
+
+    nested: Nested
+    """The body as the operator takes it."""
+    bodies: tuple[Nested, ...]
+    """All bodies of the node."""
+    kept: tuple[int, ...]
+    """The shared operands that a body still reads."""
+    hoisted: tuple[Value, ...]
+    """The values, computed from the body's weights, that become operands."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """One of the bodies of a node of control flow."""
+
+    flow: ControlFlow
+    place: int
+    """The number of the body among the node's."""
+    graph: Graph
+    """The body; operands that are static are weights, named as the body names them."""
+
+    @classmethod
+    def of(cls, node: Node, place: int) -> Self | None:
+        """Return a body of a node; None if the node has none there, or it has effects."""
+        flow = ControlFlow.of(node)
+        if flow is None or not place < len(flow.bodies) or flow.bodies[place].graph.effects:
+            return None
+        graph = flow.bodies[place].graph
+        leaves = dict(zip((*flow.varying, *flow.shared), graph.inputs, strict=True))
+        static = {leaves[index].value: _weight(leaves[index]) for index in flow.shared if _is_given(node, index)}
+        return cls(flow, place, graph.replace(static))
+
+    @property
+    def nested(self) -> Nested:
+        """The body as the operator takes it."""
+        return self.flow.bodies[self.place]
+
+    def rewritten(self, graph: Graph) -> NewBody:
+        """Return what becomes of the body when a graph replaces its own."""
+        keys = [_key(node) for node in self.nested.graph.inputs]
+        hoisted = _hoisted(graph)
+        names = (name for number in count(len(keys)) if (name := f"x{number}") not in keys)
+        new = [make(Input(next(names), value.type)) for value in hoisted]
+        inner = {value: node.value for value, node in zip(hoisted, new, strict=True)}
+        inner |= {node.value: make(Input(_key(node), node.types[0])).value for node in _weights(graph)}
+        orders = zip(self.graph.outputs, graph.outputs, self.nested.orders, strict=True)
+        laid_out = tuple(after if before == after else in_order(after, order) for before, after, order in orders)
+        made = replace(graph, outputs=laid_out).replace(inner)
+        others = [body.graph for place, body in enumerate(self.flow.bodies) if place != self.place]
+        read = {key for body in (made, *others) for key in _read(body)}
+        at = dict(zip((*self.flow.varying, *self.flow.shared), keys, strict=True))
+        kept = tuple(index for index in self.flow.shared if at[index] in read)
+        inputs = [keys.index(at[index]) for index in (*self.flow.varying, *kept)]
+
+        def given(body: Graph) -> Graph:
+            own = self.nested.graph.inputs
+            return Graph((*(own[place] for place in inputs), *new), body.outputs, body.effects)
+
+        bodies = tuple(
+            replace(body, graph=given(made if place == self.place else body.graph))
+            for place, body in enumerate(self.flow.bodies)
+        )
+        return NewBody(bodies[self.place], bodies, kept, hoisted)
+
+    def put_back(self, outer: Graph, graph: Graph) -> tuple[Graph, Node]:
+        """Return the outer graph in which a graph replaces the body's, and the node that has it."""
+        made, node = self.rewritten(graph), self.flow.node
+        names = dict(zip((*self.flow.varying, *self.flow.shared), self.nested.graph.inputs, strict=True))
+        known = {_weight(names[index]): node.inputs[index] for index in self.flow.shared if _is_given(node, index)}
+        static = [contiguous(value) for value in Graph((), made.hoisted).replace(known).outputs]
+        left = [v for i, v in enumerate(node.inputs) if i in made.kept or i not in self.flow.shared]
+        op = self.flow.with_bodies(made.bodies, made.kept, len(static))
+        new = make(op, [*left, *static], node.token)
+
+        def rebuild(old: Node, inputs: tuple[Value, ...]) -> Node:
+            return new if old is node else old if inputs == old.inputs else remake(old, inputs)
+
+        return outer.map(rebuild), new
+
+
+def _is_given(node: Node, index: int) -> bool:
+    """Return whether an operand of a node is the same in every call of the model."""
+    return node.inputs[index].node.is_static
+
+
+def _key(node: Node) -> str:
+    assert isinstance(node.op, Input | Weight)
+    return node.op.key
+
+
+def _weight(leaf: Node) -> Value:
+    return make(Weight(_key(leaf), leaf.types[0])).value
+
+
+def _weights(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if isinstance(node.op, Weight)]
+
+
+def _read(graph: Graph) -> set[str]:
+    """Return the names of the inputs that a graph reads or returns."""
+    returned = {value.node for value in (*graph.outputs,)}
+    return {_key(node) for node in graph.inputs if graph.users[node] or node in returned}
+
+
+def _hoisted(graph: Graph) -> tuple[Value, ...]:
+    """Return the static values, but for leaves, that are returned or read by others."""
+    read = [value for node in graph.nodes if not node.is_static for value in node.inputs]
+    static = (v for v in (*read, *graph.outputs) if v.node.is_static and not isinstance(v.node.op, Weight | Constant))
+    return tuple(dict.fromkeys(static))
+
+
+def in_order(value: Value, order: Order) -> Value:
+    """Return a value laid out with these axes from outermost to innermost; as it is where there is no such order."""
+    if order is None:
+        return value
+    rank = len(order)
+    dense = contiguous(_permuted(value, [axis - rank for axis in order]))
+    return _permuted(dense, [order.index(axis) - rank for axis in range(rank)])
+
+
+def contiguous(value: Value) -> Value:
+    """Return a value in row-major order, by a call that no rule removes."""
+    return make(Opaque("aten.contiguous.default", (Ref(0),), (value.type,)), [value]).value
+
+
+def _permuted(value: Value, order: Sequence[int]) -> Value:
+    if list(order) == list(range(-len(order), 0)):
+        return value
+    return make(Permute(tuple(order)), [value]).value

@@ -350,15 +350,12 @@ def nested_module(text: str, device: torch.device, *, is_apart: bool) -> fx.Grap
         elif not isinstance(node.op, Constant):
             results = lower(call, node, [values.get(value) for value in node.inputs], device)
             values.update(zip(node.outputs, results, strict=True))
-    results: list[Any] = []
     for value in nested.graph.outputs:
         if isinstance(value.node.op, Constant):
             values[value] = materialize(call, value.node.op, device)
-        results.append(values[value])
-    if is_apart:
-        results = _apart(call, module, results)
-    kind = nested.kind
-    module.output(results[0] if kind == "one" else results if kind == "list" else tuple(results))
+    found = [values[value] for value in nested.graph.outputs]
+    returned = _apart(call, module, found) if is_apart else found
+    module.output(returned[0] if nested.kind == "one" else returned if nested.kind == "list" else tuple(returned))
     return fx.GraphModule(root, module)
 
 

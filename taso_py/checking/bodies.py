@@ -23,7 +23,7 @@ from taso_py.backend.lowering import nested_module
 from taso_py.backend.random_tensors import uniform
 from taso_py.backend.schema import storage_of
 from taso_py.backend.tensors import TORCH_DTYPES, TensorError
-from taso_py.checking.compare import Oracle
+from taso_py.checking.compare import Arguments, Oracle
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
@@ -68,8 +68,8 @@ def body_error(body: Body, graph: Graph, seed: int, device: torch.device) -> Bod
 def _difference(body: Body, graph: Graph, seed: int, device: torch.device) -> str:
     generator = torch.Generator().manual_seed(seed)
     inputs = body.nested.graph.inputs
-    cases = [
-        (name, ([_operand(node.types[0], lowest, generator).to(device) for node in inputs], {}))
+    cases: list[tuple[str, Arguments]] = [
+        (name, (tuple(_operand(node.types[0], lowest, generator).to(device) for node in inputs), {}))
         for name, lowest in LOWEST.items()
     ]
     before, after = _module(body.nested, device), _rewritten(body, graph, device)

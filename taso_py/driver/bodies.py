@@ -26,7 +26,7 @@ from taso_py.ops.nested import ControlFlow
 from taso_py.rules.substitution import Substitution
 from taso_py.search.bodies import Body
 from taso_py.search.cost import static_bytes
-from taso_py.search.result import Candidate, Limits, SearchResult
+from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
 from taso_py.search.strategies import search
 from taso_py.search.trace import BodyTrace
 
@@ -87,7 +87,17 @@ class BodySearch:
         graph = found.original.graph
         places, notes = body_places(graph), list[str]()
         plain = self.cost.with_tiles(PLAIN, [Format.DENSE])
-        rewritings = [r for where in places if (r := self._rewriting(graph, where, plain, notes)) is not None]
+        rewritings: list[Rewriting] = []
+        stopped = found.stop_reason is SearchStop.INTERRUPTED
+        for where in () if stopped else places:
+            body = Body.of(graph.effects[where.effect], where.place)
+            if body is None:
+                continue
+            result = self._searched(body, plain)
+            rewriting = self._best(body, where, result, notes)
+            rewritings += [] if rewriting is None else [rewriting]
+            if result.stop_reason is SearchStop.INTERRUPTED:
+                break
         if not rewritings:
             return replace(found, notes=(*found.notes, *notes))
         most = self.limits.most_bytes(found.original.static_bytes)
@@ -101,19 +111,19 @@ class BodySearch:
             notes=(*found.notes, _note(rewritings, len(places)), *notes),
         )
 
-    def _rewriting(self, graph: Graph, where: BodyPlace, cost: CostModel, notes: list[str]) -> Rewriting | None:
-        """Return how to rewrite a body; None, perhaps with a note, if it is to stay."""
-        body = Body.of(graph.effects[where.effect], where.place)
-        if body is None:
-            return None
+    def _searched(self, body: Body, cost: CostModel) -> SearchResult:
         cost.warm(body.graph)
-        result = search(body.graph, self.rules, cost, self.strategy, self.limits, progress=False)
+        return search(body.graph, self.rules, cost, self.strategy, self.limits, progress=False)
+
+    def _best(self, body: Body, where: BodyPlace, result: SearchResult, notes: list[str]) -> Rewriting | None:
+        """Return the fastest rewritten form of a body that computes the same; None if none is faster."""
+        before_s = result.original.seconds
         for candidate in result.candidates:
-            if not candidate.applied or not candidate.seconds < result.original.seconds:
+            if not candidate.applied or not candidate.seconds < before_s:
                 continue
-            wrong = body_error(body, candidate.graph, self.seed, cost.device)
+            wrong = body_error(body, candidate.graph, self.seed, self.cost.device)
             if wrong is None:
-                return Rewriting(where, body.flow.op.target, candidate, result.original.seconds, result.built)
+                return Rewriting(where, body.flow.op.target, candidate, before_s, result.built)
             notes.append(f"refused a rewritten body: {wrong}")
         return None
 
@@ -139,7 +149,5 @@ class BodySearch:
 
 def _note(rewritings: Sequence[Rewriting], count: int) -> str:
     """Return the note on rewritten bodies, with their predicted gains."""
-    told = (f"{one.name} {one.seconds * 1e3:.3g} -> {one.found.seconds * 1e3:.3g} ms" for one in rewritings)
-    return f"{len(rewritings)} of {count} bodies of control flow were rewritten, predicted for a call of each: " + (
-        ", ".join(told)
-    )
+    told = ", ".join(f"{one.name} {one.seconds * 1e3:.3g} -> {one.found.seconds * 1e3:.3g} ms" for one in rewritings)
+    return f"{len(rewritings)} of {count} bodies of control flow were rewritten for the race; predicted, a call: {told}"

@@ -231,9 +231,15 @@ _MAY_COPY = frozenset(
 
 
 def nested_call(
-    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule], Graph]
+    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule, str], Graph]
 ) -> HigherOrderCall:
     """Import a call of an operator that takes graphs, which become part of the operator.
+
+    Args:
+        fx_node: the call.
+        env: gives the value of an operand.
+        sizes: the open sizes.
+        imported: imports a graph for an operator of a name.
 
     Raises:
         ImportRefusal: it has no form in the graph.
@@ -241,12 +247,12 @@ def nested_call(
     called, val = fx_node.target, fx_node.meta.get("val")
     if not isinstance(called, HigherOrderOperator) or not isinstance(val, list | tuple):
         refuse(fx_node, "cannot be represented in the graph", "write it with tensor operators")
-    template = Template(fx_node, env)
+    template, name = Template(fx_node, env), f"higher_order.{called.name()}"
 
     def encoded(argument: Any) -> AttributeValue:
         match argument:
             case fx.Node() if argument.op == "get_attr":
-                return _nested(fx_node, argument, imported).text
+                return _nested(fx_node, argument, lambda module: imported(module, name)).text
             case dict():
                 return f"dict:{_json(fx_node, argument)}"
             case tuple():
@@ -257,9 +263,9 @@ def nested_call(
                 return template(argument)
 
     results = [item if isinstance(item, Tensor) else None for item in val]
-    keywords = tuple((name, encoded(value)) for name, value in fx_node.kwargs.items())
+    keywords = tuple((key, encoded(value)) for key, value in fx_node.kwargs.items())
     arguments, types = tuple(map(encoded, fx_node.args)), _types(fx_node, results, sizes)
-    op = Opaque(f"higher_order.{called.name()}", arguments, types, keywords, is_pure=False)
+    op = Opaque(name, arguments, types, keywords, is_pure=False)
     return HigherOrderCall(op, template.inputs, results)
 
 

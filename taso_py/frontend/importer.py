@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -246,17 +245,16 @@ class Importer:
         if fx_node.target is WRITING:
             call = writing_call(fx_node, env, layouts=self.layouts, sizes=sizes)
         else:
-            call = nested_call(fx_node, env, sizes=sizes, imported=partial(self._nested, fx_node))
+            call = nested_call(fx_node, env, sizes=sizes, imported=self._nested)
         for value in call.inputs:
             self._lay_out(value)
         node = self.effect(call.op, [self._in_original_layout(value) for value in call.inputs])
         self.layouts.update((v, r) for v, r in zip(node.outputs, call.results, strict=True) if r is not None)
         return node.outputs
 
-    def _nested(self, fx_node: fx.Node, module: fx.GraphModule) -> Graph:
-        """Import a graph that a call takes, call by call."""
-        operator_ = f"higher_order.{fx_node.target.name()}"
-        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, nested_in=operator_), list[Node]()
+    def _nested(self, module: fx.GraphModule, called: str) -> Graph:
+        """Import a graph that an operator takes, call by call."""
+        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, nested_in=called), list[Node]()
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 if not isinstance(node.meta.get("val"), Tensor):

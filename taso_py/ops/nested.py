@@ -89,9 +89,9 @@ class ControlFlow:
     def of(cls, node: Node) -> Self | None:
         """Return what a node is; None if it is no control flow, or takes more than tensors and graphs."""
         op = node.op
-        if not isinstance(op, Opaque) or not is_control_flow(op):
+        if not isinstance(op, Opaque) or op.target not in CONTROL_FLOW:
             return None
-        bodies = tuple(Nested.parse(argument) for argument in op.arguments if _is_body(argument))
+        bodies = tuple(Nested.parse(text) for text in op.arguments if isinstance(text, str) and _is_body(text))
         lists = [refs for argument in op.arguments if (refs := _operands(argument)) is not None]
         given = {body.graph.inputs for body in bodies}
         if not lists or len(given) != 1 or any(len(inputs) != sum(map(len, lists)) for inputs in given):

@@ -317,6 +317,9 @@ def _opaque(call: Caller, op: Opaque, operands: Sequence[Any], device: torch.dev
         given[place] = call(aten.clone.default, given[place])
     for base, shape, strides, offset in op.views:
         given.append(call(aten.as_strided.default, given[base], list(shape), list(strides), offset))
+    if op.target in CONTROL_FLOW:
+        # PyTorch exports none whose operands share memory.
+        given = [call(aten.clone.default, x) if any(x is y for y in given[:i]) else x for i, x in enumerate(given)]
     graph = partial(nested_module, device=device, is_apart=op.target in CONTROL_FLOW)
     arguments = [decode(argument, given, graph) for argument in op.arguments]
     named = cast(Sequence[tuple[str, Any]], op.keywords)

@@ -109,12 +109,12 @@ def _rewritten(body: Body, graph: Graph, device: torch.device) -> Callable[..., 
     made = body.rewritten(graph)
     module = _module(made.nested, device)
     names = [_name(node) for node in body.nested.graph.inputs]
-    own = [name for node in made.nested.graph.inputs if (name := _name(node)) in names]
+    own = [_name(node) for node in made.nested.graph.inputs]
 
     def call(*operands: Tensor) -> Any:
-        known = dict(zip(names, operands, strict=True))
-        static = [evaluate(value, known, device) for value in made.hoisted]
-        return module(*(known[name] for name in own), *static)
+        given = dict(zip(names, operands, strict=True))
+        known = {**given, **{name: evaluate(value, given, device) for name, value in made.hoisted.items()}}
+        return module(*(known[name] for name in own))
 
     return call
 

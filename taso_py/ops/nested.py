@@ -99,6 +99,10 @@ class ControlFlow:
         *varying, shared = lists
         return cls(node, op, bodies, tuple(index for part in varying for index in part), shared)
 
+    def places(self, inputs: Sequence[Node]) -> dict[int, Node]:
+        """Return a body's input for each operand that bodies take, by its place among the node's inputs."""
+        return dict(zip((*self.varying, *self.shared), inputs, strict=True))
+
     def with_bodies(self, bodies: Sequence[Nested], kept: Sequence[int], added: int) -> Opaque:
         """Return the operator with other bodies, and other shared operands.
 

@@ -9,12 +9,12 @@ among effects that it had before. A rewritten result lies in memory as the origi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Self
 
-from taso_py.ir.graph import Graph
+from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Constant, Input, Ref, Weight
 from taso_py.ops.movement import Permute
@@ -24,7 +24,7 @@ from taso_py.ops.opaque import Opaque
 
 @dataclass(frozen=True)
 class NewBody:
-    """A rewritten body: the node's operator with it, and the operands of that."""
+    """A rewritten body: the node's bodies with it, and the operands that they take."""
 
     nested: Nested
     """The body as the operator takes it."""
@@ -32,8 +32,10 @@ class NewBody:
     """All bodies of the node."""
     kept: tuple[int, ...]
     """The shared operands that a body still reads."""
-    hoisted: tuple[Value, ...]
-    """The values, computed from the body's weights, that become operands."""
+    hoisted: Mapping[str, Value]
+    """Values that are computed from the body's weights outside, by the names that the body has for them."""
+    added: tuple[Value, ...]
+    """The new operands, as values of the outer graph; the others of these values are operands already."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Body:
         if flow is None or not place < len(flow.bodies) or flow.bodies[place].graph.effects:
             return None
         graph = flow.bodies[place].graph
-        leaves = dict(zip((*flow.varying, *flow.shared), graph.inputs, strict=True))
+        leaves = flow.places(graph.inputs)
         static = {leaves[index].value: _weight(leaves[index]) for index in flow.shared if _is_given(node, index)}
         return cls(flow, place, graph.replace(static))
 
@@ -64,40 +66,49 @@ class Body:
 
     def rewritten(self, graph: Graph) -> NewBody:
         """Return what becomes of the body when a graph replaces its own."""
-        keys = [_key(node) for node in self.nested.graph.inputs]
-        hoisted = _hoisted(graph)
-        names = (name for number in count(len(keys)) if (name := f"x{number}") not in keys)
-        new = [make(Input(next(names), value.type)) for value in hoisted]
-        inner = {value: node.value for value, node in zip(hoisted, new, strict=True)}
+        leaves, (hoisted, added) = self.nested.graph.inputs, self._outside(graph)
+        inner = {value: make(Input(name, value.type)).value for name, value in hoisted.items()}
         inner |= {node.value: make(Input(_key(node), node.types[0])).value for node in _weights(graph)}
-        orders = zip(self.graph.outputs, graph.outputs, self.nested.orders, strict=True)
-        laid_out = tuple(after if before == after else in_order(after, order) for before, after, order in orders)
+        results = zip(self.graph.outputs, graph.outputs, self.nested.orders, strict=True)
+        laid_out = tuple(after if before == after else in_order(after, order) for before, after, order in results)
         made = replace(graph, outputs=laid_out).replace(inner)
-        others = [body.graph for place, body in enumerate(self.flow.bodies) if place != self.place]
-        read = {key for body in (made, *others) for key in _read(body)}
-        at = dict(zip((*self.flow.varying, *self.flow.shared), keys, strict=True))
-        kept = tuple(index for index in self.flow.shared if at[index] in read)
-        inputs = [keys.index(at[index]) for index in (*self.flow.varying, *kept)]
-
-        def given(body: Graph) -> Graph:
-            own = self.nested.graph.inputs
-            return Graph((*(own[place] for place in inputs), *new), body.outputs, body.effects)
-
-        bodies = tuple(
-            replace(body, graph=given(made if place == self.place else body.graph))
-            for place, body in enumerate(self.flow.bodies)
+        bodies = [made if place == self.place else body.graph for place, body in enumerate(self.flow.bodies)]
+        read = {key for body in bodies for key in _read(body, leaves)}
+        at = self.flow.places(leaves)
+        kept = tuple(index for index in self.flow.shared if _key(at[index]) in read)
+        inputs = (
+            *(at[index] for index in (*self.flow.varying, *kept)),
+            *(make(Input(k, v.type)) for k, v in added.items()),
         )
-        return NewBody(bodies[self.place], bodies, kept, hoisted)
+        nested = tuple(
+            replace(body, graph=Graph(inputs, new.outputs, new.effects))
+            for body, new in zip(self.flow.bodies, bodies, strict=True)
+        )
+        return NewBody(nested[self.place], nested, kept, hoisted, tuple(added.values()))
+
+    def _outside(self, graph: Graph) -> tuple[dict[str, Value], dict[str, Value]]:
+        """Return the values to compute outside, by the names that the body gets for them, and the new operands."""
+        node, names = self.flow.node, self.flow.places(self.nested.graph.inputs)
+        outer = {_weight(names[index]): node.inputs[index] for index in self.flow.shared if _is_given(node, index)}
+        taken = {node.inputs[index]: _key(names[index]) for index in self.flow.shared}
+        keys = set(map(_key, names.values()))
+        free = (name for number in count(len(names)) if (name := f"x{number}") not in keys)
+        inner = _hoisted(graph)
+        hoisted, added = dict[str, Value](), dict[str, Value]()
+        for value, computed in zip(inner, Graph((), inner).replace(outer).outputs, strict=True):
+            operand = contiguous(computed)
+            if operand not in taken:
+                taken[operand] = next(free)
+                added[taken[operand]] = operand
+            hoisted[taken[operand]] = value
+        return hoisted, added
 
     def put_back(self, outer: Graph, graph: Graph) -> tuple[Graph, Node]:
         """Return the outer graph in which a graph replaces the body's, and the node that has it."""
         made, node = self.rewritten(graph), self.flow.node
-        names = dict(zip((*self.flow.varying, *self.flow.shared), self.nested.graph.inputs, strict=True))
-        known = {_weight(names[index]): node.inputs[index] for index in self.flow.shared if _is_given(node, index)}
-        static = [contiguous(value) for value in Graph((), made.hoisted).replace(known).outputs]
         left = [v for i, v in enumerate(node.inputs) if i in made.kept or i not in self.flow.shared]
-        op = self.flow.with_bodies(made.bodies, made.kept, len(static))
-        new = make(op, [*left, *static], node.token)
+        op = self.flow.with_bodies(made.bodies, made.kept, len(made.added))
+        new = make(op, [*left, *made.added], node.token)
 
         def rebuild(old: Node, inputs: tuple[Value, ...]) -> Node:
             return new if old is node else old if inputs == old.inputs else remake(old, inputs)
@@ -123,10 +134,10 @@ def _weights(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if isinstance(node.op, Weight)]
 
 
-def _read(graph: Graph) -> set[str]:
-    """Return the names of the inputs that a graph reads or returns."""
-    returned = {value.node for value in (*graph.outputs,)}
-    return {_key(node) for node in graph.inputs if graph.users[node] or node in returned}
+def _read(graph: Graph, inputs: Sequence[Node]) -> set[str]:
+    """Return the names of those inputs that a graph reads or returns."""
+    roots = [*graph.effects, *(value.node for value in graph.outputs)]
+    return {_key(node) for node in set(inputs).intersection(topological(roots))}
 
 
 def _hoisted(graph: Graph) -> tuple[Value, ...]:

@@ -111,7 +111,7 @@ def test_what_a_body_computes_from_weights_is_computed_outside() -> None:
     assert len(graph.effects[0].inputs) == 4
     assert graph.effects[0].inputs[-1].node.is_static
     both, _ = rewritten(outer(SCALED, SCALED), 0, 1)
-    assert len(both.effects[0].inputs) == 4  # each body computes its own
+    assert len(both.effects[0].inputs) == 3, "both read it"
     assert all("x1:" not in text for text in bodies(both))
     assert both.effects[0].types == outer(SCALED, PLAIN).effects[0].types
 

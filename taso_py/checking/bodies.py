@@ -26,10 +26,9 @@ from taso_py.backend.tensors import TORCH_DTYPES, TensorError
 from taso_py.checking.compare import Arguments, Oracle
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
 from taso_py.ir.types import TensorType
 from taso_py.ops.nested import Nested
-from taso_py.search.bodies import Body
+from taso_py.search.bodies import Body, leaf_name
 
 LOWEST = {"random": -1.0, "positive random": 0.25}
 """The least number of each kind of operands; only positive ones may be variances."""
@@ -108,8 +107,8 @@ def _rewritten(body: Body, graph: Graph, device: torch.device) -> Callable[..., 
     """Return a rewritten body as a function of the original one's operands."""
     made = body.rewritten(graph)
     module = _module(made.nested, device)
-    names = [_name(node) for node in body.nested.graph.inputs]
-    own = [_name(node) for node in made.nested.graph.inputs]
+    names = [leaf_name(node) for node in body.nested.graph.inputs]
+    own = [leaf_name(node) for node in made.nested.graph.inputs]
 
     def call(*operands: Tensor) -> Any:
         given = dict(zip(names, operands, strict=True))
@@ -117,10 +116,6 @@ def _rewritten(body: Body, graph: Graph, device: torch.device) -> Callable[..., 
         return module(*(known[name] for name in own))
 
     return call
-
-
-def _name(node: Node) -> str:
-    return str(vars(node.op)["key"])
 
 
 def _shared(call: Callable[..., Any], operands: Sequence[Tensor]) -> Iterator[str]:

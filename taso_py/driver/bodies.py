@@ -14,6 +14,7 @@ nothing, stays as it was captured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -49,10 +50,8 @@ class Rewriting:
     operator: str
     found: Candidate
     """From the body's own graph to the one that replaces it."""
-    seconds: float
-    """The predicted time of a call of the body before."""
-    built: int
-    """The number of graphs that its search built."""
+    seconds: tuple[float, float]
+    """The predicted times of a call of the body before and after."""
 
     @property
     def name(self) -> str:
@@ -87,43 +86,43 @@ class BodySearch:
         graph = found.original.graph
         places, notes = body_places(graph), list[str]()
         plain = self.cost.with_tiles(PLAIN, [Format.DENSE])
-        rewritings: list[Rewriting] = []
-        stopped = found.stop_reason is SearchStop.INTERRUPTED
-        for where in () if stopped else places:
+        rewritings, results = list[Rewriting](), list[SearchResult]()
+        for where in places:
             body = Body.of(graph.effects[where.effect], where.place)
+            if SearchStop.INTERRUPTED in [result.stop_reason for result in (found, *results)]:
+                break
             if body is None:
                 continue
-            result = self._searched(body, plain)
-            rewriting = self._best(body, where, result, notes)
+            plain.warm(body.graph)
+            results.append(search(body.graph, self.rules, plain, self.strategy, self.limits, progress=False))
+            rewriting = self._best(body, where, results[-1], plain, notes)
             rewritings += [] if rewriting is None else [rewriting]
-            if result.stop_reason is SearchStop.INTERRUPTED:
-                break
-        if not rewritings:
-            return replace(found, notes=(*found.notes, *notes))
         most = self.limits.most_bytes(found.original.static_bytes)
         changed = [one for candidate in found.candidates if (one := self._with(candidate, rewritings, most))]
         best = next((candidate for candidate in found.candidates if candidate.applied), None)
         others = (found.original,) if best is None else (best, found.original)
         return replace(
             found,
-            candidates=(*changed, *others),
-            built=found.built + sum(rewriting.built for rewriting in rewritings),
-            notes=(*found.notes, _note(rewritings, len(places)), *notes),
+            candidates=(*changed, *others) if changed else found.candidates,
+            expansions=found.expansions + sum(result.expansions for result in results),
+            built=found.built + sum(result.built for result in results),
+            seconds=found.seconds + sum(result.seconds for result in results),
+            notes=(*found.notes, *([_note(rewritings, len(places))] if changed else []), *notes),
         )
 
-    def _searched(self, body: Body, cost: CostModel) -> SearchResult:
-        cost.warm(body.graph)
-        return search(body.graph, self.rules, cost, self.strategy, self.limits, progress=False)
-
-    def _best(self, body: Body, where: BodyPlace, result: SearchResult, notes: list[str]) -> Rewriting | None:
+    def _best(
+        self, body: Body, where: BodyPlace, result: SearchResult, cost: CostModel, notes: list[str]
+    ) -> Rewriting | None:
         """Return the fastest rewritten form of a body that computes the same; None if none is faster."""
+        rewritten = [candidate for candidate in result.candidates if candidate.applied]
+        priced = [(cost.graph_cost(body.laid_out(candidate.graph)), candidate) for candidate in rewritten]
         before_s = result.original.seconds
-        for candidate in result.candidates:
-            if not candidate.applied or not candidate.seconds < before_s:
-                continue
+        for after_s, candidate in sorted(priced, key=lambda one: one[0]):
+            if not (math.isfinite(before_s) and after_s < before_s):
+                break
             wrong = body_error(body, candidate.graph, self.seed, self.cost.device)
             if wrong is None:
-                return Rewriting(where, body.flow.op.target, candidate, before_s, result.built)
+                return Rewriting(where, body.flow.op.target, candidate, (before_s, after_s))
             notes.append(f"refused a rewritten body: {wrong}")
         return None
 
@@ -149,5 +148,6 @@ class BodySearch:
 
 def _note(rewritings: Sequence[Rewriting], count: int) -> str:
     """Return the note on rewritten bodies, with their predicted gains."""
-    told = ", ".join(f"{one.name} {one.seconds * 1e3:.3g} -> {one.found.seconds * 1e3:.3g} ms" for one in rewritings)
+    pairs = [(one.name, *(f"{seconds * 1e3:.3g}" for seconds in one.seconds)) for one in rewritings]
+    told = ", ".join(f"{name} {before} -> {after} ms" for name, before, after in pairs)
     return f"{len(rewritings)} of {count} bodies of control flow were rewritten for the race; predicted, a call: {told}"

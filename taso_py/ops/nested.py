@@ -14,20 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self, TypeAlias
+from typing import Self
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import AttributeValue, Operator, Ref
 from taso_py.ir.text import print_graph
+from taso_py.ops.layout import Order
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import parse_graph
 
 PREFIX = "graph:"
 """The beginning of an argument that is a graph."""
-Order: TypeAlias = tuple[int, ...] | None
-"""A value's axes from outermost to innermost in memory; None if it is not dense there."""
-
 CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
 """Operators whose bodies are functions of tensors that may return neither their arguments, nor views of them, nor one
 tensor twice."""

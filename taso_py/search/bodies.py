@@ -16,10 +16,9 @@ from typing import Self
 
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make, remake
-from taso_py.ir.operator import Constant, Input, Ref, Weight
-from taso_py.ops.movement import Permute
-from taso_py.ops.nested import ControlFlow, Nested, Order
-from taso_py.ops.opaque import Opaque
+from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ops.layout import contiguous, in_order
+from taso_py.ops.nested import ControlFlow, Nested
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,22 @@ class Body:
         """The body as the operator takes it."""
         return self.flow.bodies[self.place]
 
+    def laid_out(self, graph: Graph) -> Graph:
+        """Return a graph that replaces the body's own with results laid out in memory as the original's."""
+        results = zip(self.graph.outputs, graph.outputs, self.nested.orders, strict=True)
+        outputs = tuple(after if before == after else in_order(after, order) for before, after, order in results)
+        return replace(graph, outputs=outputs)
+
     def rewritten(self, graph: Graph) -> NewBody:
         """Return what becomes of the body when a graph replaces its own."""
         leaves, (hoisted, added) = self.nested.graph.inputs, self._outside(graph)
         inner = {value: make(Input(name, value.type)).value for name, value in hoisted.items()}
-        inner |= {node.value: make(Input(_key(node), node.types[0])).value for node in _weights(graph)}
-        results = zip(self.graph.outputs, graph.outputs, self.nested.orders, strict=True)
-        laid_out = tuple(after if before == after else in_order(after, order) for before, after, order in results)
-        made = replace(graph, outputs=laid_out).replace(inner)
+        inner |= {node.value: make(Input(leaf_name(node), node.types[0])).value for node in _weights(graph)}
+        made = self.laid_out(graph).replace(inner)
         bodies = [made if place == self.place else body.graph for place, body in enumerate(self.flow.bodies)]
         read = {key for body in bodies for key in _read(body, leaves)}
         at = self.flow.places(leaves)
-        kept = tuple(index for index in self.flow.shared if _key(at[index]) in read)
+        kept = tuple(index for index in self.flow.shared if leaf_name(at[index]) in read)
         inputs = (
             *(at[index] for index in (*self.flow.varying, *kept)),
             *(make(Input(k, v.type)) for k, v in added.items()),
@@ -90,8 +93,8 @@ class Body:
         """Return the values to compute outside, by the names that the body gets for them, and the new operands."""
         node, names = self.flow.node, self.flow.places(self.nested.graph.inputs)
         outer = {_weight(names[index]): node.inputs[index] for index in self.flow.shared if _is_given(node, index)}
-        taken = {node.inputs[index]: _key(names[index]) for index in self.flow.shared}
-        keys = set(map(_key, names.values()))
+        taken = {node.inputs[index]: leaf_name(names[index]) for index in self.flow.shared}
+        keys = set(map(leaf_name, names.values()))
         free = (name for number in count(len(names)) if (name := f"x{number}") not in keys)
         inner = _hoisted(graph)
         hoisted, added = dict[str, Value](), dict[str, Value]()
@@ -121,13 +124,14 @@ def _is_given(node: Node, index: int) -> bool:
     return node.inputs[index].node.is_static
 
 
-def _key(node: Node) -> str:
+def leaf_name(node: Node) -> str:
+    """Return the name of an input or weight."""
     assert isinstance(node.op, Input | Weight)
     return node.op.key
 
 
 def _weight(leaf: Node) -> Value:
-    return make(Weight(_key(leaf), leaf.types[0])).value
+    return make(Weight(leaf_name(leaf), leaf.types[0])).value
 
 
 def _weights(graph: Graph) -> list[Node]:
@@ -137,7 +141,7 @@ def _weights(graph: Graph) -> list[Node]:
 def _read(graph: Graph, inputs: Sequence[Node]) -> set[str]:
     """Return the names of those inputs that a graph reads or returns."""
     roots = [*graph.effects, *(value.node for value in graph.outputs)]
-    return {_key(node) for node in set(inputs).intersection(topological(roots))}
+    return {leaf_name(node) for node in set(inputs).intersection(topological(roots))}
 
 
 def _hoisted(graph: Graph) -> tuple[Value, ...]:
@@ -145,23 +149,3 @@ def _hoisted(graph: Graph) -> tuple[Value, ...]:
     read = [value for node in graph.nodes if not node.is_static for value in node.inputs]
     static = (v for v in (*read, *graph.outputs) if v.node.is_static and not isinstance(v.node.op, Weight | Constant))
     return tuple(dict.fromkeys(static))
-
-
-def in_order(value: Value, order: Order) -> Value:
-    """Return a value laid out with these axes from outermost to innermost; as it is where there is no such order."""
-    if order is None:
-        return value
-    rank = len(order)
-    dense = contiguous(_permuted(value, [axis - rank for axis in order]))
-    return _permuted(dense, [order.index(axis) - rank for axis in range(rank)])
-
-
-def contiguous(value: Value) -> Value:
-    """Return a value in row-major order, by a call that no rule removes."""
-    return make(Opaque("aten.contiguous.default", (Ref(0),), (value.type,)), [value]).value
-
-
-def _permuted(value: Value, order: Sequence[int]) -> Value:
-    if list(order) == list(range(-len(order), 0)):
-        return value
-    return make(Permute(tuple(order)), [value]).value

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 import taso_py
 from taso_py.cost.model import CostModel
 from taso_py.driver import bodies
+from taso_py.driver.decisions import Decision
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.prepare import source_of
 from taso_py.driver.replay import replay_trace
@@ -114,6 +115,8 @@ def test_bodies_are_optimized_saved_loaded_and_replayed(
             expected, got = (pytree.tree_leaves(call(given)) for call in (original, result))
             for one, other in zip(expected, got, strict=True):
                 torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "No substitution was applied" not in page
     written = read_trace((tmp_path / "out" / "trace.rules").read_text())
     assert written == found.trace
     assert replay_trace(tmp_path / "out" / "trace.rules", source_of(original, x, {})) == len(found.report.applied)
@@ -217,6 +220,44 @@ def test_bodies_with_effects_stay_as_they_were(function: Callable[..., Any], mon
         cost = CostModel(torch.device("cpu"), database)
         outer = Candidate(program.graph, program.graph, 1.0, 0)
         found = SearchResult(outer, (outer,), SearchStop.EXHAUSTED, 1, 1, 0.0)
-        assert bodies.BodySearch([], cost, "backtracking", Limits(), 0).add_to(found) == found
+        result = bodies.BodySearch([], cost, "backtracking", Limits(), 0).add_to(found)
+    assert (result.candidates, result.notes) == (found.candidates, ())
     assert [str(graph.outputs[0].node.op.name) for graph in searched] == ["mul"]
     assert len(texts(program.graph)) == 2
+
+
+def test_a_decision_holds_the_steps_in_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, program = optimized(monkeypatch, _mapped, X), round_trip(model(_mapped), X)
+    decision = Decision.of(found)
+    assert found.trace.bodies
+    torch.testing.assert_close(decision.apply(program, (X,))(X), model(_mapped)(X), rtol=1e-4, atol=1e-4)
+
+
+def test_a_gain_that_laying_a_result_out_costs_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewritten result is fixed to the original's layout, which takes a call."""
+    monkeypatch.setattr(CostModel, "warm", lambda *_: None)
+    program = round_trip(model(lambda s, x: torch.cond(x.sum() > 0, lambda y: y * 1, lambda y: y * 1, (x,))), X)
+    for price, count in ((0.5, 2), (2.0, 0)):
+        prices = {"contiguous": price, "mul": 1.0}
+        monkeypatch.setattr(CostModel, "graph_cost", lambda _, graph, prices=prices: _seconds(graph, prices))
+        with LatencyDatabase() as database:
+            outer = Candidate(program.graph, program.graph, 1.0, 0)
+            found = SearchResult(outer, (outer,), SearchStop.EXHAUSTED, 1, 1, 0.0)
+            monkeypatch.setattr(bodies, "search", _without_products)
+            cost = CostModel(torch.device("cpu"), database)
+            result = bodies.BodySearch([], cost, "backtracking", Limits(), 0).add_to(found)
+        assert len(result.best.bodies) == count
+
+
+def _seconds(graph: Graph, prices: Mapping[str, float]) -> float:
+    return sum(price for name, price in prices.items() for node in graph.nodes if name in node.op.text)
+
+
+def _without_products(graph: Graph, *_: Any, **__: Any) -> SearchResult:
+    (rule,) = read_rules("rule a: float[..B] source mul(a, constant{value=1.0, dtype=float}) target a")
+    original = Candidate(graph, graph, 1.0, 0)
+    (match,) = Matcher([rule]).matches(graph)
+    after = apply(graph, match)
+    assert after is not None
+    better = Candidate(graph, after, 0.0, 0, (rule.id,), ((match, after),))
+    return SearchResult(original, (better, original), SearchStop.EXHAUSTED, 1, 1, 0.0)

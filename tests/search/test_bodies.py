@@ -10,7 +10,8 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import AttributeValue, Input, Ref, Weight
 from taso_py.ir.types import DType, TensorType
-from taso_py.ops.nested import ControlFlow, Nested, Order
+from taso_py.ops.layout import Order
+from taso_py.ops.nested import ControlFlow, Nested
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply

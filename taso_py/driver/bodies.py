@@ -18,11 +18,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from taso_py.backend.plan import Format
 from taso_py.checking.bodies import body_error
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
-from taso_py.kernels.table import PLAIN
 from taso_py.ops.nested import ControlFlow
 from taso_py.rules.substitution import Substitution
 from taso_py.search.bodies import Body
@@ -85,7 +83,7 @@ class BodySearch:
         """
         graph = found.original.graph
         places, notes = body_places(graph), list[str]()
-        plain = self.cost.with_tiles(PLAIN, [Format.DENSE])
+        plain = self.cost.plain()
         rewritings, results = list[Rewriting](), list[SearchResult]()
         for where in places:
             body = Body.of(graph.effects[where.effect], where.place)

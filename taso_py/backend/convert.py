@@ -18,11 +18,10 @@ from taso_py.backend.tensors import TORCH_DTYPES, TensorError, ir_dtype
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue
-from taso_py.ir.text import print_graph
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.elementwise import Cast
+from taso_py.ops.nested import PREFIX, Nested
 from taso_py.ops.opaque import Opaque
-from taso_py.ops.table import parse_graph
 
 
 def to_device(program: Program, device: torch.device) -> Program:
@@ -42,7 +41,7 @@ def _rebuilding(device: torch.device) -> Callable[[Node, tuple[Value, ...]], Nod
     def moved(value: AttributeValue) -> AttributeValue:
         if isinstance(value, str) and value.startswith("device:"):
             return f"device:{device}"
-        if isinstance(value, str) and value.startswith(_GRAPH):
+        if isinstance(value, str) and value.startswith(PREFIX):
             return _mapped_inside(value, rebuild)
         return tuple(map(moved, value)) if isinstance(value, tuple) else value
 
@@ -56,13 +55,10 @@ def _rebuilding(device: torch.device) -> Callable[[Node, tuple[Value, ...]], Nod
     return rebuild
 
 
-_GRAPH = "graph:"
-
-
 def _mapped_inside(value: str, rebuild: Callable[[Node, tuple[Value, ...]], Node]) -> str:
     """Return the attribute of a graph that an operator takes, with the graph's nodes rebuilt."""
-    kind, _, text = value.partition("\n")
-    return f"{kind}\n{print_graph(parse_graph(text).map(rebuild))}"
+    nested = Nested.parse(value)
+    return replace(nested, graph=nested.graph.map(rebuild)).text
 
 
 def retype(program: Program, dtype: DType = DType.F64) -> Program:
@@ -75,6 +71,20 @@ def retype(program: Program, dtype: DType = DType.F64) -> Program:
         TensorError: an operator reads the bits of floating-point numbers, or cannot compute in the type.
     """
 
+    def converted(tensor: Tensor) -> Tensor:
+        return tensor.to(TORCH_DTYPES[cast(DType, _retyped(ir_dtype(tensor.dtype), dtype))])
+
+    return _mapped(program, _retyping(dtype), converted)
+
+
+def retyped_graph(graph: Graph, dtype: DType = DType.F64) -> Graph:
+    """Return a graph with every floating-point type replaced, as :func:`retype` does with a program's."""
+    return graph.map(_retyping(dtype))
+
+
+def _retyping(dtype: DType) -> Callable[[Node, tuple[Value, ...]], Node]:
+    """Return a function that rebuilds a node in a floating-point type, on inputs of it."""
+
     def rebuild(node: Node, inputs: tuple[Value, ...]) -> Node:
         attributes = {field.name: inside(_retyped(getattr(node.op, field.name), dtype)) for field in fields(node.op)}
         op = replace(node.op, **attributes)
@@ -85,12 +95,9 @@ def retype(program: Program, dtype: DType = DType.F64) -> Program:
     def inside(value: AttributeValue) -> AttributeValue:
         if isinstance(value, tuple):
             return tuple(map(inside, value))
-        return _mapped_inside(value, rebuild) if isinstance(value, str) and value.startswith(_GRAPH) else value
+        return _mapped_inside(value, rebuild) if isinstance(value, str) and value.startswith(PREFIX) else value
 
-    def converted(tensor: Tensor) -> Tensor:
-        return tensor.to(TORCH_DTYPES[cast(DType, _retyped(ir_dtype(tensor.dtype), dtype))])
-
-    return _mapped(program, rebuild, converted)
+    return rebuild
 
 
 def _retyped(value: AttributeValue, dtype: DType) -> AttributeValue:

@@ -27,6 +27,7 @@ from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Operator, Weight
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
+from taso_py.ops.nested import is_control_flow
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import most_stored
 
@@ -68,10 +69,15 @@ def fold(program: Program, growth_limit: float = 1.25) -> Program:
 
 
 def _deduplicated(graph: Graph, tensors: Mapping[str, Tensor], keys: Iterable[str]) -> dict[str, Tensor]:
-    """Return the weights of a graph; a folded weight that is bitwise equal to another shares its tensor."""
+    """Return the weights of a graph; a folded weight that is bitwise equal to another shares its tensor.
+
+    Operands of control flow do not: PyTorch refuses to export it if two of them share memory.
+    """
     nodes = [node.op for node in graph.nodes if isinstance(node.op, Weight) and not node.op.mutable]
     nodes = [op for op in nodes if not tensors[op.key].is_meta and not isinstance(tensors[op.key], FakeTensor)]
-    candidates, result = set(keys), dict(tensors)
+    apart = [value for node in graph.nodes if is_control_flow(node.op) for value in node.inputs]
+    candidates = set(keys) - {value.node.op.key for value in apart if isinstance(value.node.op, Weight)}
+    result = dict(tensors)
     alike: dict[object, list[Tensor]] = {}
     # Weights as they were come first: what equals one of them needs no memory of its own.
     for op in sorted(nodes, key=lambda op: op.key in candidates):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -20,6 +20,7 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from taso_py.backend.schema import overload_named, returns_nothing, returns_one_tensor
+from taso_py.backend.storage import Storages
 from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
@@ -51,11 +52,11 @@ from taso_py.ops.elementwise import (
     Tanh,
 )
 from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
-from taso_py.ops.table import parse_graph
 
 aten = torch.ops.aten
 
@@ -80,15 +81,17 @@ def lower(call: Caller, node: Node, operands: Sequence[Any], device: torch.devic
     Raises:
         InvariantError: the operator has no lowering.
     """
+    given = _with_constants(call, node, operands, device)
+    if isinstance(node.op, Opaque):
+        return _opaque(call, node.op, given, device=device)
     row = _TABLE.get(type(node.op))
     if row is None:
         raise InvariantError(f"operator {node.op.name} has no lowering; add a row to taso_py/backend/lowering.py")
-    given = _with_constants(call, node, operands, device)
     if isinstance(node.op, Reshape):
         result = _reshape(call, node.op, node, operands=given, variant=variant)
     else:
         result = row(call, node.op, node, given[::-1] if variant else given)
-    return tuple(result) if isinstance(node.op, Opaque) else (result,)
+    return (result,)
 
 
 def variants(node: Node) -> range:
@@ -308,15 +311,19 @@ def _contiguous(call: Caller, op: Contiguous, node: Node, operands: Sequence[Any
     return call(aten.contiguous.default, operands[0])
 
 
-def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> Any:
+def _opaque(call: Caller, op: Opaque, operands: Sequence[Any], device: torch.device) -> tuple[Any, ...]:
     overload, given = overload_named(op.target), list(operands)
     for place in op.written:
         given[place] = call(aten.clone.default, given[place])
     for base, shape, strides, offset in op.views:
         given.append(call(aten.as_strided.default, given[base], list(shape), list(strides), offset))
-    arguments = [decode(argument, given, nested_module) for argument in op.arguments]
+    if op.target in CONTROL_FLOW:
+        # PyTorch exports none whose operands share memory.
+        given = [call(aten.clone.default, x) if any(x is y for y in given[:i]) else x for i, x in enumerate(given)]
+    graph = partial(nested_module, device=device, is_apart=op.target in CONTROL_FLOW)
+    arguments = [decode(argument, given, graph) for argument in op.arguments]
     named = cast(Sequence[tuple[str, Any]], op.keywords)
-    keywords = {str(name): decode(value, given, nested_module) for name, value in named}
+    keywords = {str(name): decode(value, given, graph) for name, value in named}
     result = call(overload, *arguments, **keywords)
     became = tuple(given[place] for place in op.written)
     count = len(op.types) - len(became)
@@ -326,24 +333,50 @@ def _opaque(call: Caller, op: Opaque, node: Node, operands: Sequence[Any]) -> An
 
 
 @lru_cache(maxsize=256)
-def nested_module(text: str) -> fx.GraphModule:
-    """Return the module of a graph that an operator takes; the first line says how it returns its results."""
-    kind, _, written = text.partition("\n")
-    graph, module = parse_graph(written), fx.Graph()
-    root, values = fx.GraphModule({}, module), dict[Value, fx.Node]()
+def nested_module(text: str, device: torch.device, *, is_apart: bool) -> fx.GraphModule:
+    """Return the module of a graph that an operator takes.
+
+    Args:
+        text: the graph, as :class:`taso_py.ops.nested.Nested` writes it.
+        device: where it creates tensors.
+        is_apart: whether results are copied that would share memory with an argument or with an earlier result.
+    """
+    nested, module = Nested.parse(text), fx.Graph()
+    root, values = fx.GraphModule({}, module), dict[Value, Any]()
 
     def call(target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         return module.call_function(target, *register_modules(root, (arguments, keywords), module))
 
-    for node in graph.nodes:
+    for node in nested.graph.nodes:
         if isinstance(node.op, Input):
             values[node.value] = module.placeholder(node.op.key)
         elif not isinstance(node.op, Constant):
-            results = lower(call, node, [values.get(value) for value in node.inputs], torch.device("cpu"))
+            results = lower(call, node, [values.get(value) for value in node.inputs], device)
             values.update(zip(node.outputs, results, strict=True))
-    results = [values[value] for value in graph.outputs]
-    module.output(results[0] if kind == "one" else results if kind == "list" else tuple(results))
+    for value in nested.graph.outputs:
+        if isinstance(value.node.op, Constant):
+            values[value] = materialize(call, value.node.op, device)
+    found = [values[value] for value in nested.graph.outputs]
+    returned = _apart(call, module, found) if is_apart else found
+    module.output(returned[0] if nested.kind == "one" else returned if nested.kind == "list" else tuple(returned))
     return fx.GraphModule(root, module)
+
+
+def _apart(call: Caller, graph: fx.Graph, results: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return results with copies in place of those that may share memory with an argument, or an earlier result."""
+    storages = Storages(graph)
+    taken = [storages.of(node) for node in graph.nodes if node.op == "placeholder"]
+    found: list[fx.Node] = []
+    for result in results:
+        storage = storages.of(result)
+        if storage not in taken:
+            taken.append(storage)
+        elif result.target is aten.contiguous.default:
+            result = call(aten.clone.default, result.args[0], memory_format=torch.contiguous_format)
+        else:
+            result = call(aten.clone.default, result)
+        found.append(result)
+    return found
 
 
 def register_modules(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
@@ -405,7 +438,6 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,
-    Opaque: _opaque,
 }
-LOWERED = frozenset(_TABLE)
+LOWERED = frozenset(_TABLE) | {Opaque}
 """The operators that have a lowering."""

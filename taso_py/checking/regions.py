@@ -19,13 +19,14 @@ from torch import Tensor
 from taso_py.backend.random_tensors import uniform
 from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.checking.bodies import BodyError, body_error
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Input
 from taso_py.ir.types import DType, TensorType
 from taso_py.rules.apply import concrete_side
 from taso_py.rules.match import Match
-from taso_py.search.trace import Trace, replay_steps
+from taso_py.search.trace import Trace, replay_bodies, replay_steps
 
 TOLERANCE = 1e-9
 """Allowed difference relative to the output's greatest magnitude; float64 rounds at 1.1e-16."""
@@ -100,11 +101,17 @@ def _random(type_: TensorType, lowest: float, generator: torch.Generator) -> Ten
     return values.to(TORCH_DTYPES[type_.dtype])
 
 
-def first_mismatch(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | None:
+def first_mismatch(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | BodyError | None:
     """Return the first step of a trace at which the two sides of the rule differ; None if there is none.
+
+    Bodies of control flow are compared as wholes besides, before and after their steps.
 
     Raises:
         TasoError: the trace is of another graph, or has a step that cannot be taken.
     """
-    matches = [match for match, _ in replay_steps(graph, trace)]
-    return next((region for region in check_regions(matches, seed, device) if not region.passed), None)
+    steps = [*replay_steps(graph, trace)]
+    bodies = [*replay_bodies(steps[-1][1] if steps else graph, trace)]
+    matches = [match for match, _ in (*steps, *(step for body in bodies for step in body.steps))]
+    wrong = next((region for region in check_regions(matches, seed, device) if not region.passed), None)
+    compared = (body_error(one.body, one.graph, seed, device) for one in bodies)
+    return wrong or next((error for error in compared if error is not None), None)

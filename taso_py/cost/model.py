@@ -33,7 +33,7 @@ from taso_py.cost.labelling import BoundaryFormats
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.probe import devices_elsewhere
-from taso_py.kernels.table import TILES, covers
+from taso_py.kernels.table import PLAIN, TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
@@ -89,6 +89,12 @@ class CostModel:
         other = copy(self)
         other.tiles = tiles
         other._covers, other._known, other._prices, other._conversions = (WeakKeyDictionary() for _ in range(4))
+        return other
+
+    def plain(self) -> CostModel:
+        """Return the model of graphs that run by PyTorch's own calls, in the layout that these give."""
+        other = self.with_tiles(PLAIN)
+        other._formats = frozenset({Format.DENSE})
         return other
 
     def node_cost(self, node: Node) -> float:

@@ -154,5 +154,5 @@ class Winners:
 
     def remember(self, optimized: Optimized) -> None:
         """Store the trace of a result that won by rules; otherwise leave the earlier winner, which lost only once."""
-        if optimized.trace.steps:
+        if optimized.trace.applied:
             self._decisions.put(self._key, Decision.of(optimized))

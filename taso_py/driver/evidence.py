@@ -15,7 +15,7 @@ from taso_py.profiling.profile import ProfileOptions, profile_modules
 from taso_py.report.difference import difference
 from taso_py.report.optimization_page import Evidence, OutputCheck
 from taso_py.rules.substitution import Substitution
-from taso_py.search.trace import Trace, replay_steps, write_trace
+from taso_py.search.trace import Trace, replay_bodies, replay_steps, write_trace
 
 PROFILE_SECONDS = 3.0
 """Seconds of timed runs for the two profiles together."""
@@ -35,8 +35,11 @@ def gather_evidence(
     options = ProfileOptions(seconds=PROFILE_SECONDS, progress=progress)
     winner, trace = outcome.winner, outcome.winner.candidate.trace
     before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
+    steps = tuple(replay_steps(program.graph, trace))
+    bodies = replay_bodies(steps[-1][1] if steps else program.graph, trace)
     return Evidence(
-        difference=difference(program.graph, replay_steps(program.graph, trace)),
+        difference=difference(program.graph, steps),
+        bodies=tuple(difference(one.body.graph, one.steps) for one in bodies),
         rules=_applied_rules(trace),
         profiles=(before, after),
         outputs=tuple(map(_check, outcome.comparison.outputs)),

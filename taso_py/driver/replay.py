@@ -50,7 +50,7 @@ def replay_trace(path: Path, source: Source, seed: int = 0) -> int:
     with optimization_lock():
         program = import_source(source)
     check_steps(program.graph, trace, seed, program.device)
-    return len(trace.steps)
+    return len(trace.applied)
 
 
 def check_steps(graph: Graph, trace: Trace, seed: int, device: torch.device) -> None:

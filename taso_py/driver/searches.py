@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.model import CostModel
+from taso_py.driver.bodies import BodySearch, body_places
 from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import formats_for, tiles_for
 from taso_py.driver.prepare import PreparedSource
-from taso_py.engines.engine import KERNEL_PRICES, Engine
+from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
 from taso_py.judging.evaluation import EngineSearch
@@ -84,8 +85,13 @@ class Searches:
             cost.warm(graph)
             scale_to_runs(cost, engine)
         limits = options.limits()
+        bodies = len(body_places(graph)) if engine.prices in PYTORCH_PRICES else 0
+        share = replace(limits, seconds=limits.seconds / (1 + bodies))
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(graph, self.trace, self.rules, cost, limits)
-            found = search(graph, self.rules, cost, options.search, limits, progress=options.progress)
-            return found if last is None else add_followed(found, last, self.rules, cost, limits)
+            found = search(graph, self.rules, cost, options.search, share, progress=options.progress)
+        if bodies:
+            with phases.phase("bodies", "of control flow, as graphs of their own"):
+                found = BodySearch(self.rules, cost, options.search, share, options.seed).add_to(found)
+        return found if last is None else add_followed(found, last, self.rules, cost, limits)

@@ -34,7 +34,7 @@ from taso_py.frontend.source import refuse, type_of
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import AttributeValue, Ref
-from taso_py.ir.text import print_graph
+from taso_py.ops.nested import Nested
 from taso_py.ops.opaque import Opaque, View
 
 WRITING: Any = torch.ops.higher_order.auto_functionalized_v2
@@ -231,9 +231,15 @@ _MAY_COPY = frozenset(
 
 
 def nested_call(
-    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule], Graph]
+    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule, str], Graph]
 ) -> HigherOrderCall:
     """Import a call of an operator that takes graphs, which become part of the operator.
+
+    Args:
+        fx_node: the call.
+        env: gives the value of an operand.
+        sizes: the open sizes.
+        imported: imports a graph for an operator of a name.
 
     Raises:
         ImportRefusal: it has no form in the graph.
@@ -241,12 +247,12 @@ def nested_call(
     called, val = fx_node.target, fx_node.meta.get("val")
     if not isinstance(called, HigherOrderOperator) or not isinstance(val, list | tuple):
         refuse(fx_node, "cannot be represented in the graph", "write it with tensor operators")
-    template = Template(fx_node, env)
+    template, name = Template(fx_node, env), f"higher_order.{called.name()}"
 
     def encoded(argument: Any) -> AttributeValue:
         match argument:
             case fx.Node() if argument.op == "get_attr":
-                return f"graph:{_graph_text(fx_node, argument, imported)}"
+                return _nested(fx_node, argument, lambda module: imported(module, name)).text
             case dict():
                 return f"dict:{_json(fx_node, argument)}"
             case tuple():
@@ -257,9 +263,9 @@ def nested_call(
                 return template(argument)
 
     results = [item if isinstance(item, Tensor) else None for item in val]
-    keywords = tuple((name, encoded(value)) for name, value in fx_node.kwargs.items())
+    keywords = tuple((key, encoded(value)) for key, value in fx_node.kwargs.items())
     arguments, types = tuple(map(encoded, fx_node.args)), _types(fx_node, results, sizes)
-    op = Opaque(f"higher_order.{called.name()}", arguments, types, keywords, is_pure=False)
+    op = Opaque(name, arguments, types, keywords, is_pure=False)
     return HigherOrderCall(op, template.inputs, results)
 
 
@@ -270,8 +276,8 @@ def _json(fx_node: fx.Node, argument: Mapping[str, Any]) -> str:
         refuse(fx_node, f"takes options that cannot be saved ({error})", "pass plain numbers and strings")
 
 
-def _graph_text(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> str:
-    """Return a graph that a call takes as text; its first line names the container of its results."""
+def _nested(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.GraphModule], Graph]) -> Nested:
+    """Return a graph that a call takes."""
     owner = fx_node.graph.owning_module
     module = None if owner is None else owner.get_submodule(str(attribute.target))
     if not isinstance(module, fx.GraphModule):
@@ -279,7 +285,9 @@ def _graph_text(fx_node: fx.Node, attribute: fx.Node, imported: Callable[[fx.Gra
     *_, end = module.graph.nodes
     result: Any = end.args[0]
     kind = "tuple" if isinstance(result, tuple) else "list" if isinstance(result, list) else "one"
-    return f"{kind}\n{print_graph(imported(module))}"
+    results = [leaf.meta["val"] for leaf in pytree.tree_leaves(result) if isinstance(leaf, fx.Node)]
+    orders = [memory_order(tensor) if isinstance(tensor, Tensor) else None for tensor in results]
+    return Nested(kind, tuple(None if order is None else tuple(order) for order in orders), imported(module))
 
 
 def without_attention_operator(module: nn.Module) -> nn.Module:

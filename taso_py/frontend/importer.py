@@ -38,6 +38,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Ref, Weight
 from taso_py.ir.size import Dim
+from taso_py.ops.nested import CONTROL_FLOW
 from taso_py.ops.opaque import Opaque
 
 _REFUSALS = (NotInDialectError, ShapeError, TypeError, ValueError, RuntimeError)
@@ -50,8 +51,8 @@ class Importer:
 
     sizes: Sizes
     device: torch.device
-    is_nested: bool = False
-    """True if the graph is nested in an operator, which is opaque together with its graphs."""
+    nested_in: str = ""
+    """The operator that takes this graph, if one does; but for control flow, all of it stays as it was captured."""
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
     """The value of each fx node: a value, a sequence of values for a call with several results, or a size."""
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
@@ -98,7 +99,7 @@ class Importer:
         elif not is_redundant_assertion(fx_node) and not import_number(fx_node, self.env, self.effect):
             if isinstance(fx_node.target, OpOverload):
                 call = self._bind(fx_node, fx_node.target)
-                found = (None if self.is_nested else self._by_table(call)) or self._opaque(fx_node, call)
+                found = self._by_table(call) or self._opaque(fx_node, call)
             else:
                 found = self._higher_order(fx_node)
             self.env[fx_node] = found if isinstance(fx_node.meta.get("val"), list | tuple) else [*found, None][0]
@@ -161,6 +162,8 @@ class Importer:
 
     def _by_table(self, call: AtenCall) -> Sequence[Value | None] | None:
         """Return the values that the call's row gives; None if it refuses, or their layouts are not the original's."""
+        if self.nested_in and self.nested_in not in CONTROL_FLOW:
+            return None
         row = DIALECT.get(str(call.overload))
         try:
             found = _choices(row(call)) if row is not None else ()
@@ -185,7 +188,8 @@ class Importer:
         *below, root = self._new_nodes(value.node)
         for node in below:
             self._propagate(node, 0)
-        for variant in variants(root):
+        # Nothing tells the lowering of a nested graph which variant to take.
+        for variant in range(1) if self.nested_in else variants(root):
             self._propagate(root, variant)
             if self._alike(self.layouts[value], original):
                 return True
@@ -252,9 +256,9 @@ class Importer:
         self.layouts.update((v, r) for v, r in zip(node.outputs, call.results, strict=True) if r is not None)
         return node.outputs
 
-    def _nested(self, module: fx.GraphModule) -> Graph:
+    def _nested(self, module: fx.GraphModule, called: str) -> Graph:
         """Import a graph that an operator takes, call by call."""
-        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, is_nested=True), list[Node]()
+        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, nested_in=called), list[Node]()
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 if not isinstance(node.meta.get("val"), Tensor):

@@ -56,6 +56,8 @@ class Evidence:
     """Profiles before and after."""
     outputs: tuple[OutputCheck, ...]
     trace: str
+    bodies: tuple[GraphDifference, ...] = ()
+    """Differences between bodies of control flow and their rewritten forms."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def optimization_page(report: Report, evidence: Evidence) -> str:
         "optimization.html",
         report=report,
         evidence=evidence,
-        changes=changes(evidence.difference),
+        changes=[change for one in (evidence.difference, *evidence.bodies) for change in changes(one)],
         rules=[_applied(rule, report.applied.count(rule.id)) for rule in evidence.rules],
         rows=rows,
         longest_ms=max((row.ms for row in rows), default=0.0) or 1.0,

@@ -13,7 +13,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
-from taso_py.search.trace import Trace, TraceError, replay_steps
+from taso_py.search.trace import Trace, TraceError, replay_bodies, replay_steps
 
 
 def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost, limits: Limits) -> SearchResult:
@@ -30,21 +30,27 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         TraceError: the trace is of another graph, or has a step that cannot be taken or is not allowed.
     """
     start = time.monotonic()
-    steps = tuple(replay_steps(graph, trace, rules))
-    refused = next((match for match, _ in steps if not limits.allows(match)), None)
+    allowed = tuple(rules)
+    steps = tuple(replay_steps(graph, trace, allowed))
+    bodies = tuple(replay_bodies(steps[-1][1] if steps else graph, trace, allowed))
+    matches = [match for match, _ in (*steps, *(step for body in bodies for step in body.steps))]
+    refused = next((match for match in matches if not limits.allows(match)), None)
     if refused is not None:
         raise TraceError(
             f"the numerics class {refused.rule.numerics.name.lower()} of {refused.rule.id} is above the cap"
         )
-    ends = [(graph, ()), (steps[-1][1], steps)] if steps else [(graph, ())]
+    ends: list[tuple[Graph, Trace | None]] = [(graph, None)]
+    if matches:
+        ends.append((bodies[-1].outer if bodies else steps[-1][1], trace))
     original, *followed = (
         Candidate(
             graph,
             end,
             cost.graph_cost(end),
             static_bytes=static_bytes(cost, end),
-            applied=trace.applied[: len(taken)],
-            steps=taken,
+            applied=taken.applied if taken else (),
+            steps=steps if taken else (),
+            bodies=taken.bodies if taken else (),
         )
         for end, taken in ends
     )
@@ -52,7 +58,7 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         raise TraceError(f"the result would store more than {limits.growth} times the weights")
     candidates = (*followed, original)
     return SearchResult(
-        original, candidates, SearchStop.FOLLOWED, expansions=0, built=len(steps), seconds=time.monotonic() - start
+        original, candidates, SearchStop.FOLLOWED, expansions=0, built=len(matches), seconds=time.monotonic() - start
     )
 
 

@@ -19,7 +19,7 @@ from taso_py.ir.types import DType
 from taso_py.ops.work import most_stored
 from taso_py.rules.match import Match
 from taso_py.rules.verdict import Numerics
-from taso_py.search.trace import Trace, make_trace
+from taso_py.search.trace import BodyTrace, Trace, make_trace
 
 
 class SearchStop(enum.Enum):
@@ -95,6 +95,8 @@ class Candidate:
     """The identifiers of the rules in the order of application."""
     steps: Iterable[tuple[Match, Graph]] = field(default=(), compare=False, repr=False)
     """The matches that were applied, one after the other, each with the graph after it; may be derived on iteration."""
+    bodies: tuple[BodyTrace, ...] = ()
+    """The steps in bodies of control flow that were taken after these."""
 
     @cached_property
     def trace(self) -> Trace:
@@ -103,7 +105,7 @@ class Candidate:
         Raises:
             TraceError: the steps do not lead to the graph.
         """
-        return make_trace(self.original, self.steps, self.graph)
+        return make_trace(self.original, self.steps, self.graph, self.bodies)
 
 
 @dataclass(frozen=True)

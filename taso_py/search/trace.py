@@ -2,10 +2,14 @@
 
     trace 0f3a... {
       step r3f2a91c0d4e5(x=61d0...88, a=0b7c...12.0) at [9a41..., 77fe...] -> 5c1d...
+      body 1 of e09b... from 44aa... {
+        step r3f2a91c0d4e5(x=9e21...7f, a=1f00...3a.0) at [6b1c..., 20d8...] -> 8f3e...
+      } -> 7720...
     }
     rule r3f2a91c0d4e5 ...
 
-Nodes are named by their digests. The rules follow in the grammar of :mod:`taso_py.rules.text`, so that a trace can be
+Nodes are named by their digests. Steps in bodies of control flow come last: ``body 1`` is the second body of a node,
+with a graph of its own. The rules follow in the grammar of :mod:`taso_py.rules.text`, so that a trace can be
 replayed without a database.
 
 Invariant: ``read_trace(write_trace(trace)) == trace``. A replay that returns has applied every step where the trace
@@ -20,12 +24,13 @@ from dataclasses import dataclass
 
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Value
+from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import apply, concrete_side
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
+from taso_py.search.bodies import Body
 
 
 class TraceError(TasoError):
@@ -51,6 +56,24 @@ class TraceStep:
 
 
 @dataclass(frozen=True)
+class BodyTrace:
+    """The steps in one body of a node of control flow."""
+
+    node: str
+    """The digest of the node."""
+    place: int
+    """The number of the body among the node's."""
+    trace: Trace
+    """The steps, from the body as a graph of its own."""
+    result: str
+    """The digest of the outer graph after them."""
+
+    def __str__(self) -> str:
+        steps = "".join(f"    {step}\n" for step in self.trace.steps)
+        return f"body {self.place} of {self.node} from {self.trace.original} {{\n{steps}  }} -> {self.result}"
+
+
+@dataclass(frozen=True)
 class Trace:
     """The steps from an original graph to a result."""
 
@@ -58,16 +81,26 @@ class Trace:
     """The digest of the original graph."""
     steps: tuple[TraceStep, ...]
     rules: tuple[Substitution, ...]
-    """The rules that occur, sorted by identifier."""
+    """The rules that occur, also in bodies, sorted by identifier."""
+    bodies: tuple[BodyTrace, ...] = ()
+    """The steps in bodies of control flow, which are taken after the others."""
 
     @property
     def applied(self) -> tuple[str, ...]:
         """The identifiers of the rules in the order of application."""
-        return tuple(step.rule for step in self.steps)
+        return tuple(step.rule for step in (*self.steps, *(step for body in self.bodies for step in body.trace.steps)))
 
 
-def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Graph) -> Trace:
+def make_trace(
+    original: Graph, steps: Iterable[tuple[Match, Graph]], result: Graph, bodies: Sequence[BodyTrace] = ()
+) -> Trace:
     """Return the trace of matches that were applied one after the other, each given with the graph after it.
+
+    Args:
+        original: the graph at the beginning.
+        steps: the matches.
+        result: the graph at the end.
+        bodies: the steps in bodies that were taken after them.
 
     Raises:
         TraceError: they lead to another graph than the result.
@@ -78,9 +111,10 @@ def make_trace(original: Graph, steps: Iterable[tuple[Match, Graph]], result: Gr
     for match, after in steps:
         rules[match.rule.id], end = match.rule, after.digest
         taken.append(_step(match, end))
-    if end != result.digest:
+    rules |= {rule.id: rule for body in bodies for rule in body.trace.rules}
+    if (bodies[-1].result if bodies else end) != result.digest:
         raise TraceError("its steps one by one lead to another graph")
-    return Trace(original.digest, tuple(taken), tuple(rules[id_] for id_ in sorted(rules)))
+    return Trace(original.digest, tuple(taken), tuple(rules[id_] for id_ in sorted(rules)), tuple(bodies))
 
 
 def _step(match: Match, result: str) -> TraceStep:
@@ -94,11 +128,14 @@ def _name(value: Value) -> str:
 
 def write_trace(trace: Trace) -> str:
     """Return a trace as text."""
-    lines = [f"trace {trace.original} {{", *(f"  {step}" for step in trace.steps), "}"]
+    lines = [f"trace {trace.original} {{", *(f"  {step}" for step in (*trace.steps, *trace.bodies)), "}"]
     return "\n".join(lines) + "\n" + ("\n" + write_rules(trace.rules) if trace.rules else "")
 
 
-_HEAD = re.compile(r"trace ([0-9a-f]{32}) \{\n((?:  step .*\n)*)\}\n\n?")
+_BODY = re.compile(
+    r"  body (\d+) of ([0-9a-f]{32}) from ([0-9a-f]{32}) \{\n((?:    step .*\n)*)  \} -> ([0-9a-f]{32})\n"
+)
+_HEAD = re.compile(rf"trace ([0-9a-f]{{32}}) \{{\n((?:  step .*\n)*)((?:{_BODY.pattern})*)\}}\n\n?")
 _STEP = re.compile(r"  step (r[0-9a-f]{12})\(([^()]*)\) at \[([0-9a-f, ]*)\] -> ([0-9a-f]{32})")
 _VALUE = re.compile(r"(\w+)=([0-9a-f]{32}\.\d+)")
 
@@ -115,10 +152,20 @@ def read_trace(text: str) -> Trace:
         raise TraceError("this is no trace; pass the trace.rules file that optimize wrote")
     steps = tuple(map(_read_step, head[2].splitlines()))
     rules = tuple(read_rules(text[head.end() :]))
-    missing = {step.rule for step in steps} - {rule.id for rule in rules}
+    bodies = tuple(_read_body(found, rules) for found in _BODY.finditer(head[3]))
+    trace = Trace(head[1], steps, rules, bodies)
+    missing = {*trace.applied} - {rule.id for rule in rules}
     if missing:
         raise TraceError(f"the trace lacks the rule {min(missing)}; write it again with optimize --output")
-    return Trace(head[1], steps, rules)
+    return trace
+
+
+def _read_body(found: re.Match[str], rules: Sequence[Substitution]) -> BodyTrace:
+    place, node, original, lines, result = found.groups()
+    steps = tuple(_read_step(line.removeprefix("  ")) for line in lines.splitlines())
+    used = {step.rule for step in steps}
+    trace = Trace(original, steps, tuple(rule for rule in rules if rule.id in used))
+    return BodyTrace(node, int(place), trace, result)
 
 
 def _read_step(line: str) -> TraceStep:
@@ -143,13 +190,61 @@ def replay(graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = No
     result = graph
     for _, result in replay_steps(graph, trace, rules):  # noqa: B007 (what is left of the loop is the result)
         pass
+    for replayed in replay_bodies(result, trace, rules):
+        result = replayed.outer
     return result
+
+
+@dataclass(frozen=True)
+class BodyReplay:
+    """The steps of a trace in one body, as they were taken again."""
+
+    body: Body
+    """The body before."""
+    steps: tuple[tuple[Match, Graph], ...]
+    """Each match in it, and the body's graph after it."""
+    outer: Graph
+    """The outer graph afterwards."""
+    node: Node
+    """The node that has the rewritten body."""
+
+    @property
+    def graph(self) -> Graph:
+        """The body's graph afterwards."""
+        return self.steps[-1][1]
+
+
+def replay_bodies(graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None) -> Iterator[BodyReplay]:
+    """Yield the steps of a trace in bodies of control flow as they are taken again.
+
+    Args:
+        graph: the graph that the trace's other steps lead to.
+        trace: the trace.
+        rules: the rules to apply; by default the trace's own.
+
+    Raises:
+        TraceError: there is no such body, or a step does not apply or gives another graph than it did.
+    """
+    known = trace.rules if rules is None else tuple(rules)
+    for number, told in enumerate(trace.bodies, start=1):
+        body = next((Body.of(node, told.place) for node in graph.effects if node.digest == told.node), None)
+        if body is None or body.graph.digest != told.trace.original or not told.trace.steps:
+            raise TraceError(f"body {number}: there is none where the trace says")
+        steps = tuple(replay_steps(body.graph, told.trace, known))
+        outer, node = body.put_back(graph, steps[-1][1])
+        if outer.digest != told.result:
+            raise TraceError(f"body {number}: its steps give another graph than the trace says")
+        graph = outer
+        yield BodyReplay(body, steps, outer, node)
 
 
 def replay_steps(
     graph: Graph, trace: Trace, rules: Iterable[Substitution] | None = None
 ) -> Iterator[tuple[Match, Graph]]:
-    """Yield the steps of a trace as :func:`replay` takes them: each match, and the graph after it."""
+    """Yield the steps of a trace as :func:`replay` takes them: each match, and the graph after it.
+
+    Those in bodies come after all of these, see :func:`replay_bodies`.
+    """
     if graph.digest != trace.original:
         raise TraceError("the trace is of another graph; replay it on the model, inputs and version it was made with")
     known = {rule.id: rule for rule in (trace.rules if rules is None else rules)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -145,6 +147,19 @@ def test_folded_weights_of_the_same_bits_are_stored_once() -> None:
     assert len(after.weights) == 3
     assert stored_bytes(after.weights.values()) == 3 * 4
     assert all(map(torch.equal, run(before), run(after)))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_operands_of_control_flow_are_stored_apart_though_their_bits_are_equal() -> None:
+    """PyTorch exports none that share memory."""
+
+    def forward(s: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y * s.a + s.b, lambda y: y - s.a, (x,))
+
+    before, after = folded(Model(forward, a=torch.ones(3), b=torch.ones(3)))
+    assert stored_bytes(after.weights.values()) == 2 * 3 * 4
+    assert all(map(torch.equal, run(before), run(after)))
+    torch.export.export(build(after), (X,))
 
 
 def test_weights_that_are_equal_but_not_in_all_bits_are_kept_apart() -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from taso_py.backend.lowering import LOWERED, lower, variants
+from taso_py.backend.lowering import LOWERED, lower, nested_module, variants
 from taso_py.backend.run import call_now, run_graph
+from taso_py.backend.schema import storage_of
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import make
-from taso_py.ir.operator import Input
+from taso_py.ir.operator import Input, Ref
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.evaluate import Domain, evaluate_graph
 from taso_py.ops.movement import Reshape, Slice
+from taso_py.ops.nested import Nested
+from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import DEFINED, parse_graph
 
 
@@ -108,3 +114,44 @@ def test_selection_drops_the_axis_that_was_cut() -> None:
     node = make(Reshape((1, 4)), [cut.value])
     (result,) = lower(call_now, node, [torch.ones(1, 3, 4)[:, 0:1]], torch.device("cpu"))
     assert result.stride() == (12, 1)
+
+
+@pytest.mark.parametrize(
+    ("returned", "copies"),
+    [
+        ("x, reshape(x){shape=[12]}", [True, True]),
+        ("relu(x), permute(x){order=[-1,-2]}", [False, True]),
+        ("v, slice(v){axis=-1, start=0, stop=2}, tanh(v)", [False, True, False]),
+    ],
+)
+def test_results_of_a_nested_graph_share_no_memory(returned: str, copies: list[bool]) -> None:
+    graph = parse_graph(f"graph(x: f32[3,4]) {{ v = relu(x)\n return {returned} }}")
+    text = Nested("tuple", (None,) * len(copies), graph).text
+    x = torch.arange(12.0).view(3, 4)
+    apart, plain = (nested_module(text, torch.device("cpu"), is_apart=is_apart) for is_apart in (True, False))
+    (end,) = (node for node in apart.graph.nodes if node.op == "output")
+    assert [result.target is torch.ops.aten.clone.default for result in end.args[0]] == copies
+    for one, other in zip(apart(x), plain(x), strict=True):
+        assert torch.equal(one, other)
+    assert len({storage_of(tensor) for tensor in (x, *apart(x))}) == 1 + len(copies)
+    assert len({storage_of(tensor) for tensor in (x, *plain(x))}) < 1 + len(copies)
+
+
+def test_control_flow_is_given_no_operand_twice() -> None:
+    """PyTorch exports none that shares memory with another."""
+    graph = parse_graph("graph(a: f32[3], b: f32[3], c: f32[3]) { return sub(add(b, c), a) }")
+    x, y = (make(Input(name, TensorType(DType.F32, shape))).value for name, shape in (("x", (2, 3)), ("y", (3,))))
+    arguments = (Nested("tuple", ((0,),), graph).text, (Ref(0),), (Ref(1), Ref(2)))
+    node = make(Opaque("higher_order.map_impl", arguments, (x.type,), is_pure=False), [x, y, y], 0)
+    copied: list[Tensor] = []
+
+    def call(overload: Any, *operands: Any, **keywords: Any) -> Any:
+        if overload is torch.ops.aten.clone.default:
+            copied.append(operands[0])
+        return call_now(overload, *operands, **keywords)
+
+    tensor, row = torch.ones(2, 3), torch.arange(3.0)
+    (result,) = lower(call, node, [tensor, row, row], torch.device("cpu"))
+    assert torch.equal(result, (2 * row - 1).expand(2, 3))
+    assert len(copied) == 1
+    assert copied[0] is row

@@ -17,20 +17,13 @@ from taso_py.frontend.call import AtenCall, Result, apply, negative
 from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
 from taso_py.ops.elementwise import Cast
-from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.layout import permuted
+from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Reshape, Slice
 
 
 def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
     """Return a value reshaped, or itself if it has that shape."""
     return x if x.type.shape == tuple(shape) else apply(Reshape(tuple(shape)), x)
-
-
-def permuted(x: Value, order: Sequence[int]) -> Value:
-    """Return a value permuted by axes counted from the end; leading axes that stay in place are omitted."""
-    kept = list(order)
-    while kept and kept[0] == -len(kept):
-        kept.pop(0)
-    return apply(Permute(tuple(kept)), x) if kept else x
 
 
 def sliced(x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:

@@ -14,25 +14,17 @@ from torch import Tensor
 from taso_py.backend.bits import may_have_bits
 from taso_py.backend.tensors import encode
 from taso_py.frontend.call import AtenCall, Result, apply
-from taso_py.frontend.dialect.movement import permuted
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Ref
 from taso_py.ir.size import Dim, is_never_negative
+from taso_py.ops.layout import contiguous, in_order, permuted
 from taso_py.ops.opaque import Opaque
 
 
 def fixed_layout(x: Value, layout: Tensor) -> Value:
     """Return the value with the strides of a given tensor, or as it is if that tensor is not dense."""
     order = memory_order(layout)
-    if order is None:
-        return x
-    rank = len(order)
-    dense = _contiguous(permuted(x, [axis - rank for axis in order]))
-    return permuted(dense, [order.index(axis) - rank for axis in range(rank)])
-
-
-def _contiguous(x: Value) -> Value:
-    return apply(Opaque("aten.contiguous.default", (Ref(0),), (x.type,)), x)
+    return in_order(x, None if order is None else tuple(order))
 
 
 def without_bits(x: Value) -> Value:
@@ -58,7 +50,7 @@ def _as_strided(call: AtenCall) -> Result:
         elements = elements * extent
     call.require(order is not None and (0 in size or is_never_negative(elements - 1 - last)))
     rank = x.type.rank
-    dense = _contiguous(permuted(without_bits(x), [axis - rank for axis in order or ()]))
+    dense = contiguous(permuted(without_bits(x), [axis - rank for axis in order or ()]))
     arguments = (Ref(0), tuple(size), tuple(stride), offset)
     return apply(Opaque("aten.as_strided.default", arguments, call.types), dense)
 
@@ -84,7 +76,7 @@ def _reinterpreted(call: AtenCall) -> Result:
     x = call.value("self")
     call.require(call.layouts[x].is_contiguous())
     others = [encode(value) for name, value in call.arguments.items() if name != "self"]
-    return apply(Opaque(str(call.overload), (Ref(0), *others), call.types), _contiguous(without_bits(x)))
+    return apply(Opaque(str(call.overload), (Ref(0), *others), call.types), contiguous(without_bits(x)))
 
 
 def _as_real(call: AtenCall) -> Result:

@@ -1,0 +1,146 @@
+"""Graphs inside operators: the bodies of control flow, as text in the arguments of an opaque operator.
+
+    graph:tuple 0,1 -
+    graph(x0: f32[3,4], x1: f32[4]) {
+      v0 = add(x0, x1)
+      v1 = expand{shape=[3,4]}(x1)
+      return v0, v1
+    }
+
+Invariant: ``Nested.parse(nested.text)`` is equal to ``nested``, and an argument that begins with :data:`PREFIX` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.ir.operator import AttributeValue, Operator, Ref
+from taso_py.ir.text import print_graph
+from taso_py.ops.layout import Order
+from taso_py.ops.opaque import Opaque
+from taso_py.ops.table import parse_graph
+
+PREFIX = "graph:"
+"""The beginning of an argument that is a graph."""
+CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
+"""Operators whose bodies are functions of tensors that may return neither their arguments, nor views of them, nor one
+tensor twice."""
+
+
+def is_control_flow(op: Operator) -> bool:
+    """Return whether an operator is one of :data:`CONTROL_FLOW`."""
+    return isinstance(op, Opaque) and op.target in CONTROL_FLOW
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A graph that an operator takes."""
+
+    kind: str
+    """The container of its results: ``tuple``, ``list``, or ``one`` for a result by itself."""
+    orders: tuple[Order, ...]
+    """How each result lies in memory in the original."""
+    graph: Graph
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the graph that an argument of an operator holds."""
+        head, _, graph = text.removeprefix(PREFIX).partition("\n")
+        kind, *orders = head.split(" ")
+        return cls(kind, tuple(map(_read_order, orders)), parse_graph(graph))
+
+    @property
+    def text(self) -> str:
+        """The argument of an operator that holds this graph."""
+        return f"{PREFIX}{' '.join([self.kind, *map(_order_text, self.orders)])}\n{print_graph(self.graph)}"
+
+
+def _order_text(order: Order) -> str:
+    return "-" if order is None else ",".join(map(str, order)) or "scalar"
+
+
+def _read_order(text: str) -> Order:
+    return None if text == "-" else () if text == "scalar" else tuple(map(int, text.split(",")))
+
+
+@dataclass(frozen=True)
+class ControlFlow:
+    """A node of control flow: its bodies, and its operands in the order in which every body takes them.
+
+    Such an operator takes its graphs, then lists of operands. Each call of a body is given others for those of the
+    first lists (what a loop carries, slices), and those of the last list as they are.
+    """
+
+    node: Node
+    op: Opaque
+    bodies: tuple[Nested, ...]
+    varying: tuple[int, ...]
+    """The operands in the first lists, by their place among the node's inputs."""
+    shared: tuple[int, ...]
+    """The operands in the last list."""
+
+    @classmethod
+    def of(cls, node: Node) -> Self | None:
+        """Return what a node is; None if it is no control flow, or takes more than tensors and graphs."""
+        op = node.op
+        if not isinstance(op, Opaque) or op.target not in CONTROL_FLOW:
+            return None
+        bodies = tuple(Nested.parse(text) for text in op.arguments if isinstance(text, str) and _is_body(text))
+        lists = [refs for argument in op.arguments if (refs := _operands(argument)) is not None]
+        given = {body.graph.inputs for body in bodies}
+        if not lists or len(given) != 1 or any(len(inputs) != sum(map(len, lists)) for inputs in given):
+            return None
+        *varying, shared = lists
+        return cls(node, op, bodies, tuple(index for part in varying for index in part), shared)
+
+    def places(self, inputs: Sequence[Node]) -> dict[int, Node]:
+        """Return a body's input for each operand that bodies take, by its place among the node's inputs."""
+        return dict(zip((*self.varying, *self.shared), inputs, strict=True))
+
+    def with_bodies(self, bodies: Sequence[Nested], kept: Sequence[int], added: int) -> Opaque:
+        """Return the operator with other bodies, and other shared operands.
+
+        It is for the node's inputs without the shared ones that are not kept, and the new ones behind them.
+
+        Args:
+            bodies: as many as before.
+            kept: the shared operands that are kept, as in :attr:`shared`.
+            added: the number of new ones.
+        """
+        texts = iter([body.text for body in bodies])
+        left = [index for index in range(len(self.node.inputs)) if index in kept or index not in self.shared]
+        place = {old: new for new, old in enumerate(left)}
+        last = max(at for at, argument in enumerate(self.op.arguments) if _operands(argument) is not None)
+
+        def changed(at: int, argument: AttributeValue) -> AttributeValue:
+            refs = _operands(argument)
+            if isinstance(argument, Ref):
+                return Ref(place[argument.index])
+            if refs is None or not isinstance(argument, tuple):
+                return next(texts) if _is_body(argument) else argument
+            new = range(len(left), len(left) + added) if at == last else ()
+            mark = argument[:1] if argument[:1] == _TUPLE else ()
+            return (*mark, *(Ref(index) for index in (*(place[old] for old in refs if old in place), *new)))
+
+        return replace(self.op, arguments=tuple(changed(*item) for item in enumerate(self.op.arguments)))
+
+
+_TUPLE = ("tuple:",)
+"""The beginning of an argument that is a tuple, not a list."""
+
+
+def _is_body(argument: AttributeValue) -> bool:
+    return isinstance(argument, str) and argument.startswith(PREFIX)
+
+
+def _operands(argument: AttributeValue) -> tuple[int, ...] | None:
+    """Return the operands in a list of such; None if the argument is something else."""
+    if not isinstance(argument, tuple):
+        return None
+    items = argument[1:] if argument[:1] == _TUPLE else argument
+    refs = tuple(item.index for item in items if isinstance(item, Ref))
+    return refs if len(refs) == len(items) else None

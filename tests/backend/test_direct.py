@@ -136,7 +136,9 @@ def test_in_place_forms_write_to_their_first_operand(overload: Any) -> None:
         overload(other, *others)
     assert log.calls == expected.calls
     assert torch.equal(mine, other)
-    assert not torch.equal(mine, x) or "elu" in str(overload) or "abs" in str(overload)  # of positive numbers they give these
+    assert (
+        not torch.equal(mine, x) or "elu" in str(overload) or "abs" in str(overload)
+    )  # of positive numbers they give these
 
 
 def parts(*bounds: tuple[int, int], axis: int = -1, step: int = 1) -> str:

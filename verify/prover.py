@@ -92,11 +92,12 @@ def _output_difference(
         return "like terms are added up"
     equality = Equality(solver)
     remainder = equality.remainder(close([*source, *negative(target)]))
-    pole = equality.uncovered(poles, allowed) if remainder is None else None
-    if remainder is None and pole is None:
+    if remainder is not None:
+        reason = f"not shown to cancel: {term_key(remainder)[:_SHOWN]}"
+    elif (pole := equality.uncovered(poles, allowed)) is not None:
+        reason = f"the target may not be defined: {term_key(pole)[:_SHOWN]}"
+    else:
         return ""
-    reason = f"not shown to cancel: {term_key(remainder)[:_SHOWN]}" if remainder is not None else ""
-    reason = reason or f"the target may not be defined: {term_key(pole)[:_SHOWN]}"
     cases = list(signs.cases())
     found = (_output_difference(left, right, facts, level, budget, signs=case) for case in cases)
     return next((reason for other in found if other), "") if cases else reason

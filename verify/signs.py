@@ -1,7 +1,7 @@
 """Cases by sign: sums that are assumed to be positive or not, and sums of which that would decide a relu.
 
-A relu is linear where the sign of its operand is known. So an equation with relus is proved in cases: a sum is positive,
-or it is at most zero.
+A relu is linear where the sign of its operand is known. So an equation with relus is proved in cases: a sum is
+positive, or it is at most zero.
 
 Invariant: a case is about one real number, a sum in which no bound index is free, so that the two cases of a sum leave
 nothing out.
@@ -37,11 +37,9 @@ class Signs:
 
     def of(self, value: Sum, is_nonnegative: Callable[[Sequence[Term]], bool]) -> int:
         """Return 1 if a closed sum is at least zero in this case, -1 if it is at most zero, 0 if that is open."""
-        for assumption in self.assumed:
-            for sign in (1, -1):
-                rest = _without(scaled(value, Fraction(sign)), assumption)
-                if rest is not None and is_nonnegative(rest):
-                    return sign
+        for sign in (1, -1) if self.assumed else ():
+            if _follows(scaled(value, Fraction(sign)), self.assumed, is_nonnegative):
+                return sign
         if not any(name.startswith(("~", "%")) for term in value for name in term_symbols(term)):
             self.undecided.setdefault(value)
         return 0
@@ -58,16 +56,26 @@ def scaled(value: Iterable[Term], scale: Fraction) -> Sum:
     return tuple(term._replace(coefficient=scale * term.coefficient) for term in value)
 
 
-def _without(value: Sum, assumption: Assumption) -> Sum | None:
-    """Return a sum less what is at least zero by an assumption, a multiple of its value; None if it has no part of it."""
+def _follows(value: Sum, assumed: Sequence[Assumption], is_nonnegative: Callable[[Sequence[Term]], bool]) -> bool:
+    """Return whether a sum is a positive combination of assumptions and of what is evidently at least zero."""
+    if is_nonnegative(value):
+        return True
+    for place, assumption in enumerate(assumed):
+        others = [*assumed[:place], *assumed[place + 1 :]]
+        if any(_follows(rest, others, is_nonnegative) for rest in _without(value, assumption)):
+            return True
+    return False
+
+
+def _without(value: Sum, assumption: Assumption) -> Iterator[Sum]:
+    """Yield a sum less multiples of what an assumption says is at least zero, so that a term of it vanishes."""
     known = assumption.value if assumption.is_positive else scaled(assumption.value, Fraction(-1))
-    leading = next((term for term in known if term.factors), None)
-    if leading is None:
-        return None
-    ratio = sum(
-        (term.coefficient / leading.coefficient for term in value if _is_multiple(term, leading)), start=Fraction(0)
-    )
-    return close([*value, *scaled(known, -ratio)]) if ratio > 0 else None
+    for term in known:
+        ratio = (
+            next((other.coefficient for other in value if _is_multiple(other, term)), Fraction(0)) / term.coefficient
+        )
+        if ratio > 0:
+            yield close([*value, *scaled(known, -ratio)])
 
 
 def _is_multiple(one: Term, other: Term) -> bool:

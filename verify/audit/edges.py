@@ -169,6 +169,8 @@ def _with_absolute_sums(
             total = result.abs()
         elif node.op.name == "sub":
             total = operands[0] + operands[1]
+        elif node.op.name == "minimum":
+            total = torch.maximum(*operands)  # the lesser may be the greater in absolute value
         else:
             total = run_node(node, values, operands, sample).abs()
         true[node.value], sums[node.value] = result, total

@@ -1,13 +1,63 @@
-"""The vocabulary ``activations``: the hard and smooth gates of mobile networks, written out, and their operators."""
+"""The vocabulary ``activations``: activations that are written out with simpler operators, and their operators.
+
+These are the hard and smooth gates of mobile networks, and rectifiers, limits and magnitudes by a maximum or minimum.
+"""
 
 from __future__ import annotations
 
-from taso_py.generate.vocabulary import DATA, Family, Production, Variables
-from taso_py.ops.elementwise import Add, Div, Hardsigmoid, Hardswish, Hardtanh, Mish, Mul, Softplus, Tanh
+from taso_py.generate.vocabulary import DATA, FUSED, Family, Production, Variables
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.elementwise import (
+    Abs,
+    Add,
+    Div,
+    Exp,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    Log,
+    Log1p,
+    Maximum,
+    Minimum,
+    Mish,
+    Mul,
+    Relu,
+    Softplus,
+    Tanh,
+)
 
 _X = Variables("x", (4,), DATA, 1)
 _THREE, _SIX = "t", "s"
 _SHIFTED, _CLAMPED, _GATE, _SCALED, _GATED = "abehk"
+
+_ZERO, _ONE, _MINUS_ONE, _LEAST, _MOST = "z", "u", "m", "l", "g"
+"""Roles of numbers."""
+_POWER, _NEGATED, _RAISED, _LOWERED = "p", "n", "r", "w"
+
+
+def _number(role: str, value: float) -> Variables:
+    return Variables(role, (), role, 1, number=value)
+
+
+def _recognized(name: str, variables: tuple[Variables, ...], op: TensorOperator, *written: Production) -> Family:
+    """Return the family of the ways to write an operator of ``x`` with others."""
+    fused = Production(op, DATA, FUSED)
+    return Family(name, (_X, *variables), (*written, fused), operators=4, every=True)
+
+
+def _limits(least: float, most: float) -> Family:
+    """Return the family of the ways to write a hardtanh by a maximum and a minimum."""
+    return _recognized(
+        f"limits {least:g} and {most:g}",
+        (_number(_LEAST, least), _number(_MOST, most)),
+        Hardtanh(least, most),
+        Production(Maximum(), DATA + _LEAST, _RAISED),
+        Production(Minimum(), _RAISED + _MOST, "o"),
+        Production(Minimum(), DATA + _MOST, _LOWERED),
+        Production(Maximum(), _LOWERED + _LEAST, "o"),
+        *((Production(Relu(), DATA, _RAISED), Production(Relu(), _LOWERED, "o")) if least == 0 else ()),
+    )
+
 
 ACTIVATIONS = (
     Family(
@@ -40,5 +90,28 @@ ACTIVATIONS = (
         operators=3,
         every=True,
         shrinks=True,
+    ),
+    _recognized(
+        "softplus",
+        (_number(_ONE, 1.0),),
+        Softplus(),
+        Production(Exp(), DATA, _POWER),
+        Production(Add(), _POWER + _ONE, _SHIFTED),
+        Production(Log(), _SHIFTED, "o"),
+        Production(Log1p(), _POWER, "o"),
+    ),
+    _recognized("rectifiers", (_number(_ZERO, 0.0),), Relu(), Production(Maximum(), DATA + _ZERO, "o")),
+    *(_limits(least, most) for least, most in ((0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))),
+    _recognized(
+        "magnitudes",
+        (_number(_MINUS_ONE, -1.0),),
+        Abs(),
+        Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
+        Production(Maximum(), DATA + _NEGATED, "o"),
+        Production(Minimum(), DATA + _NEGATED, _LOWERED),
+        Production(Mul(), _LOWERED + _MINUS_ONE, "o"),
+        Production(Relu(), DATA, _RAISED),
+        Production(Relu(), _NEGATED, _RAISED),
+        Production(Add(), _RAISED * 2, "o"),
     ),
 )

@@ -377,7 +377,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "hardtanh": lambda op, x, _at: functional.hardtanh(x[0], op.min_val, op.max_val),
     "hardsigmoid": lambda _op, x, _at: functional.hardsigmoid(x[0]),
     "hardswish": lambda _op, x, _at: functional.hardswish(x[0]),
-    "leaky_relu": lambda op, x, _at: functional.leaky_relu(x[0], op.negative_slope),
+    "leaky_relu": lambda op, x, at: functional.leaky_relu(x[0], at(op.negative_slope)),
     "elu": lambda op, x, _at: torch.ops.aten.elu.default(x[0], op.alpha, op.scale),
     "celu": lambda op, x, _at: functional.celu(x[0], op.alpha),
     "softplus": lambda op, x, _at: functional.softplus(x[0], op.beta),

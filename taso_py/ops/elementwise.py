@@ -12,7 +12,7 @@ from math import inf
 from typing import ClassVar
 
 from taso_py.ir.operator import Constant
-from taso_py.ir.size import Dim
+from taso_py.ir.size import Dim, Poly
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
@@ -324,7 +324,7 @@ class LeakyRelu(_Unary):
     name = "leaky_relu"
     applies = frozenset({"relu"})
     epilogue = "leaky_relu"
-    negative_slope: float = 0.01
+    negative_slope: float | Poly = 0.01
 
     def scalar(self, x: Scalar) -> Scalar:
         return Apply("relu", x) - number(self.negative_slope) * Apply("relu", number(-1) * x)

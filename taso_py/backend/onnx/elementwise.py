@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.row import Row
-from taso_py.backend.onnx.writer import OnnxValue, Writer, overflows
+from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, overflows
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
@@ -101,7 +101,7 @@ def _hardsigmoid(w: Writer, op: Hardsigmoid, node: Node, operands: Sequence[Onnx
 
 
 def _leaky_relu(w: Writer, op: LeakyRelu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    return w.op("LeakyRelu", operands[0], alpha=op.negative_slope)
+    return w.op("LeakyRelu", operands[0], alpha=as_float(op.negative_slope))
 
 
 def _elu(w: Writer, op: Elu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:

@@ -15,6 +15,7 @@ from taso_py.ops.elementwise import (
     Hardsigmoid,
     Hardswish,
     Hardtanh,
+    LeakyRelu,
     Log,
     Log1p,
     Maximum,
@@ -23,26 +24,36 @@ from taso_py.ops.elementwise import (
     Mul,
     Relu,
     Softplus,
+    Sub,
     Tanh,
 )
+from taso_py.ops.evaluate import Domain
 
 _X = Variables("x", (4,), DATA, 1)
 _THREE, _SIX = "t", "s"
 _SHIFTED, _CLAMPED, _GATE, _SCALED, _GATED = "abehk"
 
-_ZERO, _ONE, _MINUS_ONE, _LEAST, _MOST = "z", "u", "m", "l", "g"
+_ZERO, _ONE, _MINUS_ONE, _LEAST, _MOST, _SLOPE = "zumlgc"
 """Roles of numbers."""
-_POWER, _NEGATED, _RAISED, _LOWERED = "p", "n", "r", "w"
+_POWER, _NEGATED, _RAISED, _LOWERED, _SLOPED, _MAGNITUDE = "pnrwva"
+_SHIFTED_POWER, _LOGARITHM = "qi"
 
 
 def _number(role: str, value: float) -> Variables:
     return Variables(role, (), role, 1, number=value)
 
 
-def _recognized(name: str, variables: tuple[Variables, ...], op: TensorOperator, *written: Production) -> Family:
+def _recognized(
+    name: str,
+    variables: tuple[Variables, ...],
+    op: TensorOperator,
+    *written: Production,
+    operators: int = 4,
+    domain: Domain = Domain.EXACT,
+) -> Family:
     """Return the family of the ways to write an operator of ``x`` with others."""
-    fused = Production(op, DATA, FUSED)
-    return Family(name, (_X, *variables), (*written, fused), operators=4, every=True)
+    productions = (*written, Production(op, DATA, FUSED))
+    return Family(name, (_X, *variables), productions, operators=operators, every=True, domain=domain)
 
 
 def _limits(least: float, most: float) -> Family:
@@ -56,6 +67,18 @@ def _limits(least: float, most: float) -> Family:
         Production(Minimum(), DATA + _MOST, _LOWERED),
         Production(Maximum(), _LOWERED + _LEAST, "o"),
         *((Production(Relu(), DATA, _RAISED), Production(Relu(), _LOWERED, "o")) if least == 0 else ()),
+    )
+
+
+def _slope(slope: float) -> Family:
+    """Return the family of a leaky relu by a maximum, which is true of slopes up to one only."""
+    return _recognized(
+        f"slope {slope:g}",
+        (_number(_SLOPE, slope),),
+        LeakyRelu(slope),
+        Production(Mul(), DATA + _SLOPE, _SLOPED),
+        Production(Maximum(), DATA + _SLOPED, "o"),
+        domain=Domain.REAL,
     )
 
 
@@ -96,12 +119,42 @@ ACTIVATIONS = (
         (_number(_ONE, 1.0),),
         Softplus(),
         Production(Exp(), DATA, _POWER),
-        Production(Add(), _POWER + _ONE, _SHIFTED),
-        Production(Log(), _SHIFTED, "o"),
+        Production(Add(), _POWER + _ONE, _SHIFTED_POWER),
+        Production(Log(), _SHIFTED_POWER, "o"),
         Production(Log1p(), _POWER, "o"),
+    ),
+    _recognized(
+        "softplus of the magnitude",
+        (_number(_ONE, 1.0), _number(_MINUS_ONE, -1.0)),
+        Softplus(),
+        Production(Relu(), DATA, _RAISED),
+        Production(Abs(), DATA, _MAGNITUDE),
+        Production(Mul(), _MAGNITUDE + _MINUS_ONE, _NEGATED),
+        Production(Exp(), _NEGATED, _POWER),
+        Production(Add(), _POWER + _ONE, _SHIFTED_POWER),
+        Production(Log(), _SHIFTED_POWER, _LOGARITHM),
+        Production(Log1p(), _POWER, _LOGARITHM),
+        Production(Add(), _RAISED + _LOGARITHM, "o"),
+        operators=7,
+        domain=Domain.REAL,
     ),
     _recognized("rectifiers", (_number(_ZERO, 0.0),), Relu(), Production(Maximum(), DATA + _ZERO, "o")),
     *(_limits(least, most) for least, most in ((0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))),
+    *(_slope(slope) for slope in (0.01, 0.1, 0.2)),
+    _recognized(
+        "slopes in two parts",
+        (_number(_ZERO, 0.0), _number(_MINUS_ONE, -1.0), _number(_SLOPE, 3.0)),
+        LeakyRelu(3.0),
+        Production(Relu(), DATA, _RAISED),
+        Production(Minimum(), DATA + _ZERO, _LOWERED),
+        Production(Mul(), _LOWERED + _SLOPE, _SLOPED),
+        Production(Add(), _RAISED + _SLOPED, "o"),
+        Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
+        Production(Relu(), _NEGATED, _MAGNITUDE),
+        Production(Mul(), _MAGNITUDE + _SLOPE, _POWER),
+        Production(Sub(), _RAISED + _POWER, "o"),
+        operators=5,
+    ),
     _recognized(
         "magnitudes",
         (_number(_MINUS_ONE, -1.0),),

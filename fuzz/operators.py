@@ -32,7 +32,14 @@ UNARY = (
 """Templates over a floating-point value of any shape."""
 BINARY = (
     *("{0} + {1}", "{0} * {1}", "{0} - {1}", "{0} / ({1}.abs() + 0.5)", "torch.add({0}, {1}, alpha=2)"),
-    *("torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "{0}.clamp(max={1})", "{0} * {1} + {1}", "({0} + {1}).relu()", "torch.lerp({0}, {1}, 0.3)"),
+    *(
+        "torch.maximum({0}, {1})",
+        "torch.minimum({0}, {1})",
+        "{0}.clamp(max={1})",
+        "{0} * {1} + {1}",
+        "({0} + {1}).relu()",
+        "torch.lerp({0}, {1}, 0.3)",
+    ),
 )
 """Templates over two floating-point values that broadcast."""
 JUMPS = (

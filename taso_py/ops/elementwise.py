@@ -110,6 +110,11 @@ def _negative(scalar: Scalar) -> Scalar:
     return number(-1) * scalar
 
 
+def _lesser(a: Scalar, b: Scalar) -> Scalar:
+    """Return the lesser of two expressions."""
+    return _negative(_greater(_negative(a), _negative(b)))
+
+
 @dataclass(frozen=True)
 class Maximum(_Binary):
     """The greater of ``a`` and ``b``; NaN where either is."""
@@ -127,7 +132,7 @@ class Minimum(_Binary):
     name = "minimum"
     rounding = Rounding.NEVER
     commutative = True
-    combine = staticmethod(lambda a, b: _negative(_greater(_negative(a), _negative(b))))
+    combine = staticmethod(_lesser)
 
 
 @dataclass(frozen=True)
@@ -274,7 +279,6 @@ class Hardtanh(_Unary):
     """``min(max(x, min_val), max_val)``; with 0 and 6, relu6."""
 
     name = "hardtanh"
-    applies = frozenset({"relu"})
     rounding = Rounding.NEVER
     epilogue = "hardtanh"
     min_val: float = -1.0
@@ -285,7 +289,7 @@ class Hardtanh(_Unary):
             raise ValueError(f"hardtanh needs finite limits in order, not {self.min_val} and {self.max_val}")
 
     def scalar(self, x: Scalar) -> Scalar:
-        return number(self.min_val) + _above(x, self.min_val) - _above(x, self.max_val)
+        return _lesser(_greater(x, number(self.min_val)), number(self.max_val))
 
 
 def _above(x: Scalar, least: float) -> Scalar:

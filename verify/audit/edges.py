@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from random import Random
 
@@ -169,8 +170,8 @@ def _with_absolute_sums(
             total = result.abs()
         elif node.op.name == "sub":
             total = operands[0] + operands[1]
-        elif node.op.name == "minimum":
-            total = torch.maximum(*operands)  # the lesser may be the greater in absolute value
+        elif node.op.is_elementwise and node.op.rounding is Rounding.NEVER:
+            total = reduce(torch.maximum, operands, result.abs())  # the lesser may be the greater in absolute value
         else:
             total = run_node(node, values, operands, sample).abs()
         true[node.value], sums[node.value] = result, total

@@ -132,6 +132,7 @@ CASES = {
     "softplus of the magnitude": Case(lambda m, x: x.clamp(min=0) + torch.log1p((-x.abs()).exp()), (ROWS,), "softplus"),
     "mish written out": Case(lambda m, x: x * torch.tanh(torch.log(1 + torch.exp(x))), (ROWS,), "mish"),
     "relu by a limit": Case(lambda m, x: x.clamp(min=0), (ROWS,), "relu"),
+    "relu by a maximum with zeros": Case(lambda m, x: torch.maximum(x, torch.zeros_like(x)), (ROWS,), "relu"),
     "relu6 by limits": Case(lambda m, x: x.clamp(min=0).clamp(max=6), (ROWS,), "hardtanh"),
     "limits in the other order": Case(lambda m, x: x.clamp_max(1).clamp_min(-1), (ROWS,), "hardtanh"),
     "hardswish by limits": Case(lambda m, x: x * (x + 3).clamp_min(0).clamp_max(6) / 6, (ROWS,), "hardswish"),
@@ -181,6 +182,7 @@ NEAR_MISSES = {
         lambda m, x, y: y * torch.tanh(torch.log(1 + torch.exp(x))), (ROWS, ROWS + 1), "mul softplus tanh"
     ),
     "relu by the wrong limit": Case(lambda m, x: x.clamp(max=0), (ROWS,), "minimum"),
+    "a maximum with ones": Case(lambda m, x: torch.maximum(x, torch.ones_like(x)), (ROWS,), "maximum"),
     "another limit than relu's": Case(lambda m, x: x.clamp(min=0.1), (ROWS,), "maximum"),
     "limits out of order": Case(lambda m, x: x.clamp(min=1).clamp(max=-1), (ROWS,), "maximum minimum"),
     "the lesser of a number and its opposite": Case(lambda m, x: torch.minimum(x, -x), (ROWS,), "minimum mul"),

@@ -103,6 +103,17 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda s, x, y: (torch.maximum(x, y), torch.minimum(x, y), x.clamp(min=0), x.clamp(max=0), x.abs(), x.log1p()),
         (SPECIAL[:, None], SPECIAL),
     ),
+    "limits that fill a tensor": (
+        lambda s, x: (
+            torch.maximum(x, torch.zeros_like(x)),
+            torch.minimum(torch.full((1,), 0.1), x),
+            torch.max(x, x.new_ones(())),
+            torch.maximum(x.half(), torch.full_like(x, 0.1).half().new_full((), 0.1)),
+            torch.maximum(x.int(), torch.ones_like(x.int())),
+            torch.maximum(x.mT, torch.zeros_like(x)),
+        ),
+        (randn(4, 4),),
+    ),
     "softplus in double precision": (lambda s, x: F.softplus(x, 1, 40), (randn(3, 4).double() * 30,)),
     "casts": (
         lambda s, x: (x.half(), x.half().float() * 2, x.int(), x.double(), x.type_as(x), x.int().type_as(x)),
@@ -173,6 +184,15 @@ def test_forms_of_the_table(name: str) -> None:
 # What the table does not know, or only in other forms, is carried through; the names are those of the opaque operators.
 CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
     "fused multiply-add": (lambda s, x: (torch.add(x, x, alpha=2), x.sub(x, alpha=3)), (randn(4),), ["add", "sub"]),
+    "limits that fill a larger tensor, or are no numbers": (
+        lambda s, x: (
+            torch.maximum(x[0], torch.zeros_like(x)),
+            torch.minimum(x, torch.full_like(x, math.inf)),
+            torch.maximum(torch.zeros_like(x), torch.ones_like(x)),
+        ),
+        (randn(4, 4),),
+        ["full", "full", "full"],
+    ),
     "booleans": (lambda s, x: (x & x, x + x, ~x), (randn(4) > 0,), ["__and__", "add", "bitwise_not"]),
     "other limits": (
         lambda s, x: (x.clamp(0.5, -0.5), x.clamp(0, math.inf), x.int().clamp(-1, 1), x.clamp(x, x), x.int().abs()),

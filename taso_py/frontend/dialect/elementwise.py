@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
 from taso_py.backend.lowering import softplus_threshold
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
+from taso_py.frontend.dialect.creation import fill_of
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
@@ -79,6 +81,22 @@ def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[
     return row
 
 
+def _selecting(op: Operator, right: str = "other") -> Callable[[AtenCall], Result]:
+    """Return the row of a maximum or minimum; a tensor of one number beside one of the result's type is that number."""
+    row = _binary(op, right=right)
+
+    def selecting(call: AtenCall) -> Result:
+        left, other = call["self"], call[right]
+        for name, operand, beside in (("self", left, other), (right, other, left)):
+            if isinstance(operand, Value) and isinstance(beside, Value) and beside.type == call.types[0]:
+                number = fill_of(operand)
+                if number is not None and math.isfinite(number) and operand.type.dtype is beside.type.dtype:
+                    return row(replace(call, arguments={**call.arguments, name: number}))
+        return row(call)
+
+    return selecting
+
+
 def _unary(op: Operator) -> Callable[[AtenCall], Result]:
     return lambda call: apply(op, call.value("self"))
 
@@ -99,9 +117,9 @@ def _clamped(least: str, most: str) -> Callable[[AtenCall], Result]:
 def _clamp(call: AtenCall) -> Result:
     """Import a clamp between two numbers, or with one limit; with others it would take two operators for one call."""
     if call["max"] is None:
-        return _binary(Maximum(), right="min")(call)
+        return _selecting(Maximum(), right="min")(call)
     if call["min"] is None:
-        return _binary(Minimum(), right="max")(call)
+        return _selecting(Minimum(), right="max")(call)
     return _clamped("min", "max")(call)
 
 
@@ -205,12 +223,12 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.gelu.default": _gelu,
     "aten.hardtanh.default": _clamped("min_val", "max_val"),
     **{f"aten.{name}.{form}": _clamp for name in ("clamp", "clip") for form in ("default", "Tensor")},
-    **{f"aten.clamp_min.{form}": _binary(Maximum(), right="min") for form in ("default", "Tensor")},
-    **{f"aten.clamp_max.{form}": _binary(Minimum(), right="max") for form in ("default", "Tensor")},
-    "aten.maximum.default": _binary(Maximum()),
-    "aten.max.other": _binary(Maximum()),
-    "aten.minimum.default": _binary(Minimum()),
-    "aten.min.other": _binary(Minimum()),
+    **{f"aten.clamp_min.{form}": _selecting(Maximum(), right="min") for form in ("default", "Tensor")},
+    **{f"aten.clamp_max.{form}": _selecting(Minimum(), right="max") for form in ("default", "Tensor")},
+    "aten.maximum.default": _selecting(Maximum()),
+    "aten.max.other": _selecting(Maximum()),
+    "aten.minimum.default": _selecting(Minimum()),
+    "aten.min.other": _selecting(Minimum()),
     "aten.abs.default": _unary(Abs()),
     "aten.log.default": _unary(Log()),
     "aten.log1p.default": _unary(Log1p()),

@@ -209,18 +209,15 @@ class Laws:
         return [product]
 
     def _log(self, argument: Sum) -> list[Term]:
-        """Apply ``log(a + b / exp(c)) = log(a * exp(c) + b) - c``."""
-        for power in (factor for term in argument for factor in term.factors):
-            match power:
-                case Call(
-                    "reciprocal", ((Term(Fraction(numerator=1, denominator=1), (), (), (Call("exp") as divisor,)),),)
-                ):
-                    around = Term(Fraction(1), (), (), (divisor,))
-                    inner = close(self.multiply(around, term) for term in argument)
-                    return [*scaled(divisor.arguments[0], Fraction(-1)), *self._log(inner)]
-                case _:
-                    pass
-        return [_call("log", argument)]
+        """Apply ``log(a + b / exp(c)) = log(a * exp(c) + b) - c``, unless ``c`` is summed over."""
+        for term in argument:
+            for factor in _free_factors(term):
+                power = self._inverse(factor)
+                if isinstance(power, Call) and power.function == "exp":
+                    around = Term(Fraction(1), (), (), (power,))
+                    inner = close(self.multiply(around, other) for other in argument)
+                    return [*scaled(power.arguments[0], Fraction(-1)), *self._log(inner)]
+        return [] if argument == constant(1) else [_call("log", argument)]
 
 
 def _has_pole(sum_: Sequence[Term]) -> bool:

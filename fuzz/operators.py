@@ -25,12 +25,21 @@ UNARY = (
     *("{0}.clone().relu_()", "({0} + 0).mul_(2)", "{0}.contiguous()", "{0}.clone()", "{0} * torch.sigmoid({0})"),
     *("0.5 * {0} * (1 + torch.tanh(math.sqrt(2 / math.pi) * ({0} + 0.044715 * {0} ** 3)))", "F.softplus({0})"),
     *("0.5 * {0} * (1 + torch.erf({0} / math.sqrt(2)))", "torch.zeros_like({0}) + {0}", "F.hardtanh({0})"),
+    *("{0}.clamp(min=0)", "{0}.clamp_max(0.5)", "({0}.abs() + 0.1).log()", "torch.log(1 + torch.exp({0}))"),
+    *("torch.maximum({0}, 0.2 * {0})", "F.relu({0}) - 0.3 * F.relu(-{0})", "{0}.clamp(min=-1).clamp(max=1)"),
     *("{0}.to(torch.float64)", "{0}.to(torch.bfloat16).to({0}.dtype)", "{0}.half().float()", "{0} - {0}"),
 )
 """Templates over a floating-point value of any shape."""
 BINARY = (
     *("{0} + {1}", "{0} * {1}", "{0} - {1}", "{0} / ({1}.abs() + 0.5)", "torch.add({0}, {1}, alpha=2)"),
-    *("torch.maximum({0}, {1})", "{0} * {1} + {1}", "({0} + {1}).relu()", "torch.lerp({0}, {1}, 0.3)"),
+    *(
+        "torch.maximum({0}, {1})",
+        "torch.minimum({0}, {1})",
+        "{0}.clamp(max={1})",
+        "{0} * {1} + {1}",
+        "({0} + {1}).relu()",
+        "torch.lerp({0}, {1}, 0.3)",
+    ),
 )
 """Templates over two floating-point values that broadcast."""
 JUMPS = (

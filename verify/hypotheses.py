@@ -22,6 +22,7 @@ from taso_py.ir.operator import AttributeValue, Constant, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.elementwise import LeakyRelu
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context, coefficients
@@ -168,7 +169,7 @@ def _numbers(op: Operator) -> Iterator[AttributeValue]:
             yield value
         case BatchNorm(eps) | LayerNorm(_, eps) | RmsNorm(_, eps):
             yield eps
-        case Attention(scale):
-            yield scale
+        case Attention(number) | LeakyRelu(number):
+            yield number
         case _:
             pass

@@ -16,6 +16,7 @@ from math import isqrt
 from taso_py.ops.functions import IRRATIONALS
 from taso_py.ops.scalar import Irrational, SizeOf
 from verify.context import Context
+from verify.signs import Signs, scaled
 from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of
 
 
@@ -46,9 +47,10 @@ _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
 class Laws:
     """Applies the laws of one level in one context."""
 
-    def __init__(self, context: Context, level: ProofLevel) -> None:
+    def __init__(self, context: Context, level: ProofLevel, signs: Signs) -> None:
         self.context = context
         self.level = level
+        self._signs = signs
 
     # -- signs
 
@@ -162,6 +164,8 @@ class Laws:
             return self._reciprocal(argument)
         if function == "exp" and self.level is ProofLevel.ALGEBRA:
             return self._exp(argument)
+        if function == "log" and self.level is ProofLevel.ALGEBRA:
+            return self._log(argument)
         if function in ("sqrt", "rsqrt") and (root := _root(argument)) is not None:
             return list(constant(root if function == "sqrt" else 1 / root))
         return [_call(function, argument)]
@@ -174,8 +178,12 @@ class Laws:
         scale, outside, rest = content(argument, self.leaves_relu)
         if rest == constant(1) and scale < 0:
             return []
-        inner = rest if scale > 0 else tuple(t._replace(coefficient=-t.coefficient) for t in rest)
-        return [Term(abs(scale), (), (), (*outside, Call("relu", (close(inner),))))]
+        inner = close(rest if scale > 0 else scaled(rest, Fraction(-1)))
+        around = Term(abs(scale), (), (), outside)
+        sign = 0 if _has_pole(inner) else self._signs.of(inner, self.is_nonnegative_sum)
+        if sign:
+            return [self.multiply(around, term) for term in inner] if sign > 0 else []
+        return [around._replace(factors=(*outside, Call("relu", (inner,))))]
 
     def _reciprocal(self, argument: Sum) -> list[Term]:
         if not argument:
@@ -199,6 +207,22 @@ class Laws:
             factor = magnitude if term.coefficient > 0 else self._inverse(magnitude)
             product = self.multiply(product, Term(Fraction(1), (), (), (factor,)))
         return [product]
+
+    def _log(self, argument: Sum) -> list[Term]:
+        """Apply ``log(a + b / exp(c)) = log(a * exp(c) + b) - c``, unless ``c`` is summed over."""
+        for term in argument:
+            for factor in _free_factors(term):
+                power = self._inverse(factor)
+                if isinstance(power, Call) and power.function == "exp":
+                    around = Term(Fraction(1), (), (), (power,))
+                    inner = close(self.multiply(around, other) for other in argument)
+                    return [*scaled(power.arguments[0], Fraction(-1)), *self._log(inner)]
+        return [] if argument == constant(1) else [_call("log", argument)]
+
+
+def _has_pole(sum_: Sequence[Term]) -> bool:
+    """Return whether a factor is a function that is not defined everywhere."""
+    return any(isinstance(factor, Call) and factor.function in POLES for term in sum_ for factor in term.factors)
 
 
 def _logistic(sum_: Sum) -> Sum | None:

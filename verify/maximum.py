@@ -17,6 +17,7 @@ from taso_py.ir.size import Dim, symbol
 from verify.cells import Cells
 from verify.context import mentions
 from verify.laws import Laws, ProofLevel, content
+from verify.signs import scaled
 from verify.solver import Solver
 from verify.terms import (
     Call,
@@ -89,10 +90,12 @@ class Maxima:
         if self._laws.level is not ProofLevel.ALGEBRA:
             return plain
         increasing = self._moved_out_of_increasing(branches, known)
+        if increasing is None and len(branches) == 2 and not any(branch.bound or branch.guards for branch in branches):
+            return self._greater(*(_value(branch) for branch in branches))
         if increasing is not None or len(branches) != 1:
             return plain if increasing is None else increasing
         (branch,) = branches
-        (value,) = (factor.arguments[0] for factor in branch.factors if isinstance(factor, Call))
+        value = _value(branch)
         fixed = [term for term in value if term_symbols(term).isdisjoint(branch.bound)]
         moving = close(term for term in value if term not in fixed)
         if not moving:
@@ -105,6 +108,11 @@ class Maxima:
         scaled = branch._replace(factors=(Call("value", (rest,)),))
         greatest = Call("max", (close_branches([scaled]),))
         return [*fixed, Term(scale, (), (), (*outside, greatest))]
+
+    def _greater(self, one: Sum, other: Sum) -> list[Term]:
+        """Apply ``max(a, b) = b + relu(a - b)``."""
+        difference = close([*one, *scaled(other, Fraction(-1))])
+        return [*other, *self._laws.apply("relu", difference)]
 
     def _moved_out_of_increasing(self, branches: Sequence[Term], known: Sequence[Dim]) -> list[Term] | None:
         """Apply ``max(f(x)) = f(max(x))`` for an increasing ``f`` unless the maximum may be empty; else return None."""
@@ -159,8 +167,8 @@ class Maxima:
         moved: list[Term] = []
         for branch in maxima[0].arguments[0]:
             frame = rename_bound(branch, self._fresh)
-            (value,) = (f.arguments[0] for f in frame.factors if isinstance(f, Call))
-            moved.append(frame._replace(factors=(Call("value", (close(self._laws.apply("relu", value)),)),)))
+            inner = close(self._laws.apply("relu", _value(frame)))
+            moved.append(frame._replace(factors=(Call("value", (inner,)),)))
         outside = Term(scale, (), (), tuple(others))
         return [self._laws.multiply(outside, term) for term in self._choice(moved, known)]
 
@@ -181,6 +189,12 @@ def as_maximum(value: Sum) -> Sum | None:
             return branches
         case _:
             return None
+
+
+def _value(branch: Term) -> Sum:
+    """Return the value of a branch."""
+    (value,) = (factor.arguments[0] for factor in branch.factors if isinstance(factor, Call))
+    return value
 
 
 def _single_value(branches: Sequence[Term]) -> Sum | None:

@@ -41,6 +41,7 @@ from verify.limits import Budget, Refused
 from verify.maximum import Maxima
 from verify.poles import Poles
 from verify.shares import without_shares
+from verify.signs import Signs
 from verify.solver import Solver
 from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_key, product_of, rename_bound
 
@@ -58,14 +59,16 @@ class Element(Scalar):
 class Normalizer:
     """Normalizes scalars in one context at one level."""
 
-    def __init__(self, context: Context, budget: Budget, solver: Solver, level: ProofLevel) -> None:
+    def __init__(
+        self, context: Context, budget: Budget, solver: Solver, level: ProofLevel, signs: Signs | None = None
+    ) -> None:
         self.cells = Cells(context, budget)
         self._context = context
         self._budget = budget
         self._level = level
         self._is_algebra = level is ProofLevel.ALGEBRA
         self._fresh = (f"~{number:04d}" for number in itertools.count())
-        self._laws = Laws(context, level)
+        self._laws = Laws(context, level, signs or Signs())
         self.adds_coefficients = False
         """True if like terms were added up, which is more than a sum in another order."""
         self._solver = solver

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from taso_py.ir.errors import TasoError
+from taso_py.ir.node import Value
 from taso_py.ops.scalar import Condition
 from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from taso_py.rules.verdict import Outcome, Verdict
@@ -19,6 +20,7 @@ from verify.laws import ProofLevel
 from verify.limits import Budget, ProofLimits, Refused
 from verify.normalize import Normalizer, may_be_movement
 from verify.numerics import classify
+from verify.signs import Signs
 from verify.solver import Solver
 from verify.terms import close, term_key
 
@@ -69,23 +71,36 @@ def _unmet(rule: Substitution, facts: Context, budget: Budget) -> str:
 def _difference(rule: Substitution, facts: Context, level: ProofLevel, budget: Budget) -> str:
     """Return why the sides are not shown to be equal at a level; empty if they are."""
     for number, (left, right) in enumerate(zip(rule.source.outputs, rule.target.outputs, strict=True)):
-        index, context = output_index(left.type, facts)
-        solver = Solver(context, budget)
-        normalizer = Normalizer(context, budget, solver, level)
-        source = normalizer.close(normalizer.element(left, index))
-        allowed = normalizer.take_poles().under_approximation()
-        target = normalizer.close(normalizer.element(right, index))
-        poles = normalizer.take_poles().over_approximation()
-        if normalizer.adds_coefficients:
-            return f"output {number}: like terms are added up"
-        equality = Equality(solver)
-        remainder = equality.remainder(close([*source, *negative(target)]))
-        if remainder is not None:
-            return f"output {number}: not shown to cancel: {term_key(remainder)[:_SHOWN]}"
-        pole = equality.uncovered(poles, allowed)
-        if pole is not None:
-            return f"output {number}: the target may not be defined: {term_key(pole)[:_SHOWN]}"
+        reason = _output_difference(left, right, facts, level, budget, signs=Signs())
+        if reason:
+            return f"output {number}: {reason}"
     return ""
+
+
+def _output_difference(
+    left: Value, right: Value, facts: Context, level: ProofLevel, budget: Budget, *, signs: Signs
+) -> str:
+    """Return why two outputs are not shown to be equal where the assumed signs hold; empty if they are."""
+    index, context = output_index(left.type, facts)
+    solver = Solver(context, budget)
+    normalizer = Normalizer(context, budget, solver, level, signs)
+    source = normalizer.close(normalizer.element(left, index))
+    allowed = normalizer.take_poles().under_approximation()
+    target = normalizer.close(normalizer.element(right, index))
+    poles = normalizer.take_poles().over_approximation()
+    if normalizer.adds_coefficients:
+        return "like terms are added up"
+    equality = Equality(solver)
+    remainder = equality.remainder(close([*source, *negative(target)]))
+    if remainder is not None:
+        reason = f"not shown to cancel: {term_key(remainder)[:_SHOWN]}"
+    elif (pole := equality.uncovered(poles, allowed)) is not None:
+        reason = f"the target may not be defined: {term_key(pole)[:_SHOWN]}"
+    else:
+        return ""
+    cases = list(signs.cases())
+    found = (_output_difference(left, right, facts, level, budget, signs=case) for case in cases)
+    return next((reason for other in found if other), "") if cases else reason
 
 
 def refuse_unsuitable(rule: Substitution, limits: ProofLimits) -> None:

@@ -27,10 +27,14 @@ aten = torch.ops.aten
 nn: Any = torch._C._nn  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 """The namespace of the functions of :mod:`torch.nn.functional`; it wraps some of them in further argument handling."""
 
-_ELEMENTWISE = ("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt")
+_ELEMENTWISE = (
+    *("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt", "abs", "log", "log1p"),
+    *("clamp_min", "clamp_max"),
+)
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll", "celu"),
+    *("maximum", "minimum"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),

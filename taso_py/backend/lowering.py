@@ -25,9 +25,10 @@ from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
-from taso_py.ir.types import TensorType
+from taso_py.ir.types import DType, TensorType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
+    Abs,
     Add,
     Cast,
     Celu,
@@ -40,6 +41,10 @@ from taso_py.ops.elementwise import (
     Hardswish,
     Hardtanh,
     LeakyRelu,
+    Log,
+    Log1p,
+    Maximum,
+    Minimum,
     Mish,
     Mul,
     Relu,
@@ -117,7 +122,7 @@ def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: t
     ]
 
 
-_SCALAR_OPERANDS = (Add, Mul, Sub, Div)
+_SCALAR_OPERANDS = (Add, Mul, Sub, Div, Maximum, Minimum)
 
 
 def sizes(type_: TensorType) -> list[Any]:
@@ -159,6 +164,16 @@ def _div(call: Caller, op: Div, node: Node, operands: Sequence[Any]) -> Any:
     return reciprocal if left == 1 else call(aten.mul.Tensor, reciprocal, left)
 
 
+def _selecting(overload: Any, clamp: Any) -> Lowering:
+    """Return the lowering of a maximum or minimum; ``clamp`` is the overload for a number."""
+
+    def lowering(call: Caller, op: Any, node: Node, operands: Sequence[Any]) -> Any:
+        left, right = reversed(operands) if _is_number(operands[0]) else operands
+        return call(clamp if _is_number(right) else overload, left, right)
+
+    return lowering
+
+
 def _unary(overload: Any) -> Lowering:
     return lambda call, _op, _node, operands: call(overload, operands[0])
 
@@ -184,8 +199,17 @@ def _celu(call: Caller, op: Celu, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.celu.default, operands[0], op.alpha)
 
 
+def softplus_threshold(dtype: DType) -> float:
+    """Return the operand beyond which softplus returns it unchanged; no digit of a result depends on it.
+
+    PyTorch's own, 20, changes digits of double precision.
+    """
+    return 40.0 if dtype is DType.F64 else 20.0
+
+
 def _softplus(call: Caller, op: Softplus, node: Node, operands: Sequence[Any]) -> Any:
-    return call(aten.softplus.default, operands[0], op.beta)
+    threshold = softplus_threshold(node.types[0].dtype)
+    return call(aten.softplus.default, operands[0], op.beta, *(() if threshold == 20 else (threshold,)))
 
 
 def _cast(call: Caller, op: Cast, node: Node, operands: Sequence[Any]) -> Any:
@@ -398,6 +422,11 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Mul: _mul,
     Sub: _sub,
     Div: _div,
+    Maximum: _selecting(aten.maximum.default, aten.clamp_min.default),
+    Minimum: _selecting(aten.minimum.default, aten.clamp_max.default),
+    Abs: _unary(aten.abs.default),
+    Log: _unary(aten.log.default),
+    Log1p: _unary(aten.log1p.default),
     Relu: _unary(aten.relu.default),
     Sigmoid: _unary(aten.sigmoid.default),
     Tanh: _unary(aten.tanh.default),

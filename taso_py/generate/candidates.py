@@ -21,6 +21,7 @@ from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
 from taso_py.ir.types import TensorType
+from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
 
 _TRAILING = (3, 2, 5)
@@ -44,6 +45,8 @@ class RuleCandidate:
     """Number of axes, from the last, to which the rule is transferred."""
     narrow: bool = False
     """True if rules of slices and windows at particular places only are wanted too."""
+    domain: Domain = Domain.EXACT
+    """The numbers on which the sides are compared."""
     one_way: bool = False
     """True if only the left side is to be replaced by the right one."""
     is_large: bool = False
@@ -157,7 +160,15 @@ class Builder:
         key = min(_pair_key(one, other, builder._shape) for one, other in (sides, sides[::-1]))
         values = [tuple(builder._output(*output) for output in side) for side in (left, right)]
         family = self._terms.family
-        return RuleCandidate(values[0], values[1], key=key, data=builder._data, axes=family.axes, narrow=family.narrow)
+        return RuleCandidate(
+            values[0],
+            values[1],
+            key=key,
+            data=builder._data,
+            axes=family.axes,
+            narrow=family.narrow,
+            domain=family.domain,
+        )
 
     def _with_variables(self, cut: frozenset[int]) -> Builder:
         """Return a separate builder with variables in place of some terms."""

@@ -20,7 +20,7 @@ from taso_py.generate.fingerprint import USELESS, Keys
 from taso_py.generate.terms import VARIABLE, Ids, Terms
 from taso_py.generate.vocabulary import Family
 from taso_py.ir.types import TensorType
-from taso_py.ops.evaluate import Domain, Floats, evaluate
+from taso_py.ops.evaluate import Floats, evaluate
 
 CHUNK_ELEMENTS = 1 << 21
 """Number of output elements that are evaluated at once."""
@@ -117,7 +117,7 @@ class _Level:
             return
         op, type_ = inferred
         columns = [self._terms.values(batch.operands[:, position]) for position in range(batch.operands.shape[1])]
-        values = evaluate(op, columns, batch.types, Domain.EXACT)
+        values = evaluate(op, columns, batch.types, self._terms.family.domain)
         keys = self._terms.hasher.keys(values)
         self._count += len(keys)
         numbers: dict[int, int] = {}

@@ -5,6 +5,8 @@ negative, so that ``relu(max_pool(x)) = max_pool(x)`` would look true. Each vari
 products would be positive: ``relu(max_pool(conv(x, w))) = max_pool(conv(x, w))``. The fingerprint is a random linear
 form of all elements of all samples, modulo 2**64 (Freivalds 1977); the shape is part of it.
 
+Of real numbers the leading digits count; rounding may hide that two terms agree, but hardly ever does.
+
 Invariant: fingerprints are a function of values, shape and seed.
 """
 
@@ -15,11 +17,15 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from taso_py.ops.evaluate import Floats
+from taso_py.ops.evaluate import Domain, Floats
 
 SAMPLES = 6
 _MOSTLY, _MOSTLY_NEGATIVE = 0.93, 0.6
 """Share of the prevailing sign in a sample mostly of one sign, and how often that sign is minus."""
+_DIGITS, _EXPONENTS = 2.0**20, 2.0**12
+"""Leading digits of a real number that count, and the range of exponents."""
+_NEARNESS = 1e-9
+"""Greatest relative difference of real numbers that are taken to be equal."""
 Keys = NDArray[np.uint64]
 USELESS = np.uint64(0)
 """Fingerprint of terms that are zero everywhere, or too large to be exact."""
@@ -42,11 +48,19 @@ def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) 
     return np.where(negative, -values, values).astype(np.float64)
 
 
+def agree(one: Floats, other: Floats, domain: Domain) -> bool:
+    """Return whether values are equal; real numbers up to rounding."""
+    if domain is Domain.EXACT:
+        return np.array_equal(one, other)
+    return one.shape == other.shape and np.allclose(one, other, rtol=_NEARNESS, atol=_NEARNESS)
+
+
 class Hasher:
     """Computes fingerprints; caches the coefficients of each shape."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, domain: Domain = Domain.EXACT) -> None:
         self._seed = seed
+        self._domain = domain
         self._coefficients: dict[tuple[int, ...], tuple[Keys, np.uint64]] = {}
 
     def keys(self, values: Floats) -> Keys:
@@ -54,7 +68,11 @@ class Hasher:
         flat = values.reshape(len(values), -1)
         coefficients, salt = self._coefficients_for(values.shape[1:])
         useless = ~np.isfinite(flat).all(axis=1) | (flat == 0).all(axis=1)
-        integers = np.where(useless[:, None], 0.0, flat).astype(np.int64).view(np.uint64)
+        numbers = np.where(useless[:, None], 0.0, flat)
+        if self._domain is Domain.REAL:
+            digits, exponents = np.frexp(numbers)
+            numbers = np.round(digits * _DIGITS) * _EXPONENTS + exponents
+        integers = numbers.astype(np.int64).view(np.uint64)
         keys = (integers * coefficients).sum(axis=1, dtype=np.uint64) + salt
         return np.where(useless, USELESS, keys)
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from taso_py.generate.enumerate import Enumeration
-from taso_py.generate.fingerprint import samples
+from taso_py.generate.fingerprint import agree, samples
 from taso_py.generate.terms import VARIABLE, Terms
-from taso_py.ops.evaluate import Domain, Floats, evaluate
+from taso_py.ops.evaluate import Floats, evaluate
 
 _Shape = tuple[int, tuple[int, ...]]
 """A term up to the names of variables, as a number, and the variables as they occur."""
@@ -132,7 +132,8 @@ class _Distinct:
     def _agree(self, left: int, right: int, cut: frozenset[int]) -> bool:
         """Return whether the sides agree on samples with variables for the cut terms."""
         values: dict[int, Floats] = {}
-        return np.array_equal(self._values(left, cut, values), self._values(right, cut, values))
+        one, other = (self._values(side, cut, values) for side in (left, right))
+        return agree(one, other, self.terms.family.domain)
 
     def _values(self, number: int, cut: frozenset[int], memo: dict[int, Floats]) -> Floats:
         if number not in memo:
@@ -145,5 +146,5 @@ class _Distinct:
                 types = tuple(self.terms.rows[operand].type for operand in row.operands)
                 operands = [self._values(operand, cut, memo) for operand in row.operands]
                 op = self.terms.production(row.production).at(types)
-                memo[number] = evaluate(op, operands, types, Domain.EXACT)
+                memo[number] = evaluate(op, operands, types, self.terms.family.domain)
         return memo[number]

@@ -183,7 +183,8 @@ def _directions(candidates: Iterable[RuleCandidate]) -> list[_Direction]:
 
 def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
     """Return the least general rule of a direction as text, or the reason why there is none."""
-    baseline = settler.baseline(*direction.sides, narrow=direction.candidate.narrow)
+    candidate = direction.candidate
+    baseline = settler.baseline(*direction.sides, narrow=candidate.narrow, domain=candidate.domain)
     if isinstance(baseline, Refusal):
         return {"outcome": baseline.value, "detail": settler.reason}
     return {"rule": write_rule(baseline)}
@@ -191,7 +192,8 @@ def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
 
 def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
     """Return the proved rules of a direction as text, or the reason why the last proof failed."""
-    proved = settler.settle(*direction.sides, direction.candidate.data, narrow=direction.candidate.narrow)
+    candidate = direction.candidate
+    proved = settler.settle(*direction.sides, candidate.data, narrow=candidate.narrow, domain=candidate.domain)
     return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 

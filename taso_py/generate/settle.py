@@ -14,6 +14,7 @@ from taso_py.generate.retest import RetestOutcome, examine, has_generic_instance
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
+from taso_py.ops.evaluate import Domain
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Outcome, Prover
 
@@ -35,11 +36,17 @@ class Settler:
     prove: Prover
     seed: int
     reason: str = field(default="", init=False)
+    _domain: Domain = field(default=Domain.EXACT, init=False)
     _tried: dict[str, Substitution | None] = field(default_factory=dict[str, "Substitution | None"], init=False)
     """The rules of this direction that were tried, each with the proved rule or None."""
 
     def baseline(
-        self, source: Sequence[Value], target: Sequence[Value], *, narrow: bool = False
+        self,
+        source: Sequence[Value],
+        target: Sequence[Value],
+        *,
+        narrow: bool = False,
+        domain: Domain = Domain.EXACT,
     ) -> Substitution | Refusal:
         """Return the least general rule: symbolic sizes, every attribute fixed that may be, slice bounds if needed."""
         refusal, self.reason = Refusal.ILL_TYPED, ""
@@ -48,13 +55,19 @@ class Settler:
                 continue
             for rule in lift(source, target, generality):
                 refusal = Refusal.FALSE
-                trial, self.reason = examine(rule, self.seed)
+                trial, self.reason = examine(rule, self.seed, domain=domain)
                 if trial is RetestOutcome.PASSED and has_generic_instance(rule, self.seed):
                     return rule
         return refusal
 
     def settle(
-        self, source: Sequence[Value], target: Sequence[Value], data: frozenset[str], *, narrow: bool = False
+        self,
+        source: Sequence[Value],
+        target: Sequence[Value],
+        data: frozenset[str],
+        *,
+        narrow: bool = False,
+        domain: Domain = Domain.EXACT,
     ) -> list[Substitution]:
         """Return the proved rules of one direction: with axis groups where possible, else without; empty if none is.
 
@@ -63,8 +76,9 @@ class Settler:
             target: values that are to replace them.
             data: the variables that are data; a group may lead these, or all variables.
             narrow: whether rules of slices and windows at particular places only are wanted too.
+            domain: the numbers on which the sides are compared.
         """
-        self.reason = ""
+        self.reason, self._domain = "", domain
         self._tried = {}
         for start in initial_generalities(numbers(source, target), narrow=narrow):
             plain = self._first_proved(source, target, start)
@@ -114,7 +128,9 @@ class Settler:
                     return known
                 continue
             self._tried[rule.id] = None
-            if retest(rule, self.seed, TRIALS) is RetestOutcome.PASSED and has_generic_instance(rule, self.seed):
+            if retest(rule, self.seed, TRIALS, self._domain) is RetestOutcome.PASSED and has_generic_instance(
+                rule, self.seed
+            ):
                 verdict = self.prove(rule)
                 if verdict.outcome is Outcome.PROVED and verdict.numerics is not None:
                     self._tried[rule.id] = replace(rule, numerics=verdict.numerics)

@@ -20,7 +20,7 @@ from taso_py.ir.errors import ShapeError
 from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
-from taso_py.ops.evaluate import Domain, Floats, evaluate
+from taso_py.ops.evaluate import Floats, evaluate
 
 VARIABLE = -1
 """Production number of a variable."""
@@ -65,7 +65,7 @@ class Terms:
     def __init__(self, family: Family, seed: int) -> None:
         self.family = family
         self.seed = seed
-        self.hasher = Hasher(seed)
+        self.hasher = Hasher(seed, family.domain)
         self.rows: list[TermRow] = []
         self.leaves: list[Operator] = []
         """The operators of the variables: inputs, or constants."""
@@ -87,7 +87,7 @@ class Terms:
         leaf, values = Input(name, type_), samples(seed, name, variables.shape)
         if variables.number is not None:
             leaf = Constant(variables.number, DType.FLOAT)
-            values = np.repeat(evaluate(leaf, [], [], Domain.EXACT)[None], len(values), axis=0)
+            values = np.repeat(evaluate(leaf, [], [], self.family.domain)[None], len(values), axis=0)
         else:
             self._inputs |= 1 << len(self.rows)
         self.leaves.append(leaf)

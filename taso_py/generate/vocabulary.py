@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.types import TensorType
 from taso_py.ops.base import TensorOperator, plain_axis
+from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
 
 DATA = "d"
@@ -121,6 +122,8 @@ class Family:
     narrow: bool = False
     """True if rules are wanted too that hold of slices and windows at particular places only: of the first elements, of
     one element, without padding."""
+    domain: Domain = Domain.EXACT
+    """The numbers on which terms are compared: real ones where it matters what a function or a fraction is."""
     shrinks: bool = False
     """True if only rules to a side of fewer operators are wanted, not those that add neutral operations."""
 

@@ -12,12 +12,24 @@ from math import inf
 from typing import ClassVar
 
 from taso_py.ir.operator import Constant
+from taso_py.ir.size import Dim, Poly
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
 from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
-from taso_py.ops.scalar import Apply, Index, Irrational, Operand, Scalar, number, reciprocal
+from taso_py.ops.scalar import (
+    Apply,
+    Condition,
+    Guard,
+    Index,
+    Irrational,
+    Operand,
+    Scalar,
+    greatest,
+    number,
+    reciprocal,
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,44 @@ class Div(_Binary):
         return super().infer(inputs, unifier)
 
 
+def _greater(a: Scalar, b: Scalar) -> Scalar:
+    """Return the greater of two expressions."""
+
+    def chosen(which: Dim) -> Scalar:
+        return Guard((Condition(which, True),), a) + Guard((Condition(which - 1, True),), b)
+
+    return greatest([2], chosen)
+
+
+def _negative(scalar: Scalar) -> Scalar:
+    return number(-1) * scalar
+
+
+def _lesser(a: Scalar, b: Scalar) -> Scalar:
+    """Return the lesser of two expressions."""
+    return _negative(_greater(_negative(a), _negative(b)))
+
+
+@dataclass(frozen=True)
+class Maximum(_Binary):
+    """The greater of ``a`` and ``b``; NaN where either is."""
+
+    name = "maximum"
+    rounding = Rounding.NEVER
+    commutative = True
+    combine = staticmethod(_greater)
+
+
+@dataclass(frozen=True)
+class Minimum(_Binary):
+    """The lesser of ``a`` and ``b``; NaN where either is."""
+
+    name = "minimum"
+    rounding = Rounding.NEVER
+    commutative = True
+    combine = staticmethod(_lesser)
+
+
 @dataclass(frozen=True)
 class _Unary(_Elementwise):
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -133,6 +183,36 @@ class Exp(_Unary):
 
     name = "exp"
     applies = frozenset({name})
+
+
+@dataclass(frozen=True)
+class Log(_Unary):
+    """The natural logarithm."""
+
+    name = "log"
+    applies = frozenset({name})
+
+
+@dataclass(frozen=True)
+class Log1p(_Unary):
+    """``log(1 + x)``, accurate near zero."""
+
+    name = "log1p"
+    applies = frozenset({"log"})
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return Apply("log", number(1) + x)
+
+
+@dataclass(frozen=True)
+class Abs(_Unary):
+    """The greater of ``x`` and ``-x``."""
+
+    name = "abs"
+    rounding = Rounding.NEVER
+
+    def scalar(self, x: Scalar) -> Scalar:
+        return _greater(x, _negative(x))
 
 
 @dataclass(frozen=True)
@@ -199,7 +279,6 @@ class Hardtanh(_Unary):
     """``min(max(x, min_val), max_val)``; with 0 and 6, relu6."""
 
     name = "hardtanh"
-    applies = frozenset({"relu"})
     rounding = Rounding.NEVER
     epilogue = "hardtanh"
     min_val: float = -1.0
@@ -210,7 +289,7 @@ class Hardtanh(_Unary):
             raise ValueError(f"hardtanh needs finite limits in order, not {self.min_val} and {self.max_val}")
 
     def scalar(self, x: Scalar) -> Scalar:
-        return number(self.min_val) + _above(x, self.min_val) - _above(x, self.max_val)
+        return _lesser(_greater(x, number(self.min_val)), number(self.max_val))
 
 
 def _above(x: Scalar, least: float) -> Scalar:
@@ -249,7 +328,7 @@ class LeakyRelu(_Unary):
     name = "leaky_relu"
     applies = frozenset({"relu"})
     epilogue = "leaky_relu"
-    negative_slope: float = 0.01
+    negative_slope: float | Poly = 0.01
 
     def scalar(self, x: Scalar) -> Scalar:
         return Apply("relu", x) - number(self.negative_slope) * Apply("relu", number(-1) * x)

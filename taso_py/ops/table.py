@@ -14,6 +14,7 @@ from taso_py.ir.parse import parse_graph as _parse_graph
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
+    Abs,
     Add,
     Cast,
     Celu,
@@ -26,6 +27,10 @@ from taso_py.ops.elementwise import (
     Hardswish,
     Hardtanh,
     LeakyRelu,
+    Log,
+    Log1p,
+    Maximum,
+    Minimum,
     Mish,
     Mul,
     Relu,
@@ -47,6 +52,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
         *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
+        *(Maximum, Minimum, Abs, Log, Log1p),
         *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Celu, Elu, Softplus, Mish),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),

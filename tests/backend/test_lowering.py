@@ -12,6 +12,7 @@ from torch import Tensor
 from taso_py.backend.lowering import LOWERED, lower, nested_module, variants
 from taso_py.backend.run import call_now, run_graph
 from taso_py.backend.schema import storage_of
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Ref
@@ -49,6 +50,9 @@ CASES = [
     "graph(x: f64[2,3]) { return hardtanh(x), hardtanh(x){min_val=-0.5, max_val=0.25}, hardsigmoid(x), hardswish(x),"
     " leaky_relu(x), leaky_relu(x){negative_slope=0.25}, elu(x), elu(x){alpha=1.75, scale=1.5}, softplus(x),"
     " celu(x){alpha=0.75}, softplus(x){beta=2.5}, mish(x) }",
+    "graph(x: f64[2,3], y: f64[3]) { c = constant{value=0.25, dtype=f64} return maximum(x, y), minimum(y, x),"
+    " maximum(c, x), minimum(x, c), maximum(c, c), abs(x), log(exp(x)), log1p(abs(x)) }",
+    "graph(x: f64[2,3]) { c = constant{value=20.0, dtype=f64} return softplus(mul(x, c)), softplus(add(x, c)) }",
     "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",
@@ -91,6 +95,16 @@ def test_agrees_with_the_definition(text: str) -> None:
     found = run_graph(graph, [torch.from_numpy(array) for array in arrays.values()])
     for left, right in zip(expected, found, strict=True):
         np.testing.assert_allclose(right.numpy(), left, rtol=1e-9, atol=1e-12)
+
+
+def test_softplus_loses_no_digits_where_it_becomes_its_operand() -> None:
+    for text, roundings in (("f64", 4e-16), ("f32", 2e-7)):
+        graph = parse_graph(f"graph(x: {text}[5]) {{ return softplus(x), softplus(x){{beta=0.5}} }}")
+        x = torch.tensor([18.0, 21.0, 30.0, 39.0, 85.0], dtype=torch.float64)
+        found = run_graph(graph, [x.to(TORCH_DTYPES[DType(text)])])
+        for beta, result in zip((1.0, 0.5), found, strict=True):
+            expected = x + torch.log1p(torch.exp(-beta * x)) / beta
+            torch.testing.assert_close(result.double(), expected, rtol=roundings, atol=0.0)
 
 
 def test_all_operators_are_among_the_cases() -> None:

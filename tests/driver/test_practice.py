@@ -127,6 +127,20 @@ CASES = {
     "hardswish written out": Case(lambda m, x: x * F.relu6(x + 3) / 6, (ROWS,), "hardswish"),
     "hardswish of a gate": Case(lambda m, x: x * ((x + 3).clamp(0, 6) / 6), (ROWS,), "hardswish"),
     "hardsigmoid written out": Case(lambda m, x: F.relu6(x + 3) / 6, (ROWS,), "hardsigmoid"),
+    "softplus written out": Case(lambda m, x: torch.log(1 + torch.exp(x)), (ROWS,), "softplus"),
+    "softplus by log1p": Case(lambda m, x: torch.log1p(x.exp()), (ROWS,), "softplus"),
+    "softplus of the magnitude": Case(lambda m, x: x.clamp(min=0) + torch.log1p((-x.abs()).exp()), (ROWS,), "softplus"),
+    "mish written out": Case(lambda m, x: x * torch.tanh(torch.log(1 + torch.exp(x))), (ROWS,), "mish"),
+    "relu by a limit": Case(lambda m, x: x.clamp(min=0), (ROWS,), "relu"),
+    "relu by a maximum with zeros": Case(lambda m, x: torch.maximum(x, torch.zeros_like(x)), (ROWS,), "relu"),
+    "relu6 by limits": Case(lambda m, x: x.clamp(min=0).clamp(max=6), (ROWS,), "hardtanh"),
+    "limits in the other order": Case(lambda m, x: x.clamp_max(1).clamp_min(-1), (ROWS,), "hardtanh"),
+    "hardswish by limits": Case(lambda m, x: x * (x + 3).clamp_min(0).clamp_max(6) / 6, (ROWS,), "hardswish"),
+    "a magnitude by a maximum": Case(lambda m, x: torch.maximum(x, -x), (ROWS,), "abs"),
+    "a magnitude by relus": Case(lambda m, x: F.relu(x) + F.relu(-x), (ROWS,), "abs"),
+    "leaky relu by a maximum": Case(lambda m, x: torch.maximum(x, 0.2 * x), (ROWS,), "leaky_relu"),
+    "leaky relu by relus": Case(lambda m, x: F.relu(x) - 0.3 * F.relu(-x), (ROWS,), "leaky_relu"),
+    "leaky relu in two parts": Case(lambda m, x: x.clamp(min=0) + 1.5 * x.clamp(max=0), (ROWS,), "leaky_relu"),
     "padded image": Case(lambda m, x: m.a(F.pad(x, (1, 1, 2, 2))), (IMAGE,), "conv2d", {"a": KERNEL}),
     "shifted rows": Case(lambda m, x: m.a(x + m.v), (ROWS,), "linear", {"a": UP, "v": _randn(96)}),
     "grouped convolution and normalization": Case(
@@ -160,6 +174,23 @@ CASES = {
     "a sum with what is negated": Case(lambda m, x, y: x + y * -1, (ROWS, ROWS + 1), "sub"),
 }
 NEAR_MISSES = {
+    "softplus without the one": Case(lambda m, x: torch.log(2 + torch.exp(x)), (ROWS,), "add exp log"),
+    "softplus of what is no magnitude": Case(
+        lambda m, x: F.relu(x) + torch.log1p((-x).exp()), (ROWS,), "add mul relu softplus"
+    ),
+    "mish of something else": Case(
+        lambda m, x, y: y * torch.tanh(torch.log(1 + torch.exp(x))), (ROWS, ROWS + 1), "mul softplus tanh"
+    ),
+    "relu by the wrong limit": Case(lambda m, x: x.clamp(max=0), (ROWS,), "minimum"),
+    "a maximum with ones": Case(lambda m, x: torch.maximum(x, torch.ones_like(x)), (ROWS,), "maximum"),
+    "another limit than relu's": Case(lambda m, x: x.clamp(min=0.1), (ROWS,), "maximum"),
+    "limits out of order": Case(lambda m, x: x.clamp(min=1).clamp(max=-1), (ROWS,), "maximum minimum"),
+    "the lesser of a number and its opposite": Case(lambda m, x: torch.minimum(x, -x), (ROWS,), "minimum mul"),
+    "a difference of relus": Case(lambda m, x: F.relu(x) - F.relu(-x), (ROWS,), "mul relu relu sub"),
+    "a slope above one": Case(lambda m, x: torch.maximum(x, 2 * x), (ROWS,), "maximum mul"),
+    "leaky relu of two slopes": Case(
+        lambda m, x: 0.5 * F.relu(x) - 0.3 * F.relu(-x), (ROWS,), "mul mul mul relu relu sub"
+    ),
     "a function between layers": Case(
         lambda m, x: m.b(F.relu(m.a(x))), (ROWS,), "linear linear relu", {"a": UP, "b": DOWN}
     ),

@@ -74,9 +74,47 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             F.softplus(x * 20),
             F.softplus(x, 2.5),
             F.mish(x),
+            x.abs(),
+            x.log(),
+            x.abs().log1p(),
         ),
         (randn(3, 4),),
     ),
+    "limits": (
+        lambda s, x, y: (
+            x.clamp(min=0.5),
+            x.clamp(max=1),
+            x.clip(0.1),
+            x.clamp_min(0.25),
+            x.clamp_max(-0.25),
+            x.clamp(min=y),
+            x.clamp_max(y),
+            torch.maximum(x, y),
+            torch.minimum(y, x[:, :1]),
+            torch.max(x, y),
+            torch.min(x, y),
+            x.int().clamp(min=1),
+            torch.maximum(x.int(), y.int()),
+            x.int().clamp(max=0.5),
+        ),
+        (randn(3, 4), randn(4)),
+    ),
+    "limits of special values": (
+        lambda s, x, y: (torch.maximum(x, y), torch.minimum(x, y), x.clamp(min=0), x.clamp(max=0), x.abs(), x.log1p()),
+        (SPECIAL[:, None], SPECIAL),
+    ),
+    "limits that fill a tensor": (
+        lambda s, x: (
+            torch.maximum(x, torch.zeros_like(x)),
+            torch.minimum(torch.full((1,), 0.1), x),
+            torch.max(x, x.new_ones(())),
+            torch.maximum(x.half(), torch.full_like(x, 0.1).half().new_full((), 0.1)),
+            torch.maximum(x.int(), torch.ones_like(x.int())),
+            torch.maximum(x.mT, torch.zeros_like(x)),
+        ),
+        (randn(4, 4),),
+    ),
+    "softplus in double precision": (lambda s, x: F.softplus(x, 1, 40), (randn(3, 4).double() * 30,)),
     "casts": (
         lambda s, x: (x.half(), x.half().float() * 2, x.int(), x.double(), x.type_as(x), x.int().type_as(x)),
         (randn(3, 4) * 9,),
@@ -146,11 +184,25 @@ def test_forms_of_the_table(name: str) -> None:
 # What the table does not know, or only in other forms, is carried through; the names are those of the opaque operators.
 CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
     "fused multiply-add": (lambda s, x: (torch.add(x, x, alpha=2), x.sub(x, alpha=3)), (randn(4),), ["add", "sub"]),
+    "limits that fill a larger tensor, or are no numbers": (
+        lambda s, x: (
+            torch.maximum(x[0], torch.zeros_like(x)),
+            torch.minimum(x, torch.full_like(x, math.inf)),
+            torch.maximum(torch.zeros_like(x), torch.ones_like(x)),
+        ),
+        (randn(4, 4),),
+        ["full", "full", "full"],
+    ),
     "booleans": (lambda s, x: (x & x, x + x, ~x), (randn(4) > 0,), ["__and__", "add", "bitwise_not"]),
-    "limits": (
-        lambda s, x: (x.clamp(min=0.5), x.clamp(0.5, -0.5), x.clamp(0, math.inf), x.int().clamp(-1, 1)),
+    "other limits": (
+        lambda s, x: (x.clamp(0.5, -0.5), x.clamp(0, math.inf), x.int().clamp(-1, 1), x.clamp(x, x), x.int().abs()),
         (randn(4),),
-        ["clamp", "clamp", "clamp", "clamp"],
+        ["clamp", "clamp", "clamp", "clamp", "abs"],
+    ),
+    "limits of booleans and in another type": (
+        lambda s, x: (torch.maximum(x > 0, x > 1), x.half().clamp(min=x[0]), torch.fmax(x, x + 1)),
+        (randn(4),),
+        ["gt", "gt", "maximum", "clamp", "fmax"],
     ),
     "other thresholds and scales": (
         lambda s, x: (F.softplus(x, 1, 5), F.softplus(x.double() * 30)),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from taso_py.generate.pipeline import Config, Generation, generate
-from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables
+from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Half, Production, Variables
 from taso_py.ir.errors import TasoError
 from taso_py.ops.contraction import Linear
-from taso_py.ops.elementwise import Add, Relu
+from taso_py.ops.elementwise import Add, LeakyRelu, Maximum, Mul, Relu
+from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
@@ -83,3 +84,27 @@ def test_an_unknown_vocabulary_is_one_line() -> None:
     said = "no vocabulary is called everything; there are activations, algebra, conv, core"
     with pytest.raises(TasoError, match=said):
         Config(("everything",))
+
+
+@pytest.mark.parametrize(("slope", "domain", "found"), [
+    (0.25, Domain.REAL, 1),
+    (0.25, Domain.EXACT, 0),
+    (2.0, Domain.REAL, 0),
+])  # fmt: skip
+def test_what_is_true_of_real_numbers_only_is_found_where_terms_are_compared_on_them(
+    slope: float, domain: Domain, found: int
+) -> None:
+    family = Family(
+        "slopes",
+        (Variables("x", (4,), DATA, 1), Variables("c", (), "c", 1, number=slope)),
+        (
+            Production(Mul(), DATA + "c", "s"),
+            Production(Maximum(), DATA + "s", "o"),
+            Production(LeakyRelu(slope), DATA, FUSED),
+        ),
+        operators=2,
+        every=True,
+        domain=domain,
+    )
+    rules = generate(Config(vocabularies=(), families=(family,)), prove).rules
+    assert [rule.target.outputs[0].node.op for rule in rules] == [LeakyRelu(slope)] * found

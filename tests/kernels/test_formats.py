@@ -20,6 +20,7 @@ FUNCTIONS = [op for op in DEFINED.values() if op.is_elementwise and op.arity == 
 KEPT = [
     *(f"{op.name}(x)" for op in FUNCTIONS if op is not Cast),
     *("add(x, z)", "mul(x, constant{value=2.0, dtype=f32})", "sub(x, z)", "div(x, z)", "cast(x){dtype=f64}"),
+    *("maximum(x, z)", "minimum(x, constant{value=2.0, dtype=f32})"),
     *("add(x, bias)", "mul(bias, x)", "add(x, mask)", "batch_norm(x, v, v, v, v){eps=0.1}"),
     *("adaptive_avg_pool2d(x){size=[2,3]}", "adaptive_avg_pool2d(x){size=[1,1]}"),
     *("mean(x){axes=[-2,-1], keepdim=true}", "sum(x){axes=[-3], keepdim=true}", "max(x){axes=[-2,-1], keepdim=true}"),

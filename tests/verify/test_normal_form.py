@@ -35,6 +35,7 @@ SCALARS = {
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "tanh": math.tanh,
     "exp": math.exp,
+    "log": lambda x: math.log(x) if x > 0 else math.nan,
     "erf": math.erf,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: x**-0.5,

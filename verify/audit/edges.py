@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -191,6 +192,8 @@ def _with_absolute_sums(
                 within.append(inside(node.op, operands, sample))
         elif node.op.name == "sub":
             total = operands[0] + operands[1]
+        elif node.op.is_elementwise and node.op.rounding is Rounding.NEVER:
+            total = reduce(torch.maximum, operands, result.abs())  # the lesser may be the greater in absolute value
         else:
             total = run_node(node, values, operands, sample).abs()
         true[node.value], sums[node.value] = result, total

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.row import Row
-from taso_py.backend.onnx.writer import OnnxValue, Writer, overflows
+from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, overflows
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import (
+    Abs,
     Add,
     Cast,
     Celu,
@@ -22,6 +23,10 @@ from taso_py.ops.elementwise import (
     Hardswish,
     Hardtanh,
     LeakyRelu,
+    Log,
+    Log1p,
+    Maximum,
+    Minimum,
     Mish,
     Mul,
     Relu,
@@ -63,6 +68,21 @@ def _rsqrt(w: Writer, op: Rsqrt, node: Node, operands: Sequence[OnnxValue]) -> O
     return w.op("Reciprocal", w.op("Sqrt", operands[0]))
 
 
+def log1p(w: Writer, x: OnnxValue, dtype: DType) -> OnnxValue:
+    """Write ``log(1 + x)``, accurate even where 1 + x is rounded (Goldberg 1991, theorem 4)."""
+    one = w.number(1.0, dtype)
+    total = w.op("Add", x, one)
+    logarithm = w.op("Log", total)
+    corrected = w.op("Div", w.op("Mul", x, logarithm), w.op("Sub", total, one))
+    # If nothing was lost, and at infinity, the logarithm is correct without a correction.
+    lost = w.op("And", w.op("Less", w.op("Abs", x), one), w.op("Not", w.op("Equal", total, one)))
+    return w.op("Where", w.op("Equal", total, one), x, w.op("Where", lost, corrected, logarithm))
+
+
+def _log1p(w: Writer, op: Log1p, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return log1p(w, operands[0], node.types[0].dtype)
+
+
 def _silu(w: Writer, op: Silu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return w.op("Mul", operands[0], w.op("Sigmoid", operands[0]))
 
@@ -81,7 +101,7 @@ def _hardsigmoid(w: Writer, op: Hardsigmoid, node: Node, operands: Sequence[Onnx
 
 
 def _leaky_relu(w: Writer, op: LeakyRelu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    return w.op("LeakyRelu", operands[0], alpha=op.negative_slope)
+    return w.op("LeakyRelu", operands[0], alpha=as_float(op.negative_slope))
 
 
 def _elu(w: Writer, op: Elu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -112,6 +132,11 @@ ROWS: Mapping[type[Operator], Row] = {
     Mul: _binary("Mul", "And"),
     Sub: _binary("Sub"),
     Div: _binary("Div"),
+    Maximum: _binary("Max", "Or"),
+    Minimum: _binary("Min", "And"),
+    Abs: _unary("Abs"),
+    Log: _unary("Log"),
+    Log1p: _log1p,
     Relu: _unary("Relu"),
     Sigmoid: _unary("Sigmoid"),
     Tanh: _unary("Tanh"),

@@ -9,11 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taso_py.backend.tensors import encode
+import torch
+
+from taso_py.backend.tensors import TORCH_DTYPES, encode
 from taso_py.frontend.call import AtenCall, Result, apply
+from taso_py.ir.node import Value
 from taso_py.ops.opaque import Opaque
 
 FULL = "aten.full.default"
+_FILLS = {"aten.zeros.default": 0.0, "aten.ones.default": 1.0}
+
+
+def fill_of(value: Value) -> float | None:
+    """Return the number that all elements of a value are, as its element type holds it, if a call made it so."""
+    op = value.node.op
+    if not isinstance(op, Opaque):
+        return None
+    number: Any = op.arguments[1] if op.target == FULL else _FILLS.get(op.target)
+    if not isinstance(number, int | float):
+        return None
+    return torch.tensor(number, dtype=TORCH_DTYPES[value.type.dtype]).item()
 
 
 def _constant_fill(value: float | None = None) -> Callable[[AtenCall], Result]:

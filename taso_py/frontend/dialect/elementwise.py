@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
+from taso_py.backend.lowering import softplus_threshold
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
+from taso_py.frontend.dialect.creation import fill_of
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import (
+    Abs,
     Add,
     Cast,
     Celu,
@@ -29,6 +33,10 @@ from taso_py.ops.elementwise import (
     Hardswish,
     Hardtanh,
     LeakyRelu,
+    Log,
+    Log1p,
+    Maximum,
+    Minimum,
     Mish,
     Mul,
     Relu,
@@ -73,6 +81,22 @@ def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[
     return row
 
 
+def _selecting(op: Operator, right: str = "other") -> Callable[[AtenCall], Result]:
+    """Return the row of a maximum or minimum; a tensor of one number beside one of the result's type is that number."""
+    row = _binary(op, right=right)
+
+    def selecting(call: AtenCall) -> Result:
+        left, other = call["self"], call[right]
+        for name, operand, beside in (("self", left, other), (right, other, left)):
+            if isinstance(operand, Value) and isinstance(beside, Value) and beside.type == call.types[0]:
+                number = fill_of(operand)
+                if number is not None and math.isfinite(number) and operand.type.dtype is beside.type.dtype:
+                    return row(replace(call, arguments={**call.arguments, name: number}))
+        return row(call)
+
+    return selecting
+
+
 def _unary(op: Operator) -> Callable[[AtenCall], Result]:
     return lambda call: apply(op, call.value("self"))
 
@@ -88,6 +112,15 @@ def _clamped(least: str, most: str) -> Callable[[AtenCall], Result]:
         return apply(Hardtanh(call.number(least), call.number(most)), call.value("self"))
 
     return row
+
+
+def _clamp(call: AtenCall) -> Result:
+    """Import a clamp between two numbers, or with one limit; with others it would take two operators for one call."""
+    if call["max"] is None:
+        return _selecting(Maximum(), right="min")(call)
+    if call["min"] is None:
+        return _selecting(Minimum(), right="max")(call)
+    return _clamped("min", "max")(call)
 
 
 def _leaky_relu(call: AtenCall) -> Result:
@@ -108,9 +141,9 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 
 def _softplus(call: AtenCall) -> Result:
-    """Import softplus except in double precision, where PyTorch's threshold changes the rounded result."""
+    """Import softplus with a threshold that changes no rounded result: in double precision, not PyTorch's own."""
     x = call.value("self")
-    call.require(call["threshold"] == 20 and x.type.dtype is not DType.F64)
+    call.require(call["threshold"] == softplus_threshold(x.type.dtype))
     return apply(Softplus(call.number("beta")), x)
 
 
@@ -189,7 +222,16 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.silu.default": _unary(Silu()),
     "aten.gelu.default": _gelu,
     "aten.hardtanh.default": _clamped("min_val", "max_val"),
-    "aten.clamp.default": _clamped("min", "max"),
+    **{f"aten.{name}.{form}": _clamp for name in ("clamp", "clip") for form in ("default", "Tensor")},
+    **{f"aten.clamp_min.{form}": _selecting(Maximum(), right="min") for form in ("default", "Tensor")},
+    **{f"aten.clamp_max.{form}": _selecting(Minimum(), right="max") for form in ("default", "Tensor")},
+    "aten.maximum.default": _selecting(Maximum()),
+    "aten.max.other": _selecting(Maximum()),
+    "aten.minimum.default": _selecting(Minimum()),
+    "aten.min.other": _selecting(Minimum()),
+    "aten.abs.default": _unary(Abs()),
+    "aten.log.default": _unary(Log()),
+    "aten.log1p.default": _unary(Log1p()),
     "aten.relu6.default": _unary(Hardtanh(0.0, 6.0)),
     "aten.hardsigmoid.default": _unary(Hardsigmoid()),
     "aten.hardswish.default": _unary(Hardswish()),

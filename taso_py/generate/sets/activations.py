@@ -1,13 +1,86 @@
-"""The vocabulary ``activations``: the hard and smooth gates of mobile networks, written out, and their operators."""
+"""The vocabulary ``activations``: activations that are written out with simpler operators, and their operators.
+
+These are the hard and smooth gates of mobile networks, and rectifiers, limits and magnitudes by a maximum or minimum.
+"""
 
 from __future__ import annotations
 
-from taso_py.generate.vocabulary import DATA, Family, Production, Variables
-from taso_py.ops.elementwise import Add, Div, Hardsigmoid, Hardswish, Hardtanh, Mish, Mul, Softplus, Tanh
+from taso_py.generate.vocabulary import DATA, FUSED, Family, Production, Variables
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.elementwise import (
+    Abs,
+    Add,
+    Div,
+    Exp,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
+    Log,
+    Log1p,
+    Maximum,
+    Minimum,
+    Mish,
+    Mul,
+    Relu,
+    Softplus,
+    Sub,
+    Tanh,
+)
+from taso_py.ops.evaluate import Domain
 
 _X = Variables("x", (4,), DATA, 1)
 _THREE, _SIX = "t", "s"
 _SHIFTED, _CLAMPED, _GATE, _SCALED, _GATED = "abehk"
+
+_ZERO, _ONE, _MINUS_ONE, _LEAST, _MOST, _SLOPE = "zumlgc"
+"""Roles of numbers."""
+_POWER, _NEGATED, _RAISED, _LOWERED, _SLOPED, _MAGNITUDE = "pnrwva"
+_SHIFTED_POWER, _LOGARITHM = "qi"
+
+
+def _number(role: str, value: float) -> Variables:
+    return Variables(role, (), role, 1, number=value)
+
+
+def _recognized(
+    name: str,
+    variables: tuple[Variables, ...],
+    op: TensorOperator,
+    *written: Production,
+    operators: int = 4,
+    domain: Domain = Domain.EXACT,
+) -> Family:
+    """Return the family of the ways to write an operator of ``x`` with others."""
+    productions = (*written, Production(op, DATA, FUSED))
+    return Family(name, (_X, *variables), productions, operators=operators, every=True, domain=domain)
+
+
+def _limits(least: float, most: float) -> Family:
+    """Return the family of the ways to write a hardtanh by a maximum and a minimum."""
+    return _recognized(
+        f"limits {least:g} and {most:g}",
+        (_number(_LEAST, least), _number(_MOST, most)),
+        Hardtanh(least, most),
+        Production(Maximum(), DATA + _LEAST, _RAISED),
+        Production(Minimum(), _RAISED + _MOST, "o"),
+        Production(Minimum(), DATA + _MOST, _LOWERED),
+        Production(Maximum(), _LOWERED + _LEAST, "o"),
+        *((Production(Relu(), DATA, _RAISED), Production(Relu(), _LOWERED, "o")) if least == 0 else ()),
+    )
+
+
+def _slope(slope: float) -> Family:
+    """Return the family of a leaky relu by a maximum, which is true of slopes up to one only."""
+    return _recognized(
+        f"slope {slope:g}",
+        (_number(_SLOPE, slope),),
+        LeakyRelu(slope),
+        Production(Mul(), DATA + _SLOPE, _SLOPED),
+        Production(Maximum(), DATA + _SLOPED, "o"),
+        domain=Domain.REAL,
+    )
+
 
 ACTIVATIONS = (
     Family(
@@ -40,5 +113,58 @@ ACTIVATIONS = (
         operators=3,
         every=True,
         shrinks=True,
+    ),
+    _recognized(
+        "softplus",
+        (_number(_ONE, 1.0),),
+        Softplus(),
+        Production(Exp(), DATA, _POWER),
+        Production(Add(), _POWER + _ONE, _SHIFTED_POWER),
+        Production(Log(), _SHIFTED_POWER, "o"),
+        Production(Log1p(), _POWER, "o"),
+    ),
+    _recognized(
+        "softplus of the magnitude",
+        (_number(_ONE, 1.0), _number(_MINUS_ONE, -1.0)),
+        Softplus(),
+        Production(Relu(), DATA, _RAISED),
+        Production(Abs(), DATA, _MAGNITUDE),
+        Production(Mul(), _MAGNITUDE + _MINUS_ONE, _NEGATED),
+        Production(Exp(), _NEGATED, _POWER),
+        Production(Add(), _POWER + _ONE, _SHIFTED_POWER),
+        Production(Log(), _SHIFTED_POWER, _LOGARITHM),
+        Production(Log1p(), _POWER, _LOGARITHM),
+        Production(Add(), _RAISED + _LOGARITHM, "o"),
+        operators=7,
+        domain=Domain.REAL,
+    ),
+    _recognized("rectifiers", (_number(_ZERO, 0.0),), Relu(), Production(Maximum(), DATA + _ZERO, "o")),
+    *(_limits(least, most) for least, most in ((0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))),
+    *(_slope(slope) for slope in (0.01, 0.1, 0.2)),
+    _recognized(
+        "slopes in two parts",
+        (_number(_ZERO, 0.0), _number(_MINUS_ONE, -1.0), _number(_SLOPE, 3.0)),
+        LeakyRelu(3.0),
+        Production(Relu(), DATA, _RAISED),
+        Production(Minimum(), DATA + _ZERO, _LOWERED),
+        Production(Mul(), _LOWERED + _SLOPE, _SLOPED),
+        Production(Add(), _RAISED + _SLOPED, "o"),
+        Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
+        Production(Relu(), _NEGATED, _MAGNITUDE),
+        Production(Mul(), _MAGNITUDE + _SLOPE, _POWER),
+        Production(Sub(), _RAISED + _POWER, "o"),
+        operators=5,
+    ),
+    _recognized(
+        "magnitudes",
+        (_number(_MINUS_ONE, -1.0),),
+        Abs(),
+        Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
+        Production(Maximum(), DATA + _NEGATED, "o"),
+        Production(Minimum(), DATA + _NEGATED, _LOWERED),
+        Production(Mul(), _LOWERED + _MINUS_ONE, "o"),
+        Production(Relu(), DATA, _RAISED),
+        Production(Relu(), _NEGATED, _RAISED),
+        Production(Add(), _RAISED * 2, "o"),
     ),
 )

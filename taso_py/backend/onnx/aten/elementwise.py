@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taso_py.backend.onnx.elementwise import log1p
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype
@@ -106,15 +107,8 @@ def _logarithm(base: float) -> OpaqueRow:
 
 
 def _log1p(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """Write ``log(1 + x)``, accurate even where 1 + x is rounded (Goldberg 1991, theorem 4)."""
     dtype = call.types[0].dtype
-    x, one = operand_as(w, call.operand(), dtype), w.number(1.0, dtype)
-    total = w.op("Add", x, one)
-    logarithm = w.op("Log", total)
-    corrected = w.op("Div", w.op("Mul", x, logarithm), w.op("Sub", total, one))
-    # If nothing was lost, and at infinity, the logarithm is correct without a correction.
-    lost = w.op("And", w.op("Less", w.op("Abs", x), one), w.op("Not", w.op("Equal", total, one)))
-    return w.op("Where", w.op("Equal", total, one), x, w.op("Where", lost, corrected, logarithm))
+    return log1p(w, operand_as(w, call.operand(), dtype), dtype)
 
 
 def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:

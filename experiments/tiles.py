@@ -44,7 +44,7 @@ LINEARS = {"attention": (128, 768, 768), "wide": (128, 768, 3072), "narrow": (12
 """Rows, columns of the operand and of the result."""
 LINEAR_RESULTS = (
     *("linear(x, w)", "linear(x, w, b)", "relu(linear(x, w, b))", "gelu(linear(x, w, b))"),
-    *('gelu(linear(x, w, b)){approximate="tanh"}', "add(linear(x, w, b), z)"),
+    *('gelu(linear(x, w, b)){approximate="tanh"}', "add(linear(x, w, b), z)", "mul(linear(x, w, b), z)"),
 )
 WEIGHT_BYTES = 2**26
 """Bytes of distinct weights that are read in turns: beyond the caches, as in a model."""

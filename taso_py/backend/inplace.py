@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from taso_py.backend.guard import check_tensor
 from taso_py.backend.overwrite import COMMUTE, TYPE
@@ -34,6 +35,10 @@ _PARTS: Mapping[Any, tuple[OpOverload, Sequence[str]]] = {
 }
 """For operators that replace a part of their first operand by the second: the view of that part, and the names of its
 arguments beyond the operand, which are theirs too."""
+_VIEWS = dict(_PARTS.values())
+"""The names of the arguments of these views."""
+_RESHAPING = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
+"""Views of the operand's elements in the same order."""
 
 
 @dataclass(frozen=True)
@@ -165,26 +170,88 @@ def _with_operands(nodes: Sequence[fx.Node], after: int, order: Mapping[fx.Node,
 def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
     """Make a call write to its first operand, ``version``; return the node of the result."""
     target = cast(OpOverload, step.target)
-    with graph.inserting_before(step):
-        if target not in _PARTS:
-            others = list(step.args)
-            others.remove(version)
+    if target not in _PARTS:
+        others = list(step.args)
+        others.remove(version)
+        with graph.inserting_before(step):
             step.args = (version, *(_without_history(graph, operand) for operand in others))
-            step.target = cast(Any, in_place_form(target))
-            step.meta[OVERWRITES] = 0
-            return step
-        view, names = _PARTS[target]
-        bound = bind(target, step.args, step.kwargs)
-        source: fx.Node = bound["src"]
+        step.target = cast(Any, in_place_form(target))
+        step.meta[OVERWRITES] = 0
+        return step
+    view, names = _PARTS[target]
+    bound = bind(target, step.args, step.kwargs)
+    source: fx.Node = bound["src"]
+    read = _read_part(graph, step, version)
+    if read is not None:
+        step.prepend(source)
+        _in_place(graph, source, read)
+    else:
         # An export of ``cache[i] = x`` first makes what is written from x, in the form of what it replaces.
         content = source.args[1] if source.target is aten.copy.default else source
-        part = graph.call_function(view, (version, *(bound[name] for name in names)))
-        written = graph.call_function(aten.copy_.default, (part, _without_history(graph, content)))
-    written.meta = {**step.meta, OVERWRITES: 0}
+        with graph.inserting_before(step):
+            part = graph.call_function(view, (version, *(bound[name] for name in names)))
+            written = graph.call_function(aten.copy_.default, (part, _without_history(graph, content)))
+        written.meta = {**step.meta, OVERWRITES: 0}
     step.replace_all_uses_with(version)
     graph.erase_node(step)
-    _erase_unread(graph, source)
+    if read is None:
+        _erase_unread(graph, source)
     return version
+
+
+def _read_part(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node | None:
+    """Return the view of the part that a step replaces, if what replaces it is computed from that.
+
+    The call that computes it can write to the view then, in the place of the step: nothing else reads its result, and
+    nothing is written between the two, or will be.
+    """
+    source: fx.Node = bind(cast(OpOverload, step.target), step.args, step.kwargs)["src"]
+    between = _between(graph, source, step)
+    if len(source.users) != 1 or not all(_is_pure(node) and not _updated(node) for node in between):
+        return None
+    read = next((operand for operand in _updated(source) if _is_same_part(operand, step, version)), None)
+    others = [operand for operand in source.all_input_nodes if operand is not read]
+    is_apart = _showing(version, without=(step, source)).isdisjoint(others)
+    return read if is_apart and sum(operand is read for operand in pytree.tree_leaves(source.args)) == 1 else None
+
+
+def _between(graph: fx.Graph, first: fx.Node, last: fx.Node) -> Sequence[fx.Node]:
+    """Return the nodes between two nodes of a graph; all, the second too, unless the first comes first."""
+    nodes = list(graph.nodes)
+    start, end = nodes.index(first), nodes.index(last)
+    return nodes[start + 1 : end] if start < end else nodes
+
+
+def _is_same_part(read: fx.Node, step: fx.Node, version: fx.Node) -> bool:
+    """Return whether a value is the part of a version that a step replaces: the same elements in the same order."""
+    wanted = _range(step, version)
+    while read.target in _RESHAPING and isinstance(read.args[0], fx.Node):
+        read = read.args[0]
+    return wanted is not None and wanted == _range(read, version)
+
+
+def _range(node: fx.Node, version: fx.Node) -> tuple[int, slice] | None:
+    """Return the axis and the indices of the part of a version that a call takes or replaces; None if unknown."""
+    target, shape = node.target, _shape(version)
+    if not isinstance(target, OpOverload) or node.all_input_nodes[:1] != [version] or shape is None:
+        return None
+    view, names = _PARTS.get(target) or (target, _VIEWS.get(target, ()))
+    bound = bind(target, node.args, node.kwargs)
+    found: list[Any] = [bound.get(name) for name in names] or [None]
+    axis, *numbers = found
+    if not isinstance(axis, int) or any(isinstance(number, fx.Node) for number in numbers):
+        return None
+    size = shape[axis % len(shape)]
+    if view is aten.select.int:
+        numbers = [numbers[0] % size, numbers[0] % size + 1]
+    start, stop, step = slice(*numbers).indices(size)
+    return axis % len(shape), slice(start, max(start, stop), step)
+
+
+def _shape(node: fx.Node) -> tuple[int, ...] | None:
+    """Return the sizes of a node's result if none is open and all are known."""
+    type_ = node.meta.get(TYPE)
+    return None if not isinstance(type_, TensorType) or type_.open else type_.sizes
 
 
 def _without_history(graph: fx.Graph, operand: Any) -> Any:

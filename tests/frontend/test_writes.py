@@ -104,6 +104,52 @@ def test_two_caches_that_are_written_in_turns() -> None:
     assert copied(build(program)) == []
 
 
+LAYERS = torch.stack([CACHE, CACHE + 1, CACHE * 2])
+
+
+def written_layers(s: Any, x: Tensor, c: Tensor, i: Tensor) -> Tensor:
+    """Write a row of each layer, as decoders do that keep one buffer for all."""
+    total = x.sum()
+    for layer in c:
+        layer.index_copy_(1, i, x[None] + total)
+        total = total + (layer * x).sum()
+    return total
+
+
+PARTS: dict[str, Callable[..., Any]] = {
+    "row of a layer": lambda s, x, c, i: (c[1].index_copy_(1, i, x[None]), c.sum(0))[1],
+    "row of each layer": written_layers,
+    "row of a slice": lambda s, x, c, i: (c[:, :, 1:5].index_copy_(2, i, x.expand(3, 1, 1, 8)), c.sum(0))[1],
+    "slice of a layer": lambda s, x, c, i: (c[1, :, 2:4].mul_(3), c.sum(0))[1],
+    "layer counted from the end": lambda s, x, c, i: (c[-1].add_(x), c.sum(0))[1],
+    "read between": lambda s, x, c, i: (c[0].add_(x), t := c.prod(0), c[0].mul_(t.sum()), c.sum(0))[1::2],
+    "row that depends on another layer": lambda s, x, c, i: (c[1].index_copy_(1, i, c[0].mean(1, True)), c.sum(0))[1],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_writes_to_a_part_move_nothing_else(name: str) -> None:
+    program = round_trip(Model(PARTS[name]), X, LAYERS.clone(), ROW)
+    copies = [node for node in build(program).graph.nodes if node.target is aten.copy_.default]
+    assert copies == []
+
+
+COPIED_PARTS: dict[str, Callable[..., Any]] = {
+    "row of the same layer": lambda s, x, c, i: (c[1].index_copy_(1, i, c[1][:, 4:5].clone()), c.sum(0))[1],
+    "another layer": lambda s, x, c, i: (c[1].copy_(c[0] + 1), c.sum(0))[1],
+    "exchanged": lambda s, x, c, i: (t := c[0].clone(), c[0].copy_(c[1]), c[1].copy_(t), c.sum(0))[-1],
+    "read as well": lambda s, x, c, i: (t := c[1] + x, c[1].copy_(t), t * 2)[-1],
+    "an older version": lambda s, x, c, i: (t := c[1] * x, c[1].zero_(), c[1].copy_(t), c.sum(0))[-1],
+    "written meanwhile": lambda s, x, c, i: (t := c[1] + x, c[0].copy_(t), c[1].copy_(t * c[0]), c.sum(0))[-1],
+}
+
+
+@pytest.mark.parametrize("name", COPIED_PARTS)
+def test_writes_to_a_part_that_are_made_by_a_copy(name: str) -> None:
+    program = round_trip(Model(COPIED_PARTS[name]), X, LAYERS.clone(), ROW)
+    assert Writes.of(program.graph).inputs == ("args_1",)
+
+
 def test_slices_of_one_buffer_are_arguments_of_their_own() -> None:
     buffer = torch.cat([CACHE, CACHE + 1])
     first, second = buffer[:1], buffer[1:]

@@ -31,11 +31,13 @@ class Effort:
     """True if ``auto`` tries compilers, which take up to a minute for each graph."""
     compiles_ahead: bool = False
     """True if ``auto`` tries compiling ahead of time, which takes as long again."""
+    profile_s: float = 3.0
+    """Seconds of timed runs for the profiles of original and result in ``report.html``."""
 
 
 NORMAL = "normal"
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(measure_s=6.0, search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False),
+    "quick": Effort(measure_s=6.0, search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False, profile_s=1.0),
     NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, families=2, compiles=True),
     "thorough": Effort(
         measure_s=math.inf, search_s=60.0, race_s=20.0, finalists=3, families=9, compiles=True, compiles_ahead=True

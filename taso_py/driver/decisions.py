@@ -35,6 +35,8 @@ from taso_py.search.trace import Trace, read_trace, replay, write_trace
 
 VERSION = 1
 """Version of the file format."""
+KNOWN_SHARE = 0.25
+"""Share of its seconds that a search gets where an earlier one, allowed as many, has found a winner."""
 UNUSABLE = (TasoError, LookupError, ValueError, TypeError, AttributeError)
 """Errors raised on applying a decision that is damaged, of another version, or for a runtime that is missing."""
 
@@ -48,6 +50,8 @@ class Decision:
     trace: str = ""
     plan: Mapping[str, Any] | None = None
     """The kernels as :func:`taso_py.kernels.saved.dump` gives them; None for plain ATen calls."""
+    search_s: float = 0.0
+    """The seconds that a search was allowed which found nothing better; 0 if that is not known."""
 
     @classmethod
     def of(cls, optimized: Optimized) -> Decision:
@@ -101,7 +105,13 @@ class Decisions:
 def _parse(document: Any) -> Decision:
     """Return the decision that a file holds; raises ValueError or TypeError if it holds something else."""
     decision = Decision(**document)
-    kinds: Mapping[str, Any] = {"keeps_original": bool, "runtime": str, "trace": str, "plan": (dict, type(None))}
+    kinds: Mapping[str, Any] = {
+        "keeps_original": bool,
+        "runtime": str,
+        "trace": str,
+        "plan": (dict, type(None)),
+        "search_s": float,
+    }
     if not all(isinstance(getattr(decision, name), kind) for name, kind in kinds.items()):
         raise TypeError("a decision has fields of other types")
     return decision
@@ -143,6 +153,7 @@ class Winners:
         )
         self._key = decision_key(program, purpose, rules)
         self._decisions = Decisions()
+        self._search_s = float(options.limits().seconds)
 
     def last(self) -> Trace | None:
         """Return the trace of the last winner, or None if there is none that can be read."""
@@ -152,7 +163,17 @@ class Winners:
         except TasoError:
             return None
 
+    def share(self) -> float:
+        """Return the share of its seconds that a new search needs: all, unless as long a one found the last winner."""
+        return KNOWN_SHARE if self.last() is not None and self._earlier_s() >= self._search_s else 1.0
+
     def remember(self, optimized: Optimized) -> None:
         """Store the trace of a result that won by rules; otherwise leave the earlier winner, which lost only once."""
         if optimized.trace.applied:
-            self._decisions.put(self._key, Decision.of(optimized))
+            longest = max(self._search_s, self._earlier_s())
+            self._decisions.put(self._key, replace(Decision.of(optimized), search_s=longest))
+
+    def _earlier_s(self) -> float:
+        """Return the seconds that the longest search so far was allowed."""
+        found = self._decisions.get(self._key)
+        return 0.0 if found is None else found.search_s

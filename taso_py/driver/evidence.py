@@ -17,12 +17,9 @@ from taso_py.report.optimization_page import Evidence, OutputCheck
 from taso_py.rules.substitution import Substitution
 from taso_py.search.trace import Trace, replay_bodies, replay_steps, write_trace
 
-PROFILE_SECONDS = 3.0
-"""Seconds of timed runs for the two profiles together."""
-
 
 def gather_evidence(
-    source: Source, program: Program, outcome: EvaluationOutcome, *, progress: bool = False
+    source: Source, program: Program, outcome: EvaluationOutcome, *, seconds: float, progress: bool = False
 ) -> Evidence:
     """Return the evidence for the page.
 
@@ -30,9 +27,10 @@ def gather_evidence(
         source: what was optimized.
         program: its program.
         outcome: the outcome of the evaluation.
+        seconds: seconds of timed runs for the two profiles together.
         progress: whether to show bars.
     """
-    options = ProfileOptions(seconds=PROFILE_SECONDS, progress=progress)
+    options = ProfileOptions(seconds=seconds, progress=progress)
     winner, trace = outcome.winner, outcome.winner.candidate.trace
     before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
     steps = tuple(replay_steps(program.graph, trace))

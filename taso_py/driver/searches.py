@@ -64,7 +64,7 @@ class Searches:
         )
 
     def run(
-        self, groups: Mapping[str, Sequence[Engine]], costs: Mapping[str, CostModel], last: Trace | None
+        self, groups: Mapping[str, Sequence[Engine]], costs: Mapping[str, CostModel], last: Trace | None, share: float
     ) -> list[EngineSearch]:
         """Run the searches and return their results.
 
@@ -72,12 +72,14 @@ class Searches:
             groups: engines by the name of their prices.
             costs: cost models by the same names.
             last: the trace of the last winner for this program, which is tried too.
+            share: the share of its seconds that each search gets.
         """
         return [
-            EngineSearch(self._search(costs[prices], engines[0], last), engines) for prices, engines in groups.items()
+            EngineSearch(self._search(costs[prices], engines[0], last, share), engines)
+            for prices, engines in groups.items()
         ]
 
-    def _search(self, cost: CostModel, engine: Engine, last: Trace | None) -> SearchResult:
+    def _search(self, cost: CostModel, engine: Engine, last: Trace | None, share: float) -> SearchResult:
         graph, options, phases = self.prepared.program.graph, self.prepared.options, self.prepared.phases
         what = "its operators, one by one, on this machine"
         cost.latencies.limit_s = options.effective_effort.measure_s
@@ -86,12 +88,12 @@ class Searches:
             scale_to_runs(cost, engine)
         limits = options.limits()
         bodies = len(body_places(graph)) if engine.prices in PYTORCH_PRICES else 0
-        share = replace(limits, seconds=limits.seconds / (1 + bodies))
+        each = replace(limits, seconds=limits.seconds * share / (1 + bodies))
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(graph, self.trace, self.rules, cost, limits)
-            found = search(graph, self.rules, cost, options.search, share, progress=options.progress)
+            found = search(graph, self.rules, cost, options.search, each, progress=options.progress)
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
-                found = BodySearch(self.rules, cost, options.search, share, options.seed).add_to(found)
+                found = BodySearch(self.rules, cost, options.search, each, options.seed).add_to(found)
         return found if last is None else add_followed(found, last, self.rules, cost, limits)

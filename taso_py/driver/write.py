@@ -76,7 +76,13 @@ def write(
     )
     try:
         with phases.phase("page", f"{PAGE}, with a profile of both"):
-            evidence = gather_evidence(prepared.source, prepared.program, outcome, progress=prepared.options.progress)
+            evidence = gather_evidence(
+                prepared.source,
+                prepared.program,
+                outcome,
+                seconds=prepared.options.effective_effort.profile_s,
+                progress=prepared.options.progress,
+            )
         if not add_page(output, said, optimization_page(report, evidence)):
             replaced = f"another run has saved its result to {output} meanwhile and has replaced this one"
             report = replace(report, notes=(*report.notes, replaced), saved=None)

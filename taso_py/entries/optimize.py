@@ -177,7 +177,8 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
     form = outcome.saved.compact
     if has_page:
         with ready.phases.phase("page", f"{PAGE}, with a profile of both"):
-            evidence = gather_evidence(ready.source, ready.program, outcome, progress=ready.options.progress)
+            seconds, progress = ready.options.effective_effort.profile_s, ready.options.progress
+            evidence = gather_evidence(ready.source, ready.program, outcome, seconds=seconds, progress=progress)
         others[PAGE] = optimization_page(optimized.report, evidence).encode()
     return SavableEntry(
         content=content,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from taso_py.backend import Program
 from taso_py.driver import optimize, searches, selection, write
-from taso_py.driver.decisions import Winners
+from taso_py.driver.decisions import KNOWN_SHARE, Winners
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.result import Optimized
 from taso_py.engines import engine
@@ -143,6 +143,25 @@ def test_what_won_stays_in_the_running(monkeypatch: pytest.MonkeyPatch, tmp_path
     again = _clamped(cache=True)
     assert again.report.applied == won.report.applied
     assert again.trace == won.trace
+
+
+def test_a_search_is_shorter_where_as_long_a_one_has_found_a_winner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    _search(monkeypatch, _once)
+    program = import_source(Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {}))
+
+    def share(seconds: float) -> float:
+        return Winners(program, Options(time_limit=seconds, kernels=False), [RULE]).share()
+
+    normal = Options().limits().seconds
+    assert share(normal) == 1
+    won = _clamped(cache=True)
+    assert (share(normal), share(normal / 2), share(normal * 2)) == (KNOWN_SHARE, KNOWN_SHARE, 1)
+    Winners(program, Options(time_limit=normal * 2, kernels=False), [RULE]).remember(won)
+    _clamped(cache=True)
+    assert share(normal * 2) == KNOWN_SHARE, "the longest search counts"
 
 
 def test_what_lost_once_is_still_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -156,13 +156,15 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     for row, panel in zip(rows, panels, strict=False):
         levels = [level for level in EFFORTS if level in row]
         panel.plot([row[f"{level}_s"] for level in levels], [row[level] for level in levels], "k-", linewidth=0.8)
-        for (_, mark), way in zip(STYLES * 2, (*EFFORTS, AUTO, *COMPILERS, *SESSIONS), strict=False):
+        ways = (*EFFORTS, AUTO, *COMPILERS, *SESSIONS)
+        for number, ((_, mark), way) in enumerate(zip(STYLES, ways, strict=False)):
             if way in row:
                 is_ours = way in (*EFFORTS, AUTO)
                 colour = "black" if is_ours else "0.6"
                 size = {QUICK: 4, NORMAL: 6, THOROUGH: 8}.get(way, 6)
                 panel.plot(row[f"{way}_s"], row[way], mark, color=colour, markersize=size, label=way)
-                panel.annotate(way, (row[f"{way}_s"], row[way]), (4, 4), textcoords="offset points", fontsize=6)
+                beside = (4, 4) if number % 2 else (4, -9)  # neighbours are often alike
+                panel.annotate(way, (row[f"{way}_s"], row[way]), beside, textcoords="offset points", fontsize=6)
         panel.set(title=row["model"], xscale="log", xlabel="seconds to get there")
         panel.axhline(1, color="0.8", linewidth=0.8)
         panel.margins(x=0.25, y=0.15)

@@ -97,16 +97,14 @@ def _build_ways(job: Job, settings: Settings, folder: Path) -> tuple[dict[str, M
     missing: list[str] = []
     for form in COMPILERS[: 1 if settings.quick else None]:
         makes[form] = partial(compiled, form, job.in_place, seed)
-    source = source_of(job.in_and_out, seed)
-    for engine in SESSIONS:
-        path = folder / f"{engine}_{EXPORTED}"
-        try:
-            model = session_engine(engine).export_module(source.callable(), source.args, source.kwargs)
-        except EngineUnavailableError as error:
-            missing.append(f"{engine}: {error}")
-            continue
+    source, path = source_of(job.in_and_out, seed), folder / EXPORTED
+    try:
+        model = session_engine(SESSIONS[0]).export_module(source.callable(), source.args, source.kwargs)
+    except EngineUnavailableError as error:
+        missing += [f"{engine}: {error}" for engine in SESSIONS]
+    else:
         path.write_bytes(model.as_bytes)
-        makes[engine] = partial(session, engine, path, model.inputs, job.in_and_out, seed)
+        makes |= {engine: partial(session, engine, path, model.inputs, job.in_and_out, seed) for engine in SESSIONS}
     effort = "quick" if settings.quick else "normal"
     for way, runtime, model in ((OURS, "eager", job.in_place), (AUTO, AUTO, job.in_and_out)):
         options = Options(runtime=runtime, effort=effort, seed=seed, cache=False)

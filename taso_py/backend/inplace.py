@@ -181,7 +181,7 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
     view, names = _PARTS[target]
     bound = bind(target, step.args, step.kwargs)
     source: fx.Node = bound["src"]
-    read = _read_part(graph, step, version)
+    read = _read_part(graph, step, source, version=version)
     if read is not None:
         step.prepend(source)
         _in_place(graph, source, read)
@@ -199,13 +199,12 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
     return version
 
 
-def _read_part(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node | None:
-    """Return the view of the part that a step replaces, if what replaces it is computed from that.
+def _read_part(graph: fx.Graph, step: fx.Node, source: fx.Node, version: fx.Node) -> fx.Node | None:
+    """Return the view of the part that a step replaces, if ``source``, which replaces it, is computed from that.
 
     The call that computes it can write to the view then, in the place of the step: nothing else reads its result, and
     nothing is written between the two, or will be.
     """
-    source: fx.Node = bind(cast(OpOverload, step.target), step.args, step.kwargs)["src"]
     between = _between(graph, source, step)
     if len(source.users) != 1 or not all(_is_pure(node) and not _updated(node) for node in between):
         return None

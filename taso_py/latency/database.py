@@ -86,6 +86,12 @@ class LatencyDatabase:
         row = Row(environment.key(), kind, kernel, signature, measured=_now(), latency=latency)
         self._run_at_once(lambda connection: schema.write(connection, {row.environment: environment}, [row]))
 
+    def put_together(self, environment: Environment, latencies: Mapping[Key, Latency], kind: LatencyKind) -> None:
+        """Store latencies of a kind that belong together: all of them or, if the process ends meanwhile, none."""
+        key, now = environment.key(), _now()
+        rows = [Row(key, kind, *pair, now, latency) for pair, latency in latencies.items()]
+        self._run_at_once(lambda connection: schema.write(connection, {key: environment}, rows))
+
     def put_first(
         self, environment: Environment, latencies: Mapping[Key, Latency], kind: LatencyKind
     ) -> dict[Key, Latency]:
@@ -251,6 +257,8 @@ def _adopt(connection: sqlite3.Connection) -> None:
         raise _DamagedError("it belongs to another program")
     elif version == schema.UNTYPED_VERSION:
         schema.migrate(connection)
+    elif version == schema.SUMMED_VERSION:
+        schema.forget_refinements(connection)
     elif version < schema.VERSION:
         raise _DamagedError("an older taso-py wrote it, which measured otherwise")
     elif version > schema.VERSION:

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import torch
 
@@ -280,8 +281,9 @@ class Latencies:
     def refine(self, covers: Mapping[Key, tuple[Cover, Format]]) -> bool:
         """Measure covers again, interleaved, unless all of them were; return whether any latency changed.
 
-        An epilogue keeps its share of the time. The sum of all latencies stays the same, so that they remain comparable
-        with others.
+        An epilogue keeps its share of the time. All are scaled by one factor, so that they remain comparable with other
+        latencies: half of them become shorter and half longer. A factor that preserves their sum instead would let one
+        wrong latency among them change all others.
 
         Args:
             covers: covers without epilogue, and the memory formats that they read, by :meth:`key`.
@@ -296,15 +298,16 @@ class Latencies:
             calls = {key: self._call(*covers[key], ring) for key in before}
             with self._stopwatch():
                 found, is_calm = self._measuring.measure_interleaved(calls)
-        is_calm = is_calm and self._may_store
+        scale = median(before[key] / latency.median_s for key, latency in found.items())
+        again = {key: latency.scaled(scale) for key, latency in found.items()}
         self._final.clear()
-        scale = sum(before.values()) / sum(latency.median_s for latency in found.values())
-        for key, latency in found.items():
-            again = latency.scaled(scale)
-            self._count(is_calm)
-            self._refined[key] = again.median_s / before[key]
-            if is_calm:
-                self.database.put(self._environment, *key, again, LatencyKind.INTERLEAVED)
+        self._refined.update({key: latency.median_s / before[key] for key, latency in again.items()})
+        # What is kept is read as ratios to first latencies, which means nothing without those.
+        is_kept = is_calm and self._may_store and len(self.database.get_many(self._environment, before)) == len(before)
+        for _ in again:
+            self._count(is_kept)
+        if is_kept:
+            self.database.put_together(self._environment, again, LatencyKind.INTERLEAVED)
         return True
 
     def measure_run_and_calls(

@@ -21,10 +21,12 @@ FORMATS = "taso-py latencies 1", "taso-py latencies 2"
 """The formats of exports, the present one last."""
 APPLICATION_ID = 0x7461736F
 """``taso`` in ASCII: tells our files from other programs' (https://sqlite.org/pragma.html#pragma_application_id)."""
-VERSION = 5
+VERSION = 6
 """Also raised when the way of measuring changes, so that latencies cannot be compared."""
+SUMMED_VERSION = 5
+"""The last version whose interleaved latencies were scaled to a sum, so that one wrong latency spoiled the others."""
 UNTYPED_VERSION = 4
-"""The last version whose latencies had no kind but a prefix or suffix in their names; comparable with the present."""
+"""The last version whose latencies had no kind but a prefix or suffix in their names."""
 
 
 class LatencyKind(StrEnum):
@@ -126,6 +128,14 @@ def migrate(connection: sqlite3.Connection) -> None:
         if named is not None:
             connection.execute(_INSERT_LATENCY, (where, *named, *figures, when))
     connection.execute("DROP TABLE untyped")
+    forget_refinements(connection)
+
+
+def forget_refinements(connection: sqlite3.Connection) -> None:
+    """Delete interleaved latencies, and the searches that converged with them, from an older version's tables."""
+    connection.execute("DELETE FROM latency WHERE kind = ?", (LatencyKind.INTERLEAVED,))
+    connection.execute("DELETE FROM search")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def typed(kernel: str, signature: str) -> tuple[LatencyKind, str, str] | None:

@@ -18,7 +18,14 @@ from taso_py.ir.errors import TasoError
 from taso_py.latency.clock import Latency
 from taso_py.latency.database import LatencyDatabase, default_path
 from taso_py.latency.environment import Environment
-from taso_py.latency.schema import APPLICATION_ID, UNTYPED_VERSION, VERSION, LatencyKind, SearchKey
+from taso_py.latency.schema import (
+    APPLICATION_ID,
+    SUMMED_VERSION,
+    UNTYPED_VERSION,
+    VERSION,
+    LatencyKind,
+    SearchKey,
+)
 
 ENVIRONMENT = Environment("cpu", "a processor", "AVX2", "", "2.13.0", 2, "ieee", "ieee", False, False)
 OTHER = dataclasses.replace(ENVIRONMENT, threads=1)
@@ -225,7 +232,6 @@ def test_latencies_that_had_no_kinds_get_them(path: Path, caplog: pytest.LogCapt
             rows = database.rows()
             assert {(row.kind, row.kernel, row.signature) for row in rows} == {
                 (LatencyKind.CALL, *CONV),
-                (LatencyKind.INTERLEAVED, *CONV),
                 (LatencyKind.PACE, "call", "f32[64]"),
                 (LatencyKind.CEILING, "copy", "8 bytes"),
                 (LatencyKind.NETWORK, "network", "in a run"),
@@ -233,6 +239,20 @@ def test_latencies_that_had_no_kinds_get_them(path: Path, caplog: pytest.LogCapt
             assert {row.latency for row in rows} == {LATENCY}
             assert database.get(ENVIRONMENT, *CONV) == LATENCY
             assert database.environments() == {ENVIRONMENT.key(): ENVIRONMENT.as_dict()}
+    assert warnings(caplog) == []
+
+
+def test_interleaved_latencies_of_an_older_version_are_forgotten(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    search = SearchKey("a graph", "greedy", "onednn.conv")
+    with LatencyDatabase(path) as database:
+        database.put_together(ENVIRONMENT, {CONV: LATENCY, RELU: FASTER}, LatencyKind.INTERLEAVED)
+        database.put_search(ENVIRONMENT, search, 1.0)
+    for version, kept in ((VERSION, True), (SUMMED_VERSION, False)):
+        write_as(version, path)
+        with LatencyDatabase(path) as database:
+            assert len(database.rows(LatencyKind.INTERLEAVED)) == 2 * kept
+            assert database.has_search(ENVIRONMENT, search) == kept
+            assert database.get(ENVIRONMENT, *CONV) == LATENCY
     assert warnings(caplog) == []
 
 

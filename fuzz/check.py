@@ -206,7 +206,10 @@ class _Check:
             for program in (self.program, rewritten)[: 1 + (rewritten.graph is not self.program.graph)]:
                 folded = fold(program, GROWTH)
                 try:
-                    sessions.append((engine.name, folded, engine.build(folded)))
+                    built = engine.build(folded)
+                    with preserve_state(program, [built], self.args):
+                        engine.prepare(built, self.args, {})
+                    sessions.append((engine.name, folded, built))
                 except EngineUnavailableError as error:
                     refusals[first_line(error)] = None
         return sessions, list(refusals)

@@ -4,6 +4,7 @@ Invariant: a module built from the graph that was imported computes the same bit
 """
 
 from taso_py.backend.build import build, build_around
+from taso_py.backend.contract import ContractError
 from taso_py.backend.convert import retype, to_device
 from taso_py.backend.fold import UNLIMITED, fold
 from taso_py.backend.overwrite import poison
@@ -14,6 +15,7 @@ __all__ = [
     "NO_PLAN",
     "UNLIMITED",
     "Contract",
+    "ContractError",
     "Fixed",
     "Plan",
     "Program",

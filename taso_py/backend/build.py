@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.graph import _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
-from taso_py.backend.contract import keep_contract
+from taso_py.backend.contract import ContractError, keep_contract, outputs_of_repeated_arguments
 from taso_py.backend.direct import call_directly
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
@@ -28,7 +28,7 @@ from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import STATE, assemble, attach
-from taso_py.backend.writes import Writes, is_write, may_show_writes, state_keys
+from taso_py.backend.writes import Writes, is_write, may_show_writes, ordered_writes, state_keys, state_of
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
@@ -80,21 +80,28 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
     """Return the module that calls another one for a program's outputs, and is itself called as the original was.
 
     Args:
-        program: gives the result's signature, conditions on sizes and contract; its graph has no effects.
-        computes: called with the graph's inputs in order, returns its outputs in order, in storage of their own.
+        program: gives the result's signature, conditions on sizes and contract.
+        computes: computes the program's graph without state (:func:`~taso_py.backend.writes.without_state`): called
+            with the inputs in order, returns the outputs in order, in storage of their own.
 
     Raises:
-        InvariantError: the graph has effects, which the module would omit.
+        InvariantError: the graph has other effects than writes, which the module would omit.
+        ContractError: an output is a view of an argument that other calls may give in another memory layout.
     """
-    if program.graph.effects:
+    graph = program.graph
+    if outputs_of_repeated_arguments(program):
+        raise ContractError("it returns a view of an argument whose elements share memory")
+    if not all(map(is_write, graph.effects)):
         raise InvariantError("a graph with effects cannot be computed by one call")
-    root = nn.Module()
+    state = Graph((), tuple(node.value for node in state_of(graph)))
+    root, places = assemble(state, program.weights, program.parameters)
     root.add_module(COMPUTES, computes)
-    writer = _Writer(program, NO_PLAN, root, places={})
-    writer.write_around(program.graph)
+    writer = _Writer(program, NO_PLAN, root, places=places)
+    writer.write_around(graph)
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = 0
-    keep_contract(module, program, {}, writer.size)
+    module.meta[STATE] = places
+    keep_contract(module, program, {key: module.get_buffer(place) for key, place in places.items()}, writer.size)
     return _called_as(program.signature, module)
 
 
@@ -140,16 +147,21 @@ class _Writer:
         # Returned and written values must be as they were before the writes.
         kept = {value: self._kept(value, bool(writes)) for value in (*contents, *graph.outputs)}
         returned = [kept[value] for value in graph.outputs]
-        for node, content in zip(writes, contents, strict=True):
-            self._node(node.inputs[0].node)
-            # State has no history: gradients would lead back through all calls so far.
-            state = self._call(node, aten.detach.default, kept[content])
-            written = self._call(node, aten.copy_.default, self._values[node.inputs[0]], state)
-            for index, value in enumerate(graph.outputs):
-                if value == content and self._is_returned(node.inputs[0].node.op, index):
-                    returned[index] = written
+        self._write_leaves(writes, [kept[content] for content in contents], returned)
         self._erase_unread([*kept.values(), *returned])
         self._return(returned)
+
+    def _write_leaves(self, writes: Sequence[Node], contents: Sequence[fx.Node], returned: list[fx.Node]) -> None:
+        """Write new contents to leaves; those that the original returns take the place of what is returned."""
+        for node, content in zip(writes, contents, strict=True):
+            leaf, made = node.inputs
+            self._node(leaf.node)
+            # State has no history: gradients would lead back through all calls so far.
+            state = self._call(node, aten.detach.default, content)
+            written = self._call(node, aten.copy_.default, self._values[leaf], state)
+            for index, value in enumerate(self._program.graph.outputs):
+                if value == made and self._is_returned(leaf.node.op, index):
+                    returned[index] = written
 
     def _is_returned(self, leaf: Operator, output: int) -> bool:
         """Return whether the original returns a leaf that it has written to as an output, rather than a copy."""
@@ -165,10 +177,20 @@ class _Writer:
                 node.args = (*node.args, True)
 
     def write_around(self, graph: Graph) -> None:
-        """Write one call of the submodule ``COMPUTES``, which returns all outputs."""
+        """Write one call of the submodule ``COMPUTES``, which returns all outputs and what is written."""
         self._placeholders(graph)
-        results = self.graph.call_module(COMPUTES, tuple(self._values[node.value] for node in graph.inputs))
-        self._return([self._call(None, operator.getitem, results, place) for place in range(len(graph.outputs))])
+        state = state_of(graph)
+        for node in state:
+            self._node(node)
+        results = self.graph.call_module(COMPUTES, tuple(self._values[node.value] for node in (*graph.inputs, *state)))
+        made = [
+            self._call(None, operator.getitem, results, place)
+            for place in range(len(graph.outputs) + len(graph.effects))
+        ]
+        returned, contents = made[: len(graph.outputs)], made[len(graph.outputs) :]
+        self._write_leaves(ordered_writes(graph), contents, returned)
+        self._erase_unread(returned)
+        self._return(returned)
 
     def _return(self, outputs: Sequence[fx.Node]) -> None:
         """Write the return: the leaves of the original's result, some of which are not tensors."""

@@ -19,6 +19,7 @@ from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.program import Contract, Fixed, Program
 from taso_py.backend.schema import storage_of
 from taso_py.backend.writes import Writes
+from taso_py.ir.errors import TasoError
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Dim, at_example
 
@@ -26,6 +27,10 @@ aten = torch.ops.aten
 
 SLACK_BYTES = 4096
 """Bytes that an output may keep alive beyond twice its own; a copy to free less takes longer than it is worth."""
+
+
+class ContractError(TasoError):
+    """Raised if a module cannot be built such that its outputs have the properties that the original's have."""
 
 
 def observe(outputs: Sequence[Tensor], inputs: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Contract:
@@ -68,7 +73,7 @@ def keep_contract(
     }
     lent = {*map(storage_of, (*inputs.values(), *weights.values()))}
     wasteful = _wasteful({i: (leaves[places[i]], tensor) for i, tensor in enumerate(found) if i not in apart}, lent)
-    copies: dict[fx.Node, fx.Node] = {}
+    repeated, copies = outputs_of_repeated_arguments(program), dict[fx.Node, fx.Node]()
     with module.graph.inserting_before(end):
         for index, (place, tensor) in enumerate(zip(places, found, strict=True)):
             shape, strides, leaf = program.graph.outputs[index].type.dims, wanted.strides[index], leaves[place]
@@ -80,13 +85,36 @@ def keep_contract(
             elif not lies_alike or index in apart or index in wasteful or seen.bits[index] != bits:
                 # In memory is the conjugate, or the negative, of what is read as such.
                 stored = _called(module.graph, leaf, bits, (aten.conj_physical, aten.neg))
-                copy = strided_copy(module.graph, stored, tensor, shape=shape, strides=strides, written=written)
+                if index in repeated:
+                    # Arguments of other calls may have distinct elements where those of the example share memory.
+                    copy = _dense_copy(module.graph, stored)
+                else:
+                    copy = strided_copy(module.graph, stored, tensor, shape=shape, strides=strides, written=written)
                 leaves[place] = copies[leaf] = _called(module.graph, copy, bits, (aten._conj, aten._neg_view))
             elif list(tensor.stride()) != example:
                 arguments = (leaf, [written(step) for step in strides])
                 leaves[place] = module.graph.call_function(restrided, arguments)
     end.args = (leaves,)
     module.recompile()
+
+
+def outputs_of_repeated_arguments(program: Program) -> set[int]:
+    """Return the outputs whose elements share memory because those of an argument do: views of expanded arguments.
+
+    In all other views with a stride of 0 the model itself repeats elements, whatever its arguments.
+    """
+    examples = dict(zip(input_keys(program), program.example_inputs, strict=True))
+    repeated = {f"input {key}" for key, tensor in examples.items() if _repeats(tensor.shape, tensor.stride())}
+    sharing = {one for one, other in program.contract.shared if other in repeated}
+    return {
+        index
+        for index, (value, strides) in enumerate(zip(program.graph.outputs, program.contract.strides, strict=True))
+        if f"output {index}" in sharing and _repeats(value.type.dims, strides)
+    }
+
+
+def _repeats(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    return any(stride == 0 and size != 1 for size, stride in zip(shape, strides, strict=True))
 
 
 def _wasteful(outputs: Mapping[int, tuple[fx.Node, Tensor]], lent: Collection[int]) -> set[int]:
@@ -147,7 +175,7 @@ def strided_copy(
     """
     compact = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
     if not _is_injective(compact, strides):
-        return graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        return _dense_copy(graph, node)
     for axis, (size, kept) in enumerate(zip(shape, compact, strict=True)):
         if size != kept:
             node = graph.call_function(aten.slice.Tensor, (node, axis, 0, 1))
@@ -157,6 +185,10 @@ def strided_copy(
     copy = graph.call_function(aten.copy_.default, (fresh, node))
     whole = [written(size) for size in shape]
     return copy if compact == list(shape) else graph.call_function(aten.expand.default, (copy, whole))
+
+
+def _dense_copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    return graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
 
 
 def _is_injective(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:

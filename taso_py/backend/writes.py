@@ -11,7 +11,7 @@ from typing import Self
 
 from taso_py.backend.schema import may_alias, overload_named
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
+from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Ref, Weight
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.movement import Contiguous
@@ -52,12 +52,46 @@ def write(leaf: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
 
 def state_keys(graph: Graph) -> list[str]:
     """Return the keys of the buffers that the model, or another entry point of it, writes to."""
-    return [node.op.key for node in graph.nodes if isinstance(node.op, Weight) and node.op.mutable]
+    return [key for key, _ in _state(graph)]
+
+
+def state_of(graph: Graph) -> list[Node]:
+    """Return the leaves of the buffers that the model, or another entry point of it, writes to."""
+    return [node for _, node in _state(graph)]
+
+
+def _state(graph: Graph) -> list[tuple[str, Node]]:
+    return [(node.op.key, node) for node in graph.nodes if isinstance(node.op, Weight) and node.op.mutable]
 
 
 def is_write(node: Node) -> bool:
     """Return whether a node writes to a buffer or an input."""
     return isinstance(node.op, Opaque) and node.op.target == WRITE
+
+
+def without_state(graph: Graph) -> Graph:
+    """Return a graph that writes to nothing, for engines that cannot.
+
+    Buffers that are written to become further inputs, in the order of :func:`state_of`, and what is written becomes
+    further outputs, in the order of :func:`ordered_writes`.
+
+    Args:
+        graph: a graph whose effects are writes.
+    """
+    inputs = {node: make(Input(f"state.{key}", node.types[0])) for key, node in _state(graph)}
+    written = Graph(graph.inputs, (*graph.outputs, *(node.inputs[1] for node in ordered_writes(graph))))
+    read = written.replace({node.value: given.value for node, given in inputs.items()})
+    return Graph((*read.inputs, *inputs.values()), read.outputs)
+
+
+def ordered_writes(graph: Graph) -> list[Node]:
+    """Return the writes in an order that saving and loading the program does not change: that of the leaves' keys."""
+
+    def place(write: Node) -> tuple[bool, str]:
+        leaf = write.inputs[0].node.op
+        return isinstance(leaf, Weight), leaf.key if isinstance(leaf, Input | Weight) else ""
+
+    return sorted(filter(is_write, graph.effects), key=place)
 
 
 def may_show_writes(value: Value) -> bool:

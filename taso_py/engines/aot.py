@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import NO_PLAN, Fixed, Plan, Program, build, build_around, fold
+from taso_py.backend import NO_PLAN, Fixed, Plan, Program, build, fold
 from taso_py.backend.bits import resolved
 from taso_py.backend.plan import PlanStep
 from taso_py.backend.tracing import quiet, silent
-from taso_py.backend.writes import Writes
+from taso_py.backend.writes import Writes, state_keys
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AOT_INDUCTOR
@@ -74,10 +74,10 @@ class AotInductor(Engine):
         return packable(plan).compiled()
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        if program.graph.effects:
+        if program.graph.effects or state_keys(program.graph):
             reason = "it writes to state, checks values or draws random numbers"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-        return build_around(program, CompiledArchive(compile_archive(program, plan), program))
+        return self.build_around(program, CompiledArchive(compile_archive(program, plan), program))
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         graph = CompiledGraph.of(module)
@@ -91,7 +91,7 @@ class AotInductor(Engine):
             content = (folder / self.file).read_bytes()
         except OSError as error:
             raise EngineUnavailableError(f"{folder / self.file} cannot be read: {error.strerror or error}") from error
-        return build_around(program, CompiledArchive(content, program))
+        return self.build_around(program, CompiledArchive(content, program))
 
     def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         if resizable:

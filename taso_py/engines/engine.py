@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from taso_py.backend import NO_PLAN, Plan, Program, build
+from taso_py.backend import NO_PLAN, ContractError, Plan, Program, build, build_around
 from taso_py.backend.build import COMPUTES
 from taso_py.backend.frozen import NO_PICKLE, FrozenError, FrozenRunner
 from taso_py.ir.errors import InvariantError, TasoError, first_line
@@ -111,6 +111,17 @@ class Engine(ABC):
         """
         return build(program, plan)
 
+    def build_around(self, program: Program, compiled: CompiledGraph) -> nn.Module:
+        """Build a program into a module around its graph, which the engine has compiled.
+
+        Raises:
+            EngineUnavailableError: the module would not do for callers what the original does.
+        """
+        try:
+            return build_around(program, compiled)
+        except ContractError as error:
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
+
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         """Return the engine's own files of a module that it built, by name; empty if it has none."""
         return {}
@@ -142,12 +153,11 @@ class Engine(ABC):
         Raises:
             EngineUnavailableError: the engine cannot run this module here; the message says why, in one line.
         """
-        if CompiledGraph.of(module) is not None:
-            with torch.no_grad():
-                module(*args, **kwargs)
-            return module
         try:
             with torch.no_grad():
+                if CompiledGraph.of(module) is not None:
+                    module(*args, **kwargs)
+                    return module
                 runner = FrozenRunner(self._runner(module, args, kwargs, resizable))
                 runner(*args, **kwargs)
         except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:

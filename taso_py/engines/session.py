@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from taso_py.backend import NO_PLAN, Plan, Program, build_around
+from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.build import COMPUTES
 from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
+from taso_py.backend.writes import is_write, state_keys, without_state
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -139,7 +140,7 @@ class SessionEngine(Engine):
         return None
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        return build_around(program, self.compile(self.model_of(program.graph, program.weights)))
+        return self.build_around(program, self.compile(self.model_of(program.graph, program.weights)))
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         session = CompiledGraph.of(module)
@@ -149,17 +150,18 @@ class SessionEngine(Engine):
         reason = self.absence(program.device)
         if reason is not None:
             raise EngineUnavailableError(reason)
-        return build_around(program, self.compile(OnnxModel(folder / self.file, input_names(program.graph))))
+        return self.build_around(program, self.compile(saved_model(program, folder / self.file)))
 
     def model_of(self, graph: Graph, weights: Mapping[str, Tensor]) -> OnnxModel:
-        """Return a graph as an ONNX model, weights included.
+        """Return a graph as an ONNX model, weights included; what it writes to is taken and returned.
 
         Raises:
             EngineUnavailableError: the graph cannot be expressed, or would be computed differently.
         """
-        if graph.effects:
-            reason = "it writes to state, checks values or draws random numbers"
+        if not all(map(is_write, graph.effects)):
+            reason = "it checks values, draws random numbers, or has operators with effects of their own"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
+        graph = without_state(graph)
         try:
             model = onnx_model(graph, weights)
             reason = self.misfit(graph, weights)
@@ -252,6 +254,16 @@ class SessionEngine(Engine):
             return pytree.tree_unflatten(list(session(*tensors_in(args, kwargs))), structure)
 
         return run
+
+
+def saved_model(program: Program, path: Path) -> OnnxModel:
+    """Return an engine's file of a saved result as a model, given the program that it computes."""
+    return OnnxModel(path, input_names(without_state(program.graph)))
+
+
+def model_inputs(program: Program) -> Sequence[Tensor]:
+    """Return example inputs of a program's model: those of the program, and its state."""
+    return [*program.example_inputs, *(program.weights[key] for key in state_keys(program.graph))]
 
 
 def weights_of(node: Node) -> Sequence[Value]:

@@ -17,9 +17,8 @@ from itertools import accumulate
 from torch import nn
 
 from taso_py.backend import Program
-from taso_py.backend.onnx import input_names
 from taso_py.backend.schema import stored_bytes
-from taso_py.engines.session import NodeTime, OnnxModel, SessionEngine
+from taso_py.engines.session import NodeTime, SessionEngine, model_inputs, saved_model
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.latency.contention import Contention, Watch
@@ -68,12 +67,12 @@ def profile_session(
         EngineUnavailableError: this machine does not have the engine, or it cannot read the saved file.
     """
     module: nn.Module = engine.restore(program, saved.folder)
-    model = OnnxModel(saved.folder / engine.file, input_names(program.graph))
+    model = saved_model(program, saved.folder / engine.file)
     wait_until_idle()
     watch = Watch(program.device)
     original = duration_as_given(replace(source, module=module), program, seconds / 3)
     runs = max(LEAST_RUNS, min(MOST_RUNS, int(seconds / (original.ms * 1e-3))))
-    times = engine.profile(model, program.example_inputs, runs)
+    times = engine.profile(model, model_inputs(program), runs)
     session = _SessionProfile(program, engine, times)
     with LatencyDatabase() as database:
         roofline = measure_roofline(

@@ -309,13 +309,15 @@ def _run_compact(saved: SavedResult, weights: Mapping[str, Tensor]) -> Runner | 
     if program is None:
         return None
     check_digests(saved.folder, {engine.file: saved.files.get(engine.file, "")}, engine.file)
-    return _restored(saved, engine, program) or saved.module_of(program, replaces_engine=True)
+    return _restored(saved, engine, program, program.weights) or saved.module_of(program, replaces_engine=True)
 
 
-def _restored(saved: SavedResult, engine: Engine, program: Program) -> Runner | None:
-    """Return a result as its engine restores it; None, with a warning, if the engine is not here."""
+def _restored(saved: SavedResult, engine: Engine, program: Program, state: Mapping[str, Tensor]) -> Runner | None:
+    """Return a result as its engine restores it, with given state; None, with a warning, if the engine is not here."""
     try:
-        return engine.restore(program, saved.folder)
+        module = engine.restore(program, saved.folder)
+        tie(module, state)
+        return module
     except EngineUnavailableError as error:
         _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
         return None
@@ -348,7 +350,7 @@ def load_program(saved: SavedResult) -> SavedProgram:
 def _prepare(saved: SavedResult, program: SavedProgram, imported: Program) -> Runner:
     engine = ENGINES[saved.runtime]
     if engine.file:
-        restored = _restored(saved, engine, imported)
+        restored = _restored(saved, engine, imported, program.exported.state_dict)
         return restored or _built(program, imported, saved.plan_for(imported).eager())
     module = _built(program, imported, saved.plan_for(imported))
     exported = program.exported

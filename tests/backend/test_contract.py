@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
-from taso_py.backend import build
+from taso_py.backend import ContractError, build, build_around
 from taso_py.backend.contract import SLACK_BYTES
 from taso_py.frontend import import_module
 from taso_py.ops.table import parse_graph
@@ -63,3 +64,16 @@ def test_little_memory_and_that_of_others_is_not_counted() -> None:
 
 def test_strides_are_kept_in_copies() -> None:
     round_trip(Model(lambda s, x: ((x * 2).t()[:4], (x + 1)[::8, ::8], (x * 3)[0].expand(2, 64))), X)
+
+
+def test_an_argument_that_is_expanded_in_the_example_only_keeps_its_elements() -> None:
+    """Where what is returned has to be copied, since another value takes the place of the view."""
+    program = import_module(Model(lambda s, x: x), (X[:1].expand(4, 64),))
+    rewritten = replace(
+        program, graph=parse_graph("graph(args_0: f32[4,64]) { return mul(args_0, constant{value=1.0, dtype=f32}) }")
+    )
+    assert torch.equal(build(rewritten)(X[:4]), X[:4])
+    with pytest.raises(ContractError, match="a view of an argument whose elements share memory"):
+        build_around(program, torch.nn.Identity())
+    ours = import_module(Model(lambda s, x: x.expand(4, 64)), (X[:1],))
+    assert build(ours)(X[1:2]).stride() == (0, 1)

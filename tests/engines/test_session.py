@@ -19,7 +19,7 @@ from taso_py.backend.frozen import FrozenError, GradientError
 from taso_py.backend.guard import ArgumentError
 from taso_py.backend.onnx import model
 from taso_py.backend.schema import storage_of
-from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.engine import CompiledGraph, EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
 from tests.engines.sessions import NAMES, Function, called_at_once, engine_named, program_of
 
@@ -80,7 +80,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "complex": (lambda a: (a * 1j).real, (X,), "c64"),
     "no elements": (lambda a: a + 1, (X[:0],), r"without elements \(f32\[0,4\]\)"),
     "no row": (lambda a: a.sort()[0], (X,), r"aten\.sort\.default has no row"),
-    "draws": (lambda a: a + torch.rand_like(a), (X,), "writes to state, checks"),
+    "draws": (lambda a: a + torch.rand_like(a), (X,), "draws random numbers"),
+    "a view of what is expanded": (lambda a: (a, a + 1), (X[:1].expand(3, 4),), "elements share memory"),
 }
 
 
@@ -90,6 +91,18 @@ def test_what_an_engine_cannot_compute_is_refused_in_one_line(engine: SessionEng
     with pytest.raises(EngineUnavailableError, match=f"{engine.name} cannot run this module: .*{reason}") as refusal:
         engine.build(program_of(function, args))
     assert "\n" not in str(refusal.value)
+
+
+def test_what_fails_in_its_first_call_is_refused_in_one_line(
+    engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = engine.build(program_of(lambda a: a + 1, (X,)))
+    compiled = CompiledGraph.of(module)
+    assert compiled is not None and engine.prepare(module, (X,), {}) is module
+    monkeypatch.setattr(type(compiled), "forward", lambda _, x: [x[:2]])
+    module = engine.build(program_of(lambda a: a.T + 1, (X,)))
+    with pytest.raises(EngineUnavailableError, match=f"{engine.name} cannot run this module: .*size"):
+        engine.prepare(module, (X,), {})
 
 
 OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {

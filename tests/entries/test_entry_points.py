@@ -94,19 +94,23 @@ def model() -> Model:
     return Model().eval()
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["rebuilt", "original kept"])
+@pytest.fixture(scope="module", params=["rebuilt", "original kept", "onnxruntime"])
 def optimized(
     request: pytest.FixtureRequest, model: Model, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[OptimizedEntries, Path]]:
-    """Results, and their folder: all rebuilt, or none faster than the original."""
+    """Results, and their folder: all rebuilt, or none faster than the original, or all in another engine."""
 
     folder = tmp_path_factory.mktemp("entries") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        if request.param:
-            take_any_gain(patch)
-        else:
+        if request.param == "original kept":
             patch.setattr(Race, "ratio", lambda *_, **__: EVEN)
-        yield optimize_entry_points(entries_of(model), output=folder, **QUICK), folder
+        else:
+            take_any_gain(patch)
+        runtime = "eager"
+        if request.param == "onnxruntime":
+            pytest.importorskip("onnxruntime")
+            runtime = "onnxruntime"
+        yield optimize_entry_points(entries_of(model), output=folder, runtime=runtime, **QUICK), folder
 
 
 def test_entry_points_together_compute_the_same(model: Model, optimized: tuple[OptimizedEntries, Path]) -> None:
@@ -139,6 +143,8 @@ def test_memory_is_shared(optimized: tuple[OptimizedEntries, Path]) -> None:
 
 
 def test_entry_points_load_without_the_compiler(optimized: tuple[OptimizedEntries, Path]) -> None:
+    if optimized[0].reports["peek"].runtime != "eager":
+        pytest.skip("other engines are loaded with it")
     script = (
         "import sys, torch, taso_py; calls = taso_py.load(sys.argv[1]); calls['peek'](torch.ones(1));"
         "heavy = {'torch._dynamo', 'sympy', 'z3', 'networkx', 'taso_py.frontend', 'taso_py.saving.together'};"

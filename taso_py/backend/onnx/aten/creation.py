@@ -1,4 +1,4 @@
-"""Rows of calls that make tensors of open sizes; those of fixed sizes are folded."""
+"""Rows of calls that fill tensors, as those of open sizes; what does not depend on arguments is folded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _arange(w: Writer, call: OpaqueCall) -> OnnxValue:
     return counted if dtype is DType.I64 else w.cast(counted, dtype)
 
 
-def _full(value: float | None = None) -> OpaqueRow:
+def _full(value: float | None = None, argument: str = "fill_value") -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
-        content = call.arguments["fill_value"] if value is None else value
+        content = call.arguments[argument] if value is None else value
         return w.op("Expand", w.number(content, dtype), w.dims(call.types[0].dims))
 
     return row
@@ -30,7 +30,8 @@ def _full(value: float | None = None) -> OpaqueRow:
 ROWS: Mapping[str, OpaqueRow] = {
     **{f"aten.arange.{form}": _arange for form in ("default", "start", "start_step")},
     **{f"aten.{name}.default": _full() for name in ("full", "full_like", "new_full")},
-    **{f"aten.{name}.default": _full(0) for name in ("zeros", "zeros_like", "new_zeros")},
+    "aten.fill.Scalar": _full(argument="value"),
+    **{f"aten.{name}.default": _full(0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{f"aten.{name}.default": _full(1) for name in ("ones", "ones_like", "new_ones")},
 }
 """The rows, by the name of the overload."""

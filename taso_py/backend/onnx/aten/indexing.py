@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from taso_py.backend.onnx.aten.elementwise import operand_as
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.ir.size import Dim
 from taso_py.ir.types import DType
 
 _INDICES = (DType.I64, DType.I32)
@@ -84,11 +85,82 @@ def _scatter(reduction: str | None = None, source: str = "src") -> OpaqueRow:
     return row
 
 
+def _copied(w: Writer, call: OpaqueCall) -> OnnxValue:
+    return _rows(w, call, reduction=None)
+
+
+def _added(w: Writer, call: OpaqueCall) -> OnnxValue:
+    if call.arguments["alpha"] != 1:
+        raise call.refuse("adds a multiple")
+    return _rows(w, call, reduction="add")
+
+
+def _rows(w: Writer, call: OpaqueCall, reduction: str | None) -> OnnxValue:
+    x, index, source = call.operand(), call.operand("index"), call.operand("source")
+    if not x.type.rank:
+        raise call.refuse("writes to a number")
+    axis, rows = call.arguments["dim"] % x.type.rank, operand_as(w, source, x.type.dtype)
+    return with_rows(w, x, _places(w, index), index.type.dims, rows, axis=axis, reduction=reduction)
+
+
+def with_rows(
+    w: Writer,
+    x: OnnxOperand,
+    places: OnnxValue,
+    count: Sequence[Dim],
+    rows: OnnxValue,
+    *,
+    axis: int,
+    reduction: str | None = None,
+) -> OnnxValue:
+    """Write rows to the given places along an axis of a tensor.
+
+    Args:
+        w: the writer.
+        x: the tensor.
+        places: a vector of indices, or one index.
+        count: the shape of ``places``.
+        rows: what to write, as many elements as there are there.
+        axis: the axis, not negative.
+        reduction: how to combine them with the elements that are there; None to replace those.
+    """
+    around, dims = [1] * x.type.rank, list(x.type.dims)
+    around[axis], dims[axis] = -1, count[0] if count else 1
+    shape = w.dims(dims)
+    indices = w.op("Expand", w.op("Reshape", places, w.integers(around)), shape)
+    return w.op("ScatterElements", x.onnx, indices, w.op("Reshape", rows, shape), axis=axis, reduction=reduction)
+
+
+def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x = call.operand()
+    given: Sequence[OnnxOperand | None] = call.arguments["indices"]
+    indices = {axis: index for axis, index in enumerate(given) if index is not None}
+    if any(index.type.dtype in (DType.BOOL, DType.U8) for index in indices.values()):
+        raise call.refuse("indexes with a mask")
+    values = operand_as(w, call.operand("values"), x.type.dtype)
+    reduction = "add" if call.arguments["accumulate"] else None
+    axes, dims = list(indices), x.type.dims
+    if len(axes) == 1 and indices[axes[0]].type.rank <= 1:
+        (axis,) = axes
+        index = indices[axis]
+        rows = w.op("Expand", values, w.dims([*dims[:axis], *index.type.dims, *dims[axis + 1 :]]))
+        return with_rows(w, x, _places(w, index), index.type.dims, rows, axis=axis, reduction=reduction)
+    if axes != list(range(len(axes))):
+        raise call.refuse("writes to places along axes that are not the first")
+    places = _stacked(w, list(indices.values()))
+    sizes, rest = w.op("Shape", places, end=-1), dims[len(axes) :]
+    shape = w.op("Concat", sizes, w.dims(rest), axis=0) if rest else sizes
+    return w.op("ScatterND", x.onnx, places, w.op("Expand", values, shape), reduction=reduction)
+
+
 ROWS: Mapping[str, OpaqueRow] = {
     "aten.embedding.default": _embedding,
     "aten.gather.default": _gather,
     "aten.index_select.default": _index_select,
     "aten.index.Tensor": _index,
+    "aten.index_add.default": _added,
+    "aten.index_copy.default": _copied,
+    "aten.index_put.default": _put,
     "aten.scatter.src": _scatter(),
     "aten.scatter.value": _scatter(source="value"),
     "aten.scatter_add.default": _scatter("add"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
+from taso_py.backend.onnx.aten.indexing import with_rows
 from taso_py.backend.onnx.movement import padded, reshaped
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
@@ -62,7 +63,9 @@ def _flip(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _repeat(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x, times = call.operand(), list(call.arguments["repeats"])
+    x = call.operand()
+    times = list(call.arguments["repeats" if "repeats" in call.arguments else "dims"])
+    times = [1] * (x.type.rank - len(times)) + times
     missing = len(times) - x.type.rank
     shape = [*[1] * missing, *x.type.dims]
     value = reshaped(w, x.onnx, x.type, shape) if missing else x.onnx
@@ -127,12 +130,15 @@ def _wrapped(w: Writer, x: OnnxValue, widths: Sequence[int]) -> OnnxValue:
 
 def _scattered_slice(w: Writer, call: OpaqueCall) -> OnnxValue:
     x, axis, step = call.operand(), call.arguments["dim"], call.arguments["step"]
-    if step != 1:
-        raise call.refuse("writes to a slice with a step")
+    axis %= x.type.rank
     size = as_number(x.type.dims[axis])
     start, end = call.arguments["start"], call.arguments["end"]
     start, end = _place(0 if start is None else start, size), _place(size if end is None else end, size)
-    return _replaced(w, x.onnx, operand_as(w, call.operand("src"), x.type.dtype), axis=axis, start=start, end=end)
+    part = operand_as(w, call.operand("src"), x.type.dtype)
+    if step == 1:
+        return _replaced(w, x.onnx, part, axis=axis, start=start, end=end)
+    places = range(start, end, step)
+    return with_rows(w, x, w.integers(places), [len(places)], part, axis=axis)
 
 
 def _place(bound: Dim, size: int) -> int:
@@ -186,6 +192,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.roll.default": _roll,
     "aten.flip.default": _flip,
     "aten.repeat.default": _repeat,
+    "aten.tile.default": _repeat,
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.tril.default": _triangle(upper=0),
     "aten.triu.default": _triangle(upper=1),

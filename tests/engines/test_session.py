@@ -98,7 +98,8 @@ def test_what_fails_in_its_first_call_is_refused_in_one_line(
 ) -> None:
     module = engine.build(program_of(lambda a: a + 1, (X,)))
     compiled = CompiledGraph.of(module)
-    assert compiled is not None and engine.prepare(module, (X,), {}) is module
+    assert compiled is not None
+    assert engine.prepare(module, (X,), {}) is module
     monkeypatch.setattr(type(compiled), "forward", lambda _, x: [x[:2]])
     module = engine.build(program_of(lambda a: a.T + 1, (X,)))
     with pytest.raises(EngineUnavailableError, match=f"{engine.name} cannot run this module: .*size"):

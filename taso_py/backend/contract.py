@@ -57,11 +57,17 @@ def keep_contract(
         program: gives example inputs and contract.
         weights: the module's own tensors, by key.
         written: returns a size for the module's graph, a number or a node.
+
+    Raises:
+        ContractError: the module returns other shapes than the program.
     """
     writes = Writes.of(program.graph)
     inputs = dict(zip(input_keys(program), program.example_inputs, strict=True))
     inputs = deepcopy(inputs) if writes.inputs else inputs
     found = _run(module, program, inputs, [weights[key] for key in writes.buffers if key in weights])
+    for tensor, value in zip(found, program.graph.outputs, strict=True):
+        if tuple(tensor.shape) != value.type.at_example.sizes:
+            raise ContractError(f"it returns the shape {list(tensor.shape)} in place of {value.type.text}")
     seen, wanted = observe(found, inputs, weights), program.contract
     *_, end = module.graph.nodes
     places = [place for place, leaf in enumerate(program.signature.outputs) if isinstance(leaf, int)]

@@ -277,6 +277,7 @@ def _movement() -> list[Call]:
         call("tile.default", x, [2, 1]),
         call("tile.default", x, [2, 1, 3, 1]),
         call("zero.default", x),
+        call("zero.default", x[0, 0, 0]),
         call("fill.Scalar", x, 2.5),
         call("select_scatter.default", x, floats(2, 4), 1, -1),
         call("einsum.default", "bij,bkj->bik", [x, floats(2, 5, 4)]),

@@ -22,7 +22,8 @@ def _full(value: float | None = None, argument: str = "fill_value") -> OpaqueRow
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
         content = call.arguments[argument] if value is None else value
-        return w.op("Expand", w.number(content, dtype), w.dims(call.types[0].dims))
+        number, dims = w.number(content, dtype), call.types[0].dims
+        return w.op("Expand", number, w.dims(dims)) if dims else number  # OpenVINO expands to at least one axis
 
     return row
 

@@ -173,7 +173,8 @@ def test_a_search_is_shorter_where_as_long_a_one_has_found_a_winner(
     program = import_source(Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {}))
 
     def share(seconds: float) -> float:
-        return Winners(program, Options(time_limit=seconds, kernels=False), [RULE]).share()
+        winners = Winners(program, Options(time_limit=seconds, kernels=False), [RULE])
+        return winners.share(winners.last())
 
     normal = Options().limits().seconds
     assert share(normal) == 1

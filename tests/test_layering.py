@@ -96,7 +96,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "verify": ("ir ops rules", "z3 numpy rich"),
     "verify/witness.py": ("ir ops rules", "verify torch numpy"),
-    "verify/audit/edges.py": ("arguments ir rules", "verify torch rich tqdm"),
+    "verify/audit/edges.py": ("arguments ir ops rules", "verify torch rich tqdm"),
     "verify/audit": ("arguments executors ir ops rules", "verify z3 numpy rich"),
 }
 

@@ -39,6 +39,8 @@ _VIEWS = dict(_PARTS.values())
 """The names of the arguments of these views."""
 _RESHAPING = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
 """Views of the operand's elements in the same order."""
+_SAME_ORDER = (*_RESHAPING, aten.reshape.default)
+"""Calls whose result has the operand's elements in the same order, as a view or a copy."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,11 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
     view, names = _PARTS[target]
     bound = bind(target, step.args, step.kwargs)
     source: fx.Node = bound["src"]
-    read = _read_part(graph, step, source, version=version)
+    made = _before_reshaping(source)
+    read = _read_part(graph, step, made, version=version)
     if read is not None:
-        step.prepend(source)
-        _in_place(graph, source, read)
+        step.prepend(made)
+        _in_place(graph, made, read)
     else:
         # An export of ``cache[i] = x`` first makes what is written from x, in the form of what it replaces.
         content = source.args[1] if source.target is aten.copy.default else source
@@ -194,13 +197,20 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
         written.meta = {**step.meta, OVERWRITES: 0}
     step.replace_all_uses_with(version)
     graph.erase_node(step)
-    if read is None:
+    if read is None or source is not made:
         _erase_unread(graph, source)
     return version
 
 
+def _before_reshaping(node: fx.Node) -> fx.Node:
+    """Return the call that computed the elements of a node, before any reshaping that nothing else reads."""
+    while node.target in _SAME_ORDER and len(node.users) == 1 and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
 def _read_part(graph: fx.Graph, step: fx.Node, source: fx.Node, version: fx.Node) -> fx.Node | None:
-    """Return the view of the part that a step replaces, if ``source``, which replaces it, is computed from that.
+    """Return the view of the part that a step replaces, if ``source``, with its new elements, is computed from that.
 
     The call that computes it can write to the view then, in the place of the step: nothing else reads its result, and
     nothing is written between the two, or will be.

@@ -46,6 +46,19 @@ def quiet() -> Generator[None]:
 
 
 @contextmanager
+def draws_kept() -> Generator[None]:
+    """Keep calls in what is traced that draw random numbers which nothing reads: they move the generator on.
+
+    Where PyTorch traces, it removes them as dead code, also from the bodies of control flow, unless Inductor is set to
+    draw as eager mode does (``Graph.eliminate_dead_code``, torch 2.13).
+    """
+    import torch._inductor.config as settings  # imported here: it takes as long as PyTorch itself
+
+    with tracing_lock(), settings.patch(fallback_random=True):
+        yield
+
+
+@contextmanager
 def _compiling() -> Generator[None]:
     compiler: Any = torch.compiler
     before, compiler._is_compiling_flag = compiler._is_compiling_flag, True

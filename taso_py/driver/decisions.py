@@ -163,9 +163,13 @@ class Winners:
         except TasoError:
             return None
 
-    def share(self) -> float:
-        """Return the share of its seconds that a new search needs: all, unless as long a one found the last winner."""
-        return KNOWN_SHARE if self.last() is not None and self._earlier_s() >= self._search_s else 1.0
+    def share(self, last: Trace | None) -> float:
+        """Return the share of its seconds that a new search needs: all, unless as long a one found the last winner.
+
+        Args:
+            last: the trace of that winner, as :meth:`last` returns it.
+        """
+        return KNOWN_SHARE if last is not None and self._earlier_s() >= self._search_s else 1.0
 
     def remember(self, optimized: Optimized) -> None:
         """Store the trace of a result that won by rules; otherwise leave the earlier winner, which lost only once."""

@@ -107,9 +107,9 @@ def search_and_evaluate(
     missing = selection.notes
     with LatencyDatabase() as database:
         costs = {prices: searches.cost_of(group, database) for prices, group in selection.searched.items()}
-        remembers = options.cache and searches.trace is None
-        winners = Winners(program, options, searches.rules) if remembers else None
-        last, share = (winners.last(), winners.share()) if winners else (None, 1.0)
+        winners = Winners(program, options, searches.rules) if options.cache and searches.trace is None else None
+        last = winners.last() if winners else None
+        share = winners.share(last) if winners else 1.0
         watch = Watch(program.device)
         found = searches.run(selection.searched, costs, last, share)
         if options.runtime == AUTO and KERNEL_PRICES in costs:

@@ -31,7 +31,7 @@ from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
 from taso_py.saving.artifact import SavedForm, load_program, read_back, save, serialize
-from taso_py.saving.emit import emit, file_of_form, forms_of, with_needed, with_repository
+from taso_py.saving.emit import emit_beside, forms_of
 from taso_py.saving.folder import ENTRIES, REPORT, TRACE, ArtifactError, check_writable
 from taso_py.saving.loading import load
 from taso_py.saving.original import PROGRAM, OriginalProgram
@@ -85,11 +85,8 @@ def refresh(
         check_steps(program.graph, trace, seed, program.device)
         made = _make(saved, program, trace, seed)
         report = _report(saved, made.comparison)
-        forms = forms_of(saved.files)
-        others = [form for form in with_needed(forms) if file_of_form(form) not in made.files]
-        emitted, missing = emit(made.form.content, others, made.form.plan)
-        files, unserved = with_repository({**emitted, **made.files}, forms, program, keep=made.files)
-        report["notes"] = [*report["notes"], *missing, *unserved]
+        files, missing = emit_beside(made.files, made.form, forms_of(saved.files), program)
+        report["notes"] = [*report["notes"], *missing]
         save(
             target,
             content=made.form.content,

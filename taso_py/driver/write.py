@@ -16,8 +16,8 @@ from taso_py.driver.result import Optimized
 from taso_py.judging.evaluation import ORIGINAL, EvaluationOutcome
 from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
-from taso_py.saving.emit import ONNX_FORM, check_forms, emit, file_of_form, names_of, with_needed, with_repository
-from taso_py.saving.folder import ONNX, PAGE, add_page, check_writable
+from taso_py.saving.emit import ONNX_FORM, check_forms, emit_beside, forms_to_emit, names_of
+from taso_py.saving.folder import PAGE, add_page, check_writable
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.search.trace import write_trace
 
@@ -49,17 +49,14 @@ def write(
     own = winner.engine.files(winner.module)
     if onnx is not None:
         forms = [*forms, ONNX_FORM]
-    others = [form for form in with_needed(forms) if file_of_form(form) not in own]
-    with phases.phase("emit", "the result in other formats") if len(others) > 1 else nullcontext():
-        emitted, missing = emit(outcome.saved.content, others, outcome.saved.plan)
-    files = {**emitted, **own}
-    if onnx is not None and winner.name != ORIGINAL and ONNX in files:
-        files[ONNX] = onnx.renamed(files[ONNX])
-    files, unserved = with_repository(files, forms, prepared.program, keep=own)
+    named = onnx.renamed if onnx is not None and winner.name != ORIGINAL else None
+    emits = bool(forms_to_emit(forms, own))
+    with phases.phase("emit", "the result in other formats") if emits else nullcontext():
+        files, missing = emit_beside(own, outcome.saved, forms, prepared.program, named)
     report = replace(
         optimized.report,
         saved=str(output),
-        notes=(*optimized.report.notes, *missing, *unserved),
+        notes=(*optimized.report.notes, *missing),
         phases=dict(phases.seconds),
     )
     original = OriginalProgram.of(prepared.program, prepared.source.module) if onnx is None else None

@@ -169,7 +169,7 @@ def compile_archive(program: Program, plan: Plan = NO_PLAN) -> bytes:
     if fixed:
         reason = f"it returns {fixed[0]!r}, and an archive returns tensors only; return tensors"
         raise EngineUnavailableError(f"{AOT_INDUCTOR} cannot run this module: {reason}")
-    plans = [NO_PLAN] if plan is NO_PLAN or Writes.of(program.graph).buffers else [plan, NO_PLAN]
+    plans = [NO_PLAN] if not plan.steps or Writes.of(program.graph).buffers else [plan, NO_PLAN]
     for attempt in plans:
         try:
             return _compiled(program, attempt)

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import all_resolved
 from taso_py.backend.schema import bind
-from taso_py.backend.tracing import quiet
+from taso_py.backend.tracing import draws_kept, quiet
 from taso_py.frontend.decompose import decompose
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
@@ -162,7 +162,7 @@ def random_draws(graph: fx.Graph) -> list[fx.Node]:
 
 def _with_refusal(action: Callable[[], _T]) -> _T:
     try:
-        with quiet():
+        with quiet(), draws_kept():
             return action()
     except Exception as error:  # torch.export raises errors of dozens of types
         raise ImportRefusal(explain(error)) from error

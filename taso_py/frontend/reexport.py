@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.program import Fixed, Program
+from taso_py.backend.tracing import draws_kept
 from taso_py.frontend.export import distinct_arguments
 from taso_py.frontend.higher_order import without_attention_operator
 from taso_py.ir.operator import Input
@@ -36,9 +37,10 @@ def reexport(
     """
     given, named = distinct_arguments(args, kwargs)
     plain = without_attention_operator(module)
-    exported = torch.export.export(plain, given, named, dynamic_shapes=shapes)
-    # Otherwise it was traced with functions that cannot be written to a file; decomposition removes them.
-    return exported if plain is module else exported.run_decompositions({})
+    with draws_kept():
+        exported = torch.export.export(plain, given, named, dynamic_shapes=shapes)
+        # Otherwise it was traced with functions that cannot be written to a file; decomposition removes them.
+        return exported if plain is module else exported.run_decompositions({})
 
 
 def example_arguments(program: Program) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -308,7 +308,7 @@ class Evaluation:
                 raise
             problem = f"cannot be saved ({error})"
             return SavedForm(), Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
-        judged = module if finalist.plan is NO_PLAN else poison(module)
+        judged = module if finalist.plan is NO_PLAN and saved.plan is None else poison(module)
         comparisons: list[Comparison] = []
         for oracle in self._oracles:
             with self._preserve_state(judged):
@@ -356,11 +356,18 @@ class Evaluation:
 
     def _through_file(self, finalist: Finalist) -> tuple[SavedForm, fx.GraphModule]:
         def choose(program: Program) -> Mapping[str, Any] | None:
-            return None if finalist.plan is NO_PLAN else dump(self.planner(program.graph, finalist.engine))
+            plan = self._plan_as_saved(finalist, program.graph)
+            return None if plan is NO_PLAN else dump(plan)
 
         content = pt2_bytes(self.source, finalist.program, self.program)
         form, _, module = read_back(content, choose, describes=self.saves)
         return form, module
+
+    def _plan_as_saved(self, finalist: Finalist, graph: Graph) -> Plan:
+        """Return the plan of a finalist for its graph as it was imported again."""
+        if finalist.name == ORIGINAL:  # the module that is loaded is one that we build, and runs as it is written
+            return NO_PLAN.eager() if finalist.engine is ENGINES["eager"] else NO_PLAN
+        return NO_PLAN if finalist.plan is NO_PLAN else self.planner(graph, finalist.engine)
 
     @cached_property
     def _oracles(self) -> Sequence[Oracle]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from taso_py.ir.graph import Graph
@@ -26,6 +27,9 @@ from taso_py.ops.table import parse_graph
 
 PREFIX = "graph:"
 """The beginning of an argument that is a graph."""
+MOST_PARSED = 256
+"""The number of graphs inside operators that are kept as they were parsed: the same ones are looked at again and again,
+by the search of bodies, by the traces that it gives, and by each module that is built."""
 CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
 """Operators whose bodies are functions of tensors that may return neither their arguments, nor views of them, nor one
 tensor twice."""
@@ -46,12 +50,13 @@ class Nested:
     """How each result lies in memory in the original."""
     graph: Graph
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
+    @staticmethod
+    @lru_cache(maxsize=MOST_PARSED)
+    def parse(text: str) -> Nested:
         """Return the graph that an argument of an operator holds."""
         head, _, graph = text.removeprefix(PREFIX).partition("\n")
         kind, *orders = head.split(" ")
-        return cls(kind, tuple(map(_read_order, orders)), parse_graph(graph))
+        return Nested(kind, tuple(map(_read_order, orders)), parse_graph(graph))
 
     @property
     def text(self) -> str:

@@ -95,6 +95,13 @@ class Matcher:
         """Return an identity that is equal for matches that differ only by a symmetry of the rule."""
         return self._searches[match.rule.id].identity(match.nodes, match.values.values(), index)[0]
 
+    def as_found(self, match: Match, index: GraphIndex) -> tuple[Identity, Match]:
+        """Return the identity of a match and, of those that differ by a symmetry, the match that is found in a graph.
+
+        Which one that is depends on the order of the graph's nodes.
+        """
+        return self._searches[match.rule.id].as_found(match, index)
+
     def _find(
         self,
         index: GraphIndex,
@@ -236,6 +243,13 @@ class _Search:
             if other < best:
                 best, moved = other, move
         return best, moved
+
+    def as_found(self, match: Match, index: GraphIndex) -> tuple[Identity, Match]:
+        """Return the least identity over the symmetries of the rule, and the match that has it."""
+        values = list(match.values.values())
+        identity, move = self.identity(match.nodes, values, index)
+        moved = match if move is None else complete_match(self.pattern, self._moved(match.nodes, values, move))
+        return identity, match if moved is None else moved
 
     def _exchange(self, move: Symmetry) -> Callable[[Sequence[int]], Identity]:
         """Return the function that maps an identity to the one after a symmetry."""

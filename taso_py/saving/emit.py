@@ -30,7 +30,7 @@ from taso_py.checking.roundtrip import equal_outputs
 from taso_py.engines.aot import ARCHIVE, AotInductor, as_read, compile_archive, load_archive
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
-from taso_py.saving.artifact import exported_program
+from taso_py.saving.artifact import SavedForm, exported_program
 from taso_py.saving.folder import CODE, MODEL, ONNX
 from taso_py.saving.result import restore_plan
 from taso_py.saving.triton import FILES, REPOSITORY, repository
@@ -73,13 +73,43 @@ def emit(
     return files, notes
 
 
-def with_needed(forms: Sequence[str]) -> Sequence[str]:
-    """Return formats with those that they are made of."""
-    return [*forms, ONNX_FORM] if TRITON in forms and ONNX_FORM not in forms else forms
+def forms_to_emit(forms: Collection[str], own: Collection[str] = ()) -> Sequence[str]:
+    """Return the formats that :func:`emit` writes if some are asked for, also those that others are made of.
+
+    Args:
+        forms: formats that are asked for.
+        own: files of the engine, which need not be written again.
+    """
+    needed = {*forms, *([ONNX_FORM] if TRITON in forms else [])}
+    return [form for form in _WRITERS if form in needed and file_of_form(form) not in own]
+
+
+def emit_beside(
+    own: Mapping[str, bytes],
+    form: SavedForm,
+    forms: Collection[str],
+    program: Program,
+    named: Callable[[bytes], bytes] | None = None,
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the files of a result beside its ``.pt2`` file, and a note for each format that it cannot be written in.
+
+    Args:
+        own: the files of its engine.
+        form: the result as it is saved.
+        forms: formats that are asked for.
+        program: the program.
+        named: gives the names of the original's inputs and outputs to an ONNX model.
+    """
+    emitted, missing = emit(form.content, forms_to_emit(forms, own), form.plan)
+    files = {**emitted, **own}
+    if named is not None and ONNX in files:
+        files[ONNX] = named(files[ONNX])
+    files, unserved = with_repository(files, forms, program, keep=own)
+    return files, [*missing, *unserved]
 
 
 def with_repository(
-    files: Mapping[str, bytes], forms: Sequence[str], program: Program, keep: Collection[str] = ()
+    files: Mapping[str, bytes], forms: Collection[str], program: Program, keep: Collection[str] = ()
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return the files of a result with those of a model repository, if that is asked for, and notes.
 

@@ -164,13 +164,14 @@ class Space:
                 if not is_near:
                     blocked.append(BlockedMatch(match, change.node_ids, way))
                 continue
+            if is_near:  # rules that do the same are told by the same of their matches that differ by a symmetry
+                identity, match = self._matcher.as_found(match, change.index)
+                known.add(identity)
             evaluated = self._evaluated(match, change.index)
             if evaluated is None:
                 continue
             key, delta = evaluated
             keys.add(key)
-            if is_near:
-                known.add(self._matcher.identity(match, change.index))
             carried.append(Option(match, change.node_ids, delta, origin=option))
         return carried
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import build
-from taso_py.frontend import ImportRefusal, import_module, import_program
+from taso_py.frontend import ImportRefusal, export, import_module, import_program
 from taso_py.ir.node import make
 from taso_py.ops.movement import Contiguous, Permute
+from taso_py.saving.artifact import deserialize, serialize
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
 from tests.versions import need
 
@@ -55,11 +57,24 @@ def test_attention_draws_with_dropout_only() -> None:
     assert len(round_trip(Model(lambda s, q: attention(q, q, q)), q).graph.effects) == 0
 
 
-def test_draw_that_export_drops_is_refused() -> None:
+UNREAD = Model(lambda s, x: (torch.rand(3), x + torch.rand(3))[1])
+
+
+def test_a_draw_that_nothing_reads_is_kept() -> None:
+    program = round_trip(UNREAD, torch.ones(3))
+    assert len(program.graph.effects) == 2
+    loaded, draws = deserialize(serialize(build(program), (torch.ones(3),), {})), list[Tensor]()
+    for module in (UNREAD, loaded):
+        torch.manual_seed(0)
+        draws.append(module(torch.ones(3)))
+    assert torch.equal(*draws)
+
+
+def test_a_draw_that_an_export_drops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would leave the generator in another state than the original does."""
-    model = Model(lambda s, x: (torch.rand(3), x + torch.rand(3))[1])
+    monkeypatch.setattr(export, "draws_kept", nullcontext)
     with pytest.raises(ImportRefusal, match=r"aten\.rand\.default draws random numbers that nothing reads"):
-        import_module(model, (torch.ones(3),))
+        import_module(UNREAD, (torch.ones(3),))
 
 
 def checked(s: Any, x: Tensor) -> Tensor:

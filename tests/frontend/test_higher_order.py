@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from taso_py.backend import NO_PLAN, build, fold, poison, retype
 from taso_py.checking.roundtrip import difference
-from taso_py.frontend import ImportRefusal, import_module
+from taso_py.frontend import ImportRefusal, export, import_module
 from taso_py.frontend.higher_order import without_wrappers
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
@@ -200,6 +201,38 @@ def test_operators_with_graphs_inside(name: str) -> None:
     assert len(program.graph.effects) >= 1
     if name != "while_loop":  # it returns an integer
         _check_all_forms(model, program, X)
+
+
+def _drawing(x: Tensor) -> Tensor:
+    torch.rand_like(x)
+    return x * 2
+
+
+UNREAD: dict[str, Callable[..., Any]] = {
+    "a branch": lambda s, x: torch.cond(x.sum() > -9, _drawing, lambda y: y * 3, (x,)),
+    "a branch in a branch": lambda s, x: torch.cond(x.sum() > -9, lambda y: UNREAD["a branch"](s, y), _drawing, (x,)),
+    "both": lambda s, x: torch.cond(x.sum() > 9, lambda y: y * torch.rand(4), _drawing, (x,)),
+    "a loop": lambda s, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, _drawing(y)), (torch.tensor(0), x)),
+    "a scan": lambda s, x: scan(lambda carry, y: (_drawing(carry), carry * y), x[0], x),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", UNREAD)
+def test_draws_that_nothing_reads_in_bodies_are_kept(name: str) -> None:
+    """They move the generator on."""
+    model = Model(UNREAD[name])
+    program = round_trip(model, X)
+    if name != "a loop":  # it returns an integer
+        _check_all_forms(model, program, X)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", UNREAD)
+def test_draws_that_an_export_drops_are_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "draws_kept", nullcontext)
+    model = Model(UNREAD[name])
+    assert difference(model, build(import_module(model, (X,))), (X,)) == "other random numbers are drawn"
 
 
 def _attends(s: Any, x: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from taso_py.backend import build
 from taso_py.backend.guard import ArgumentError
 from taso_py.backend.writes import Writes, write
 from taso_py.checking.compare import Oracle, input_cases
-from taso_py.frontend import ImportRefusal, import_module
+from taso_py.frontend import ImportRefusal, import_module, import_program
+from taso_py.frontend.reexport import reexport
 from taso_py.ir.node import make
 from taso_py.ops.elementwise import Mul
 from tests.round_trips import Model, round_trip
@@ -132,6 +133,18 @@ def test_writes_to_a_part_move_nothing_else(name: str) -> None:
     program = round_trip(Model(PARTS[name]), X, LAYERS.clone(), ROW)
     copies = [node for node in build(program).graph.nodes if node.target is aten.copy_.default]
     assert copies == []
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_writes_to_a_part_move_nothing_else_once_exported_again(name: str) -> None:
+    """An axis of one element is then removed and added by reshaping."""
+    arguments = X, LAYERS.clone(), ROW
+    exported = reexport(build(import_module(Model(PARTS[name]), arguments)), arguments, {})
+    again = build(import_program(exported, arguments))
+    assert aten.copy_.default not in [node.target for node in again.graph.nodes]
+    ours, theirs = LAYERS.clone(), LAYERS.clone()
+    torch.testing.assert_close(again(X, ours, ROW), Model(PARTS[name])(X, theirs, ROW), rtol=0, atol=0)
+    assert torch.equal(ours, theirs)
 
 
 COPIED_PARTS: dict[str, Callable[..., Any]] = {

@@ -72,6 +72,26 @@ def test_a_module_that_is_right_on_the_example_only_is_refused(runtime: str, mon
     assert found.report.comparison_passed, "of the original"
 
 
+class Doubled(nn.Module):
+    """A product, whose memory the sum that follows can take."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mm(x, x) * 2 + x
+
+
+def test_a_kept_original_is_loaded_as_calls_that_are_quick_to_make(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Eager, "prepare", lambda *_, **__: torch.zeros_like)
+    options = Options(runtime="eager", time_limit=1.0, race_seconds=0.1, kernels=False, cache=False)
+    x, module = torch.randn(8, 8), Doubled().eval()
+    assert optimize_source(Source("doubled", module, (x,), {}), options, [], tmp_path).keeps_original
+    loaded = load(tmp_path)
+    calls = [node.target for node in loaded.graph.nodes if node.op == "call_function"]
+    assert calls[-3:] == [torch.mm, Tensor.mul_, Tensor.add_]
+    assert torch.equal(loaded(x), module(x))
+
+
 def test_a_compiled_module_that_is_right_and_fast_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         weight = torch.eye(256)
@@ -153,7 +173,8 @@ def test_a_search_is_shorter_where_as_long_a_one_has_found_a_winner(
     program = import_source(Source("clamped", Clamped().eval(), (torch.randn(500, 500),), {}))
 
     def share(seconds: float) -> float:
-        return Winners(program, Options(time_limit=seconds, kernels=False), [RULE]).share()
+        winners = Winners(program, Options(time_limit=seconds, kernels=False), [RULE])
+        return winners.share(winners.last())
 
     normal = Options().limits().seconds
     assert share(normal) == 1

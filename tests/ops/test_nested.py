@@ -29,6 +29,7 @@ def test_a_nested_graph_survives_a_round_trip(kind: str, orders: tuple[tuple[int
     nested = Nested(kind, orders, ADD.graph)
     assert nested.text.startswith(f"graph:{kind} ")
     assert Nested.parse(nested.text) == nested
+    assert Nested.parse(nested.text) is Nested.parse(nested.text), "a search looks at it again and again"
 
 
 def test_operands_are_what_varies_and_what_is_shared() -> None:

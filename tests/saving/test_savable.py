@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from taso_py.backend import Plan
 from taso_py.driver import optimize, searches
 from taso_py.driver.result import Optimized
 from taso_py.frontend import ImportRefusal
 from taso_py.ir.errors import TasoError
 from taso_py.judging import evaluation
 from taso_py.judging.timing import Race, RaceStop
+from taso_py.kernels.saved import dump
 from taso_py.saving import artifact
 from taso_py.saving.artifact import UnsavableError
 from taso_py.saving.folder import ArtifactError
@@ -105,8 +107,10 @@ def test_what_cannot_be_imported_again_is_refused_before_the_search(
 
 
 def test_what_alone_cannot_be_saved_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(_: object) -> None:
-        raise UnsavableError("for a reason")
+    def refusing(plan: Plan) -> object:
+        if plan.steps:
+            raise UnsavableError("for a reason")
+        return dump(plan)
 
     monkeypatch.setattr(evaluation, "dump", refusing)
     monkeypatch.setattr(evaluation, "race", _all_lead)

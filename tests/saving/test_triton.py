@@ -19,7 +19,7 @@ from taso_py.frontend import import_module
 from taso_py.ir.errors import TasoError
 from taso_py.saving import emit as forms
 from taso_py.saving.artifact import serialize
-from taso_py.saving.emit import TRITON, emit, to_onnx, with_needed, with_repository
+from taso_py.saving.emit import TRITON, emit, forms_to_emit, to_onnx, with_repository
 from taso_py.saving.folder import ONNX, file_digests, write_result
 from taso_py.saving.triton import FILES, repository
 
@@ -109,7 +109,8 @@ def test_names_are_quoted_and_types_without_a_name_refused(model: bytes) -> None
 
 def test_a_repository_takes_the_place_of_the_model_it_is_made_of(model: bytes, program: Program) -> None:
     asked = [TRITON]
-    assert list(with_needed(asked)) == [TRITON, "onnx"]
+    assert forms_to_emit(asked) == ["onnx"]
+    assert forms_to_emit(asked, own=[ONNX]) == []
     files, notes = with_repository({ONNX: model}, asked, program)
     assert (set(files), notes) == ({*FILES[:2]}, [])
     assert ONNX in with_repository({ONNX: model}, [*asked, "onnx"], program)[0]
@@ -132,7 +133,7 @@ def test_an_archive_that_takes_more_than_tensors_is_left_out(model: bytes, progr
 
 def test_what_cannot_be_written_is_a_note(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "to_onnx", lambda _: (_ for _ in ()).throw(forms.EmitError("it has no such operator")))
-    files, notes = emit(b"", with_needed([TRITON]))
+    files, notes = emit(b"", forms_to_emit([TRITON]))
     assert (files, notes) == ({}, ["model.onnx was not written: it has no such operator"])
 
 

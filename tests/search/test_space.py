@@ -145,6 +145,38 @@ def test_what_is_circular_is_known_wherever_products_are_merged_and_taken_apart(
         expect_as_from_scratch(whole, matcher, state)
 
 
+BATCHES = """rule x: float[..G,M,K], y: float[..G,N,K], a: float[..G,K,P]
+  source matmul(x, a), matmul(y, a)
+  target t = matmul(concat(x, y){axis=-2}, a);
+    slice(t){axis=-2, start=0, stop=M}, slice(t){axis=-2, start=M, stop=M+N}
+rule x: float[M,K], y: float[N,K]
+  source slice(concat(x, y){axis=-2}){axis=-2, start=M, stop=M+N}
+  target y"""
+"""A rule that does what "stack" does, also to batches, and one that makes a product depend on weights only."""
+
+
+@pytest.mark.parametrize("returned", ["of_w, of_x", "of_x, of_w"])
+def test_rules_that_do_the_same_are_one_option_also_where_a_step_turns_their_order(returned: str) -> None:
+    """The order of two products is that of the graph, or if one depends on weights only, that of their names."""
+    batches, cut = read_rules(BATCHES)
+    whole, matcher = following(*read("stack"), batches, cut)
+    graph = parse_graph(
+        f"""graph(x: f32[3,2]) {{
+          w = weight{{key="w", type=f32[4,2]}}
+          u = weight{{key="u", type=f32[2,8]}}
+          both = concat(x, w){{axis=-2}}
+          of_w = matmul(slice(both){{axis=-2, start=3, stop=7}}, u)
+          of_x = matmul(slice(both){{axis=-2, start=0, stop=3}}, u)
+          return {returned}
+        }}"""
+    )
+    state = whole.with_options(whole.start(graph))
+    assert len(state.options) == 2
+    after = follow(whole, state, next(option for option in state.options if option.rule is cut))
+    expect_as_from_scratch(whole, matcher, after)
+    assert len(after.options) == 1
+
+
 def test_a_value_may_be_replaced_by_what_is_computed_from_it_already() -> None:
     rules = read_rules("""rule a: float[..A,B,C], b: float[..A,D,C]
       source matmul(a, permute(b){order=[-1,-2]})

@@ -23,7 +23,7 @@ import math
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from random import Random
@@ -40,9 +40,12 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input, Operator
 from taso_py.ir.traits import Rounding
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.base import TensorOperator
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Numerics
+from verify.audit.inner_sums import inner_sums
 from verify.hypotheses import without_equalities
 from verify.limits import Refused
 from verify.sampling import Sample, Sampler
@@ -188,8 +191,7 @@ def _with_absolute_sums(
         operands = [sums[value] for value in node.inputs]
         if not operands or node.op.applies or _is_other(node.op):
             total = result.abs()
-            if (inside := _INSIDE.get(node.op.name)) is not None:
-                within.append(inside(node.op, operands, sample))
+            within += _inside(node.op, operands, sample)
         elif node.op.name == "sub":
             total = operands[0] + operands[1]
         elif node.op.is_elementwise and node.op.rounding is Rounding.NEVER:
@@ -201,23 +203,14 @@ def _with_absolute_sums(
     return true[output], sums[output], [*sums.values(), *within]
 
 
-def _scores(op: Any, x: Sequence[Tensor], sample: Sample) -> Tensor:
-    """Return what attention takes the softmax of, up to its mask."""
-    scale = x[0].shape[-1] ** -0.5 if op.scale is None else attribute_at(op.scale, sample)
-    return x[0] @ x[1].mT * abs(scale)
-
-
-def _squares(op: Any, x: Sequence[Tensor], sample: Sample) -> Tensor:
-    """Return the sums of squares that a normalization divides by a root of."""
-    return x[0].square().sum([*range(-op.axes, 0)])
-
-
-_INSIDE: Mapping[str, Callable[[Any, Sequence[Tensor], Sample], Tensor]] = {
-    "attention": _scores,
-    "layer_norm": _squares,
-    "rms_norm": _squares,
-}
-"""Sums within operators that are functions of them, of operands in absolute value."""
+def _inside(op: Operator, operands: Sequence[Tensor], sample: Sample) -> list[Tensor]:
+    """Return the sums within an operator that functions are applied to, of operands in absolute value."""
+    if not op.applies or not isinstance(op, TensorOperator):
+        return []
+    concrete = replace(op, **{name: attribute_at(value, sample) for name, value in op.attributes})
+    types = [TensorType(DType.F64, tuple(operand.shape)) for operand in operands]
+    sums = inner_sums(concrete, [operand.numpy() for operand in operands], types)
+    return [torch.tensor(array) for array in sums]
 
 
 def _is_other(op: Operator) -> bool:

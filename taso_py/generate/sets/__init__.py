@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
+from taso_py.generate.sets.arrays import ARRAYS
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
@@ -45,6 +46,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "heads": HEADS,
     "algebra": ALGEBRA,
     "activations": ACTIVATIONS,
+    "arrays": ARRAYS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,

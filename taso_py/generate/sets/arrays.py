@@ -1,16 +1,17 @@
 """The vocabulary ``arrays``: programs on whole arrays, and the forms of them that compute or read less.
 
-Sums of products become products of sums, stacks that are reduced become elementwise operators, numbers are collected,
-and functions are applied to parts in place of parts taken of results. Rules lead in one direction, towards less work.
+Sums of products become products of sums, stacks that are reduced become elementwise operators, diagonals and slices of
+results are computed from those of operands. Rules lead in one direction, towards less work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from taso_py.generate.sets.common import family, number
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production, Variables
 from taso_py.ops.contraction import Matmul
-from taso_py.ops.elementwise import Abs, Add, Div, Exp, Log, Maximum, Minimum, Mul, Pow, Relu, Sigmoid, Sqrt, Sub, Tanh
+from taso_py.ops.elementwise import Add, Div, Exp, Log, Maximum, Mul, Relu, Sigmoid, Sqrt, Sub, Tanh
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Contiguous, Diagonal, Permute, Reshape, Slice
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -31,25 +32,10 @@ _EXCHANGE = Permute((-1, -2))
 _TURNS = (_EXCHANGE, Permute((-2, -3, -1)), Permute((-1, -3, -2)), Permute((-2, -1, -3)))
 _REDUCTIONS = (Sum, Mean)
 _AXES = ((-1,), (-2,), (-2, -1))
-_PARTS = (Exp(), Log(), Sqrt(), Relu(), Sigmoid(), Tanh())
-"""Functions that are applied to parts; ``rows`` has others."""
-
-
-def _number(role: str, value: float) -> Variables:
-    return Variables(role, (), role, 1, number=value)
-
-
-def _family(
-    name: str,
-    variables: Sequence[Variables],
-    productions: Sequence[Production],
-    operators: int,
-    *,
-    domain: Domain = Domain.EXACT,
-    repeats: bool = False,
-) -> Family:
-    """Return a family in which all forms are found."""
-    return Family(name, tuple(variables), tuple(productions), operators, every=True, domain=domain, repeats=repeats)
+_FUNCTIONS = (Exp(), Log(), Sqrt(), Relu(), Sigmoid(), Tanh())
+"""Functions that are applied under another shape."""
+_OF_PARTS = (Exp(), Log(), Sqrt())
+"""Functions that are applied to slices."""
 
 
 def _reductions_of_products() -> Iterator[Family]:
@@ -57,7 +43,7 @@ def _reductions_of_products() -> Iterator[Family]:
     a, b = Variables("x", (_ROWS, _INNER), DATA, 1), Variables("w", (_INNER, _COLUMNS), WEIGHT, 1)
     product = Production(Matmul(), DATA + WEIGHT, _FIRST)
     for reduce in _REDUCTIONS:
-        yield _family(
+        yield family(
             f"{reduce.name} along an axis of a product",
             (a, b),
             (
@@ -72,7 +58,7 @@ def _reductions_of_products() -> Iterator[Family]:
             ),
             3,
         )
-    yield _family(
+    yield family(
         "sum of a product",
         (a, b),
         (
@@ -93,7 +79,7 @@ def _products_of_matrices() -> Iterator[Family]:
     for shared in ("left", "right"):
         shapes = ((rows, columns), (columns, 5)) if shared == "left" else ((columns, 5), (rows, columns))
         roles = (WEIGHT + DATA, WEIGHT + _OTHER) if shared == "left" else (DATA + WEIGHT, _OTHER + WEIGHT)
-        yield _family(
+        yield family(
             f"differences of products with the {shared} factor in common",
             (
                 Variables("w", shapes[0], WEIGHT, 1),
@@ -109,7 +95,7 @@ def _products_of_matrices() -> Iterator[Family]:
             ),
             3,
         )
-    yield _family(
+    yield family(
         "weighted rows",
         (Variables("x", (rows, columns), DATA, 1), Variables("v", (columns,), WEIGHT, 1)),
         (
@@ -127,7 +113,7 @@ def _reductions_of_arithmetic() -> Iterator[Family]:
     """Yield the families of sums and means of sums, multiples and shifted values."""
     for reduce in _REDUCTIONS:
         ops = [reduce(axes) for axes in _AXES]
-        yield _family(
+        yield family(
             f"{reduce.name} of a sum",
             (_X, _Y),
             (
@@ -140,7 +126,7 @@ def _reductions_of_arithmetic() -> Iterator[Family]:
             3,
         )
         shifts = (Mul(), Div(), Add(), Sub()) if reduce is Mean else (Mul(), Div())
-        yield _family(
+        yield family(
             f"{reduce.name} of multiples",
             (_X, _SCALE),
             (
@@ -152,7 +138,7 @@ def _reductions_of_arithmetic() -> Iterator[Family]:
             2,
             domain=Domain.REAL,
         )
-    yield _family(
+    yield family(
         "means of means",
         (_X,),
         (
@@ -166,7 +152,7 @@ def _reductions_of_arithmetic() -> Iterator[Family]:
         domain=Domain.REAL,
     )
     matrix = Variables("x", (3, 4), DATA, 1)
-    yield _family(
+    yield family(
         "reductions of transposes",
         (matrix,),
         (
@@ -188,7 +174,7 @@ def _stacked(shape: tuple[int, ...], count: int) -> Family:
     if count > 2:
         sums.append(Production(Add(), "p" + letters[2], FUSED))
         greatest.append(Production(Maximum(), "q" + letters[2], FUSED))
-    return _family(
+    return family(
         f"stacks of {count} of {len(shape)} axes",
         parts,
         (
@@ -205,9 +191,9 @@ def _stacked(shape: tuple[int, ...], count: int) -> Family:
 def _stacked_means(shape: tuple[int, ...]) -> Family:
     """Return the family of the mean of two values in a stack."""
     axis = -len(shape) - 1
-    return _family(
+    return family(
         f"mean of a stack of {len(shape)} axes",
-        (Variables("x", shape, DATA, 1), Variables("y", shape, _OTHER, 1), _number(_TWO, 0.5)),
+        (Variables("x", shape, DATA, 1), Variables("y", shape, _OTHER, 1), number(_TWO, 0.5)),
         (
             Production(Reshape((1, *shape)), DATA, _FIRST),
             Production(Reshape((1, *shape)), _OTHER, _SECOND),
@@ -226,7 +212,7 @@ def _joined(count: int) -> Iterator[Family]:
     letters, done = "xyzw"[:count], "ijkl"[:count]
     parts = tuple(Variables(letter, (1, 3, 4), letter, 1) for letter in letters)
     for shape in ((3, 4), (4,), ()):
-        yield _family(
+        yield family(
             f"{count} parts and a value of {len(shape)} axes",
             (*parts, Variables("v", shape, WEIGHT, 1)),
             (
@@ -260,19 +246,19 @@ def _neighbours() -> Iterator[Family]:
 def _viewed(shape: tuple[int, ...], view: tuple[int, ...]) -> Iterator[Family]:
     """Yield the families of what is done to values without their first axis, which is of size one."""
     x = Variables("x", shape, DATA, 1)
-    yield _family(
+    yield family(
         f"functions of {shape} as {view}",
         (x,),
         (
             Production(Reshape(view), DATA, _FIRST),
-            *(Production(op, _FIRST, _SECOND) for op in _PARTS),
+            *(Production(op, _FIRST, _SECOND) for op in _FUNCTIONS),
             Production(Reshape(shape), _SECOND, "o"),
-            *(Production(op, DATA, FUSED) for op in _PARTS),
+            *(Production(op, DATA, FUSED) for op in _FUNCTIONS),
         ),
         3,
     )
     yield from (
-        _family(
+        family(
             f"arithmetic of {shape} as {view} with {operand}",
             (x, Variables("v", operand, WEIGHT, 1)),
             (
@@ -289,7 +275,7 @@ def _viewed(shape: tuple[int, ...], view: tuple[int, ...]) -> Iterator[Family]:
 
 def _copies() -> Iterator[Family]:
     """Yield the families of dense copies that are transposed, copied again, or combined."""
-    yield _family(
+    yield family(
         "copies that are transposed",
         (_X,),
         (
@@ -301,7 +287,7 @@ def _copies() -> Iterator[Family]:
         ),
         2,
     )
-    yield _family(
+    yield family(
         "arithmetic of copies",
         (Variables("x", (4,), DATA, 1), Variables("y", (4,), _OTHER, 1)),
         (
@@ -315,101 +301,10 @@ def _copies() -> Iterator[Family]:
     )
 
 
-def _numbers() -> Iterator[Family]:
-    """Yield the families of multiples, powers and differences."""
-    x, y = Variables("x", (4,), DATA, 1), Variables("y", (4,), _OTHER, 1)
-    yield _family(
-        "multiples",
-        (x, _SCALE, _number(_ONE, 1.0), _number(_TWO, 2.0)),
-        (
-            Production(Mul(), DATA + CONSTANT, _FIRST),
-            Production(Add(), DATA + DATA, _SECOND),
-            *(Production(op, roles, "o") for op in (Add(), Sub()) for roles in (_FIRST + DATA, _FIRST + _SECOND)),
-            *(Production(Sub(), roles, "o") for roles in (DATA + _FIRST, _SECOND + _FIRST)),
-            *(Production(op, CONSTANT + number, _AFTER) for op in (Add(), Sub()) for number in (_ONE, _TWO)),
-            *(Production(Sub(), number + CONSTANT, _AFTER) for number in (_ONE, _TWO)),
-            Production(Mul(), DATA + _AFTER, FUSED),
-        ),
-        3,
-    )
-    yield _family(
-        "sums and differences",
-        (x, y, _number(_TWO, 2.0)),
-        (
-            Production(Add(), DATA + _OTHER, _FIRST),
-            Production(Sub(), DATA + _OTHER, _SECOND),
-            Production(Add(), _FIRST + _SECOND, "o"),
-            Production(Sub(), _FIRST + _SECOND, "o"),
-            Production(Mul(), DATA + _TWO, FUSED),
-            Production(Mul(), _OTHER + _TWO, FUSED),
-        ),
-        3,
-    )
-    for shape in ((3, 4), (4,), ()):
-        yield _family(
-            f"interpolation by {len(shape)} axes",
-            (
-                Variables("x", (3, 4), DATA, 1),
-                Variables("y", (3, 4), _OTHER, 1),
-                Variables("v", shape, WEIGHT, 1),
-                _number(_ONE, 1.0),
-            ),
-            (
-                Production(Sub(), _ONE + WEIGHT, _FIRST),
-                Production(Mul(), DATA + _FIRST, _SECOND),
-                Production(Mul(), _OTHER + WEIGHT, _THIRD),
-                Production(Add(), _SECOND + _THIRD, "o"),
-                Production(Sub(), _OTHER + DATA, _BEFORE),
-                Production(Mul(), _BEFORE + WEIGHT, _AFTER),
-                Production(Add(), DATA + _AFTER, FUSED),
-            ),
-            4,
-            repeats=True,
-        )
-    yield _family(
-        "squares",
-        (x, y, _number(_TWO, 2.0)),
-        (
-            Production(Mul(), DATA + DATA, _FIRST),
-            Production(Mul(), _OTHER + _OTHER, _SECOND),
-            *(Production(Mul(), one + _TWO, other) for one, other in ((DATA, "i"), ("k", _THIRD))),
-            Production(Mul(), DATA + _OTHER, "k"),
-            Production(Mul(), "i" + _OTHER, _THIRD),
-            *(Production(op, _FIRST + _THIRD, "p") for op in (Add(), Sub())),
-            Production(Add(), _FIRST + _SECOND, "q"),
-            Production(Add(), "p" + _SECOND, "o"),
-            *(Production(op, "q" + _THIRD, "o") for op in (Add(), Sub())),
-            *(Production(op, DATA + _OTHER, _AFTER) for op in (Add(), Sub())),
-            Production(Mul(), _AFTER + _AFTER, FUSED),
-        ),
-        6,
-        repeats=True,
-    )
-
-
-def _powers() -> Iterator[Family]:
-    """Yield the families of whole powers, which products of squares and cubes compute."""
-    square, cube, fourth = "qkp"
-    for exponent in range(4, 9):
-        last = {4: square * 2, 5: fourth + DATA, 6: cube * 2, 7: fourth + cube, 8: fourth * 2}[exponent]
-        yield _family(
-            f"powers of {exponent}",
-            (Variables("x", (4,), DATA, 1),),
-            (
-                Production(Pow(exponent), DATA, "o"),
-                Production(Mul(), DATA * 2, square),
-                *((Production(Mul(), square + DATA, cube),) if cube in last else ()),
-                *((Production(Mul(), square * 2, fourth),) if fourth in last else ()),
-                Production(Mul(), last, FUSED),
-            ),
-            4 if exponent == 7 else 3,
-        )
-
-
 def _diagonals() -> Iterator[Family]:
     """Yield the families of diagonals of results, which are computed from rows, columns and diagonals of operands."""
     x, y = Variables("x", (4, 4), DATA, 1), Variables("y", (4, 4), _OTHER, 1)
-    yield _family(
+    yield family(
         "diagonals of products of matrices",
         (Variables("x", (4, 3), DATA, 1), Variables("w", (3, 4), WEIGHT, 1)),
         (
@@ -422,7 +317,7 @@ def _diagonals() -> Iterator[Family]:
         3,
     )
     arithmetic = (Add(), Sub(), Mul(), Div())
-    yield _family(
+    yield family(
         "diagonals of arithmetic",
         (x, y),
         (
@@ -434,7 +329,7 @@ def _diagonals() -> Iterator[Family]:
         ),
         3,
     )
-    yield _family(
+    yield family(
         "diagonals of multiples",
         (x, _SCALE),
         (
@@ -445,18 +340,18 @@ def _diagonals() -> Iterator[Family]:
         ),
         2,
     )
-    yield _family(
+    yield family(
         "diagonals of functions",
         (x,),
         (
-            *(Production(op, DATA, _FIRST) for op in _PARTS),
+            *(Production(op, DATA, _FIRST) for op in _FUNCTIONS),
             Production(Diagonal(), _FIRST, "o"),
             Production(Diagonal(), DATA, _BEFORE),
-            *(Production(op, _BEFORE, FUSED) for op in _PARTS),
+            *(Production(op, _BEFORE, FUSED) for op in _FUNCTIONS),
         ),
         2,
     )
-    yield _family(
+    yield family(
         "diagonals of transposes",
         (x,),
         (
@@ -468,72 +363,19 @@ def _diagonals() -> Iterator[Family]:
     )
 
 
-def _functions() -> Iterator[Family]:
-    """Yield the families of functions of sums, and of functions that cancel."""
-    x, y = Variables("x", (4,), DATA, 1), Variables("y", (4,), _OTHER, 1)
-    yield _family(
-        "exponentials",
-        (x, y),
-        (
-            Production(Exp(), DATA, _FIRST),
-            Production(Exp(), _OTHER, _SECOND),
-            *(Production(op, _FIRST + _SECOND, "o") for op in (Mul(), Div())),
-            *(Production(op, DATA + _OTHER, _AFTER) for op in (Add(), Sub())),
-            Production(Exp(), _AFTER, FUSED),
-        ),
-        3,
-        domain=Domain.REAL,
-    )
-    yield Family(
-        "logarithms of exponentials",
-        (x,),
-        (Production(Exp(), DATA, _FIRST), Production(Log(), _FIRST, "o")),
-        operators=2,
-        shrinks=True,
-        domain=Domain.REAL,
-    )
-    yield _family(
-        "roots of squares",
-        (x,),
-        (Production(Mul(), DATA * 2, _FIRST), Production(Sqrt(), _FIRST, "o"), Production(Abs(), DATA, FUSED)),
-        2,
-        domain=Domain.REAL,
-    )
-    yield Family(
-        "two rectifiers",
-        (x, _number(_ONE, -1.0)),
-        (
-            Production(Mul(), DATA + _ONE, _FIRST),
-            Production(Relu(), DATA, _SECOND),
-            Production(Relu(), _FIRST, _THIRD),
-            Production(Sub(), _SECOND + _THIRD, "o"),
-        ),
-        operators=4,
-        every=True,
-        shrinks=True,
-    )
-    yield _family(
-        "greater and lesser",
-        (x, y),
-        (
-            Production(Maximum(), DATA + _OTHER, _FIRST),
-            Production(Minimum(), DATA + _OTHER, _SECOND),
-            *(Production(op, _FIRST + _SECOND, "o") for op in (Add(), Mul())),
-            *(Production(op, DATA + _OTHER, FUSED) for op in (Add(), Mul())),
-        ),
-        3,
-    )
+def _functions_of_parts() -> Iterator[Family]:
+    """Yield the families of functions of slices, in place of slices of results; ``core`` and ``rows`` have others."""
     for axis in (-1, -2):
         before = Variables("x", (8, 3)[:: 1 if axis == -2 else -1], DATA, 1)
         part = Slice(axis, 2, 6)
-        yield _family(
+        yield family(
             f"functions of parts along {axis}",
             (before,),
             (
-                *(Production(op, DATA, _FIRST) for op in _PARTS),
+                *(Production(op, DATA, _FIRST) for op in _OF_PARTS),
                 Production(part, _FIRST, "o"),
                 Production(part, DATA, _AFTER),
-                *(Production(op, _AFTER, FUSED) for op in _PARTS),
+                *(Production(op, _AFTER, FUSED) for op in _OF_PARTS),
             ),
             2,
         )
@@ -549,8 +391,6 @@ ARRAYS = (
     *_neighbours(),
     *_viewed((1, 3, 4), (3, 4)),
     *_copies(),
-    *_numbers(),
-    *_functions(),
-    *_powers(),
+    *_functions_of_parts(),
     *_diagonals(),
 )

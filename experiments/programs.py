@@ -18,7 +18,7 @@ from torch import Tensor, nn
 Function: TypeAlias = Callable[..., Tensor]
 WIDE = (1024, 1024)
 """Shape of a matrix that elementwise programs read."""
-SQUARE = (512, 512)
+SQUARE = (1024, 1024)
 """Shape of a matrix that programs multiply."""
 STACK = (3, 512, 512)
 """Shape of a stack of matrices."""
@@ -137,7 +137,7 @@ PROGRAMS = (
         lambda a, b, v: a @ (b @ v),
         SQUARE,
         SQUARE,
-        (512, 1),
+        (1024, 1),
     ),
     _program(
         PRODUCTS,
@@ -253,7 +253,7 @@ PROGRAMS = (
         torch.relu,
         STACK,
     ),
-    _program(MOVEMENT, "rows treated alike", _rows_alike, lambda x, w: x * w, STACK, SQUARE),
+    _program(MOVEMENT, "rows treated alike", _rows_alike, lambda x, w: x * w, STACK, STACK[1:]),
     _program(
         MOVEMENT,
         "slices joined",

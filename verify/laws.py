@@ -224,7 +224,7 @@ class Laws:
                     return [*scaled(power.arguments[0], Fraction(-1)), *self._log(inner)]
         scale, outside, rest = content(argument, _is_exponential) if argument else (Fraction(1), (), argument)
         if outside:
-            exponents = [term for power in outside for term in power.arguments[0]]
+            exponents = [term for power in outside if isinstance(power, Call) for term in power.arguments[0]]
             return [*exponents, *self._log(scaled(rest, scale))]
         return [] if argument == constant(1) else [_call("log", argument)]
 

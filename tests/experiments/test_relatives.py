@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from experiments import engines
 from experiments.harness import Row
@@ -152,3 +153,14 @@ def test_models_have_the_rows_of_engines(tmp_path: Path) -> None:
     assert "rules in onnxruntime" not in found["resnet50"]
     assert found["resnet50"]["missing"]
     assert "published" not in found["squeezenet1_1"]
+
+
+@pytest.mark.parametrize("shown", [slice(None), slice(3), slice(3, None)], ids=["all", "programs", "models"])
+def test_the_figure_shows_programs_and_models(shown: slice) -> None:
+    interval = {f"{way}{end}": 2.0 for way in ("ours", "best", "inductor") for end in ("_low", "_high")}
+    programs = [row(program=name, reached=name != "b", **interval) for name in "abc"]
+    models = [{"program": "nasrnn", "group": MODELS, "published": 1.4}, {"program": "vit", "group": MODELS}]
+    figure = Figure()
+    EXPERIMENT.plot(figure, arrange([*programs, *models][shown]))
+    names = [text.get_text() for axes in figure.axes for text in axes.get_yticklabels()]
+    assert names == ["a", "b (not reached)", "c", "nasrnn", "vit"][shown]

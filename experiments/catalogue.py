@@ -23,6 +23,7 @@ from experiments import (
     joint_layout,
     loading,
     memory_formats,
+    relatives,
     round_trip,
     rule_size,
     scaling,
@@ -37,7 +38,7 @@ MODULES = (
     *(generation, verification),
     *(round_trip, correctness),
     *(tiles, fidelity, memory_formats),
-    *(end_to_end, captured, engines, headroom, decoding, effort, loading),
+    *(end_to_end, captured, engines, relatives, headroom, decoding, effort, loading),
     *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )

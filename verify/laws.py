@@ -166,6 +166,8 @@ class Laws:
             return self._exp(argument)
         if function == "log" and self.level is ProofLevel.ALGEBRA:
             return self._log(argument)
+        if function == "sqrt" and self.level is ProofLevel.ALGEBRA and (base := _squared(argument)) is not None:
+            return [*self._relu(base), *self._relu(scaled(base, Fraction(-1)))]
         if function in ("sqrt", "rsqrt") and (root := _root(argument)) is not None:
             return list(constant(root if function == "sqrt" else 1 / root))
         return [_call(function, argument)]
@@ -209,7 +211,10 @@ class Laws:
         return [product]
 
     def _log(self, argument: Sum) -> list[Term]:
-        """Apply ``log(a + b / exp(c)) = log(a * exp(c) + b) - c``, unless ``c`` is summed over."""
+        """Apply ``log(a + b / exp(c)) = log(a * exp(c) + b) - c`` and ``log(exp(c) * a) = c + log(a)``.
+
+        Not where ``c`` is summed over.
+        """
         for term in argument:
             for factor in _free_factors(term):
                 power = self._inverse(factor)
@@ -217,7 +222,15 @@ class Laws:
                     around = Term(Fraction(1), (), (), (power,))
                     inner = close(self.multiply(around, other) for other in argument)
                     return [*scaled(power.arguments[0], Fraction(-1)), *self._log(inner)]
+        scale, outside, rest = content(argument, _is_exponential) if argument else (Fraction(1), (), argument)
+        if outside:
+            exponents = [term for power in outside if isinstance(power, Call) for term in power.arguments[0]]
+            return [*exponents, *self._log(scaled(rest, scale))]
         return [] if argument == constant(1) else [_call("log", argument)]
+
+
+def _is_exponential(factor: Factor) -> bool:
+    return isinstance(factor, Call) and factor.function == "exp"
 
 
 def _has_pole(sum_: Sequence[Term]) -> bool:
@@ -253,6 +266,19 @@ def _root(sum_: Sum) -> Fraction | None:
             return root if root * root == value else None
         case _:
             return None
+
+
+def _squared(sum_: Sum) -> Sum | None:
+    """Return the product whose square a sum is, if it is one term, free of bound indices, and no number."""
+    match sum_:
+        case (Term(coefficient, (), (), factors),) if factors and (root := _root(constant(coefficient))) is not None:
+            counts = Counter(factors)
+            if all(count % 2 == 0 for count in counts.values()):
+                halves = [factor for factor in sorted(counts, key=factor_key) for _ in range(counts[factor] // 2)]
+                return close([Term(root, (), (), tuple(halves))])
+        case _:
+            pass
+    return None
 
 
 def _call(function: str, *arguments: Sum) -> Term:

@@ -34,7 +34,7 @@ _ELEMENTWISE = (
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll", "celu"),
-    *("maximum", "minimum"),
+    *("maximum", "minimum", "diagonal"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
@@ -51,6 +51,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{getattr(aten, name).default: getattr(nn, name) for name in _NEURAL},
     aten.scaled_dot_product_attention.default: functional.scaled_dot_product_attention,
     aten.softmax.int: torch.softmax,
+    aten.pow.Tensor_Scalar: torch.pow,
     aten.sum.dim_IntList: torch.sum,
     aten.mean.dim: torch.mean,
     aten.squeeze.dims: torch.squeeze,

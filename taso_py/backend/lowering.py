@@ -47,6 +47,7 @@ from taso_py.ops.elementwise import (
     Minimum,
     Mish,
     Mul,
+    Pow,
     Relu,
     Rsqrt,
     Sigmoid,
@@ -56,7 +57,7 @@ from taso_py.ops.elementwise import (
     Sub,
     Tanh,
 )
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -212,6 +213,10 @@ def _softplus(call: Caller, op: Softplus, node: Node, operands: Sequence[Any]) -
     return call(aten.softplus.default, operands[0], op.beta, *(() if threshold == 20 else (threshold,)))
 
 
+def _pow(call: Caller, op: Pow, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.pow.Tensor_Scalar, operands[0], op.exponent)
+
+
 def _cast(call: Caller, op: Cast, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.to.dtype, operands[0], TORCH_DTYPES[op.dtype])
 
@@ -283,6 +288,10 @@ def _concat(call: Caller, op: Concat, node: Node, operands: Sequence[Any]) -> An
 
 def _slice(call: Caller, op: Slice, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.slice.Tensor, operands[0], op.axis, op.start, op.stop, op.step)
+
+
+def _diagonal(call: Caller, op: Diagonal, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.diagonal.default, operands[0], 0, -2, -1)
 
 
 def _permute(call: Caller, op: Permute, node: Node, operands: Sequence[Any]) -> Any:
@@ -440,6 +449,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Hardsigmoid: _unary(aten.hardsigmoid.default),
     Hardswish: _unary(aten.hardswish.default),
     LeakyRelu: _leaky_relu,
+    Pow: _pow,
     Elu: _elu,
     Celu: _celu,
     Softplus: _softplus,
@@ -463,6 +473,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Slice: _slice,
     Permute: _permute,
     Reshape: _reshape,
+    Diagonal: _diagonal,
     Expand: _expand,
     Pad: _pad,
     Enlarge: _enlarge,

@@ -51,6 +51,8 @@ class RuleCandidate:
     """True if only the left side is to be replaced by the right one."""
     is_large: bool = False
     """True if the rule is wanted only if smaller rules do not derive it."""
+    repeats: bool = False
+    """True if both sides may read a variable more than once."""
     is_idle: bool = False
     """True if neither direction is wanted, as it gains nothing."""
 
@@ -168,6 +170,7 @@ class Builder:
             axes=family.axes,
             narrow=family.narrow,
             domain=family.domain,
+            repeats=family.repeats,
         )
 
     def _with_variables(self, cut: frozenset[int]) -> Builder:
@@ -247,14 +250,15 @@ def _text(form: Form, numbers: dict[int, int], shape: Callable[[int], str]) -> s
 def distinct(candidates: Iterable[RuleCandidate]) -> list[RuleCandidate]:
     """Return one candidate per key, sorted by :attr:`RuleCandidate.order`, without those whose sides are equal.
 
-    A variable that is repeated on both sides makes an instance of a candidate with distinct variables, or a useless
-    coincidence: such candidates are left out, as are those without variables on the left.
+    A variable that is repeated on both sides mostly makes an instance of a candidate with distinct variables, or a
+    useless coincidence: such candidates are left out unless their family wants them, as are those without variables on
+    the left.
     """
     first: dict[str, RuleCandidate] = {}
     for candidate in candidates:
         if candidate.left == candidate.right or not _variables(candidate.left):
             continue
-        if not _repeats(candidate.left) & _repeats(candidate.right):
+        if candidate.repeats or not _repeats(candidate.left) & _repeats(candidate.right):
             known = first.setdefault(candidate.key, candidate)
             if _restrictions(known) > _restrictions(candidate):
                 first[candidate.key] = candidate

@@ -126,6 +126,8 @@ class Family:
     """The numbers on which terms are compared: real ones where it matters what a function or a fraction is."""
     shrinks: bool = False
     """True if only rules to a side of fewer operators are wanted, not those that add neutral operations."""
+    repeats: bool = False
+    """True if rules are wanted in which both sides read a variable more than once, as those of squares do."""
 
     @property
     def is_large(self) -> bool:

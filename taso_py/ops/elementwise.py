@@ -31,6 +31,9 @@ from taso_py.ops.scalar import (
     reciprocal,
 )
 
+MOST_FACTORS = 16
+"""The greatest exponent of a power."""
+
 
 @dataclass(frozen=True)
 class _Elementwise(TensorOperator):
@@ -229,6 +232,25 @@ class Rsqrt(_Unary):
 
     name = "rsqrt"
     applies = frozenset({name})
+
+
+@dataclass(frozen=True)
+class Pow(_Unary):
+    """``x`` multiplied by itself, ``exponent`` factors in all; kernels compute it as a power of real numbers."""
+
+    name = "pow"
+    rounding = Rounding.BEYOND_INTEGERS
+    exponent: int = 4
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.exponent <= MOST_FACTORS:
+            raise ValueError(f"pow takes whole exponents from 2 to {MOST_FACTORS}, not {self.exponent}")
+
+    def scalar(self, x: Scalar) -> Scalar:
+        product = x
+        for _ in range(self.exponent - 1):
+            product = product * x
+        return product
 
 
 @dataclass(frozen=True)

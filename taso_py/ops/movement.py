@@ -1,4 +1,4 @@
-"""Data movement: concat, slice, permute, reshape, expand, pad, contiguous; and enlarge, which pads a kernel.
+"""Data movement: concat, slice, diagonal, permute, reshape, expand, pad, contiguous; and enlarge, which pads a kernel.
 
 Invariant: every output element is one input element, or a fixed number.
 """
@@ -95,6 +95,23 @@ class Slice(_Movement):
 
     def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
         yield from (self.start, self.stop - self.start, plain_axis(inputs[0], self.axis) - self.stop)
+
+
+@dataclass(frozen=True)
+class Diagonal(_Movement):
+    """The diagonals of the square matrices that the last two axes are."""
+
+    name = "diagonal"
+    is_view = True
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        rows, columns = (plain_axis(inputs[0], axis) for axis in (-2, -1))
+        unifier.equal(rows, columns, "diagonal")
+        return (TensorType(dtype, inputs[0].shape[:-1]),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return operands[0](*out, out[-1])
 
 
 @dataclass(frozen=True)

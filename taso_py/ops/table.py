@@ -33,6 +33,7 @@ from taso_py.ops.elementwise import (
     Minimum,
     Mish,
     Mul,
+    Pow,
     Relu,
     Rsqrt,
     Sigmoid,
@@ -42,7 +43,7 @@ from taso_py.ops.elementwise import (
     Sub,
     Tanh,
 )
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -52,12 +53,12 @@ DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
         *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
-        *(Maximum, Minimum, Abs, Log, Log1p),
+        *(Maximum, Minimum, Abs, Log, Log1p, Pow),
         *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Celu, Elu, Softplus, Mish),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),
-        *(Concat, Slice, Permute, Reshape, Expand, Pad, Enlarge, Contiguous),
+        *(Concat, Slice, Diagonal, Permute, Reshape, Expand, Pad, Enlarge, Contiguous),
         *(Sum, Mean, Max),
     )
 }

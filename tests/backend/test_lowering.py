@@ -52,6 +52,7 @@ CASES = [
     " celu(x){alpha=0.75}, softplus(x){beta=2.5}, mish(x) }",
     "graph(x: f64[2,3], y: f64[3]) { c = constant{value=0.25, dtype=f64} return maximum(x, y), minimum(y, x),"
     " maximum(c, x), minimum(x, c), maximum(c, c), abs(x), log(exp(x)), log1p(abs(x)) }",
+    "graph(x: f64[2,3,3]) { return pow(x){exponent=2}, pow(x){exponent=7}, diagonal(x) }",
     "graph(x: f64[2,3]) { c = constant{value=20.0, dtype=f64} return softplus(mul(x, c)), softplus(add(x, c)) }",
     "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",

@@ -49,8 +49,20 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             x.sqrt(),
             x**0.5,
             x**-0.5,
+            x**4,
+            x**5.0,
+            x**16,
         ),
         (SPECIAL,),
+    ),
+    "diagonals": (
+        lambda s, x: (
+            torch.diagonal(x, dim1=-2, dim2=-1),
+            torch.diagonal(x, 0, 1, 2) * 2,
+            torch.diagonal(x.mT, dim1=-1, dim2=-2),
+            torch.diagonal(x.permute(1, 0, 2), 0, 0, 2),
+        ),
+        (randn(2, 3, 3),),
     ),
     "activations": (
         lambda s, x: (

@@ -35,6 +35,7 @@ from taso_py.ops.elementwise import (
     Minimum,
     Mish,
     Mul,
+    Pow,
     Relu,
     Rsqrt,
     Sigmoid,
@@ -45,7 +46,7 @@ from taso_py.ops.elementwise import (
     Tanh,
 )
 from taso_py.ops.evaluate import Domain, Floats, evaluate, evaluate_graph
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -99,6 +100,7 @@ CASES = [
     Case(Softplus(), [(5, 3)], F.softplus),
     Case(Softplus(2.5), [(5, 3)], lambda x: F.softplus(x, 2.5)),
     Case(Mish(), [(5, 3)], F.mish),
+    Case(Pow(5), [(5, 3)], lambda x: x**5),
     Case(Cast(DType.F16), [(5, 3)], lambda x: x.to(torch.float16).double()),
     Case(Cast(DType.BF16), [(5, 3)], lambda x: x.to(torch.bfloat16).double(), dtype=DType.F32),
     Case(Cast(DType.I32), [(5, 3)], lambda x: (x * 4).to(torch.int32).double(), dtype=DType.F32),
@@ -145,6 +147,7 @@ CASES = [
     Case(Attention(), [(2, 3, 4), (2, 5, 4), (2, 5, 6), (3, 5)], F.scaled_dot_product_attention),
     Case(Concat(-2), [(2, 1, 3), (2, 4, 3), (2, 2, 3)], lambda *x: torch.cat(x, -2)),
     Case(Slice(-1, 1, 6, 2), [(2, 7)], lambda x: x[:, 1:6:2]),
+    Case(Diagonal(), [(2, 3, 3)], lambda x: torch.diagonal(x, dim1=-2, dim2=-1)),
     Case(Permute((-1, -3, -2)), [(2, 3, 4, 5)], lambda x: x.permute(0, 3, 1, 2)),
     Case(Reshape((2, 6, 2, 5)), [(4, 3, 10)], lambda x: x.reshape(2, 6, 2, 5)),
     Case(Expand((3, 2, 4)), [(2, 1)], lambda x: x.expand(3, 2, 4)),

@@ -13,9 +13,9 @@ import torch
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Softplus
+from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
-from taso_py.ops.movement import Concat, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -156,6 +156,11 @@ def reshape(random: Random) -> Case:
     return Reshape(after), [before]
 
 
+def diagonal(random: Random) -> Case:
+    size = few(random)
+    return Diagonal(), [(*shape(random), size, size)]
+
+
 def expand(random: Random) -> Case:
     full = shape(random)
     given = full[random.randint(0, len(full)) :]
@@ -199,6 +204,7 @@ CASES: dict[str, Make] = {
     "celu": lambda random: (Celu(random.uniform(0.2, 2)), [shape(random)]),
     "elu": lambda random: (Elu(random.uniform(-1, 2), random.uniform(-1, 2)), [shape(random)]),
     "softplus": lambda random: (Softplus(random.uniform(0.1, 4)), [shape(random)]),
+    "pow": lambda random: (Pow(random.randint(2, 8)), [shape(random)]),
     "matmul": matmul,
     "linear": linear,
     "conv2d": conv2d,
@@ -215,6 +221,7 @@ CASES: dict[str, Make] = {
     "permute": permute,
     "reshape": reshape,
     "expand": expand,
+    "diagonal": diagonal,
     "pad": pad,
     "enlarge": enlarge,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},

@@ -29,6 +29,7 @@ from taso_py.ops.elementwise import (
     Minimum,
     Mish,
     Mul,
+    Pow,
     Relu,
     Rsqrt,
     Sigmoid,
@@ -100,6 +101,10 @@ def _hardsigmoid(w: Writer, op: Hardsigmoid, node: Node, operands: Sequence[Onnx
     return w.op("HardSigmoid", operands[0], alpha=1 / 6, beta=0.5)
 
 
+def _pow(w: Writer, op: Pow, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Pow", operands[0], w.number(float(op.exponent), node.types[0].dtype))
+
+
 def _leaky_relu(w: Writer, op: LeakyRelu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return w.op("LeakyRelu", operands[0], alpha=as_float(op.negative_slope))
 
@@ -150,6 +155,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Hardsigmoid: _hardsigmoid,
     Hardswish: _unary("HardSwish"),
     LeakyRelu: _leaky_relu,
+    Pow: _pow,
     Elu: _elu,
     Celu: _celu,
     Softplus: _softplus,

@@ -11,7 +11,7 @@ from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.movement import Concat, Contiguous, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
 
 
 def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -22,6 +22,13 @@ def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) ->
 def _slice(w: Writer, op: Slice, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     steps = w.integers([op.step]) if op.step != 1 else None
     return w.op("Slice", operands[0], w.dims([op.start]), w.dims([op.stop]), w.integers([op.axis]), steps)
+
+
+def _diagonal(w: Writer, op: Diagonal, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    type_ = node.inputs[0].type
+    *lead, size, _ = type_.dims
+    rows = reshaped(w, operands[0], type_, (*lead, size * size))
+    return w.op("Slice", rows, w.dims([0]), w.dims([size * size]), w.integers([-1]), w.dims([size + 1]))
 
 
 def _permute(w: Writer, op: Permute, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -94,6 +101,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Slice: _slice,
     Permute: _permute,
     Reshape: _reshape,
+    Diagonal: _diagonal,
     Expand: _expand,
     Pad: _pad,
     Enlarge: _enlarge,

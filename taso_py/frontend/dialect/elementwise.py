@@ -20,6 +20,7 @@ from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import (
+    MOST_FACTORS,
     Abs,
     Add,
     Cast,
@@ -39,6 +40,7 @@ from taso_py.ops.elementwise import (
     Minimum,
     Mish,
     Mul,
+    Pow,
     Relu,
     Rsqrt,
     Sigmoid,
@@ -168,14 +170,17 @@ _ROOTS: Mapping[float, Operator] = {0.5: Sqrt(), -0.5: Rsqrt()}
 
 
 def _pow(call: AtenCall) -> Result:
-    """Import the exponents that PyTorch's kernels compute by products or roots.
+    """Import whole exponents, and those that PyTorch's kernels compute by products or roots.
 
     They compute 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product, and 0.5 and -0.5 by roots.
     """
     x, exponent = call.value("self"), call["exponent"]
-    call.require(x.type.dtype in (DType.F32, DType.F64) and exponent in (2, 3, 0.5, -0.5))
+    call.require(x.type.dtype in (DType.F32, DType.F64))
     if exponent in _ROOTS:
         return apply(_ROOTS[exponent], x)
+    call.require(exponent in range(2, MOST_FACTORS + 1))
+    if exponent > 3:
+        return apply(Pow(int(exponent)), x)
     square = apply(Mul(), x, x)
     return square if exponent == 2 else apply(Mul(), square, x)
 

@@ -18,7 +18,7 @@ from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.layout import permuted
-from taso_py.ops.movement import Concat, Contiguous, Expand, Pad, Reshape, Slice
+from taso_py.ops.movement import Concat, Contiguous, Diagonal, Expand, Pad, Reshape, Slice
 
 
 def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
@@ -57,6 +57,15 @@ def _transpose(first: str = "", second: str = "") -> Callable[[AtenCall], Result
         return permuted(x, order)
 
     return row
+
+
+def _diagonal(call: AtenCall) -> Result:
+    """Import the diagonals of square matrices, along any two axes."""
+    x = call.value("self")
+    rows, columns = call.axis("dim1", x), call.axis("dim2", x)
+    call.require(call["offset"] == 0 and x.type.dims[rows] == x.type.dims[columns])
+    others = [axis for axis in range(-x.type.rank, 0) if axis not in (rows, columns)]
+    return apply(Diagonal(), permuted(x, [*others, rows, columns]))
 
 
 def _slice(call: AtenCall) -> Result:
@@ -194,6 +203,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.transpose.int": _transpose("dim0", "dim1"),
     "aten.t.default": _transpose(),
     "aten.mT.default": _transpose(),
+    "aten.diagonal.default": _diagonal,
     "aten.slice.Tensor": _slice,
     "aten.slice_scatter.default": _scattered(_slice),
     "aten.select_scatter.default": _scattered(lambda call: _selected(call, call.value("src").type.dims)),

@@ -141,6 +141,8 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             torch.where(x.int() > 0, x.int(), 7),
             torch.where(x > 0, x > 1, y > 0),
             torch.where(x[:, :1] > 0, x.half(), 0.1),
+            torch.where(x > 0, 1.0, 0.0),
+            torch.where(x > 0, 1, 2),
             x.masked_fill(x > 0, -1),
             x.masked_fill(y > 0, 0.1),
             x.masked_fill(x > 0, y[0]),
@@ -248,12 +250,11 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
         lambda s, x: (
             torch.where(x > 0, x, -math.inf),
             x.masked_fill(x > 0, -math.inf),
-            torch.where(x > 0, 1.0, 0.0),
             torch.where(x > 0, torch.fft.fft(x), 0),
             torch.where(x > 0, x.half(), x[0]),
         ),
         (randn(4),),
-        ["where", "masked_fill", "where", "fft_fft", "where", "where"],
+        ["where", "masked_fill", "fft_fft", "where", "where"],
     ),
     "other limits": (
         lambda s, x: (x.clamp(0.5, -0.5), x.clamp(0, math.inf), x.int().clamp(-1, 1), x.clamp(x, x), x.int().abs()),

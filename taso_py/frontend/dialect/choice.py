@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
+from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.frontend.dialect.creation import fill_of
 from taso_py.frontend.dialect.elementwise import promoted
 from taso_py.ir.node import Value
@@ -56,8 +56,6 @@ def _chosen(call: AtenCall, condition: str, chosen: str, other: str) -> Result:
     call.require(not type_.dtype.is_complex)
     left = _number_of(call[chosen], call[other], type_)
     right = _number_of(call[other], left, type_)
-    if not isinstance(left, Value) and not isinstance(right, Value):
-        raise NotInDialectError  # their type would be the default
     return apply(Where(), truth, promoted(left, type_.dtype), promoted(right, type_.dtype))
 
 
@@ -81,7 +79,7 @@ _COMPARISONS: Mapping[str, Callable[[AtenCall], Result]] = {
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     **{f"aten.{name}.{form}": row for name, row in _COMPARISONS.items() for form in ("Tensor", "Scalar")},
-    **{f"aten.where.{form}": _where for form in ("self", "ScalarSelf", "ScalarOther")},
+    **{f"aten.where.{form}": _where for form in ("self", "ScalarSelf", "ScalarOther", "Scalar")},
     **{f"aten.masked_fill.{form}": _masked_fill for form in ("Tensor", "Scalar")},
     "aten.logical_and.default": _logical(LogicalAnd()),
     "aten.logical_or.default": _logical(LogicalOr()),

@@ -5,7 +5,7 @@ written-out forms of operators that one kernel computes, ``scalars`` computes wi
 channels in place of images, ``rows`` with some rows in place of all, ``views`` moves elementwise operators before a
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
-written out. ``transformer`` moves the operators of
+written out, ``choices`` has choices between values and logic. ``transformer`` moves the operators of
 attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
 convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
+from taso_py.generate.sets.choices import CHOICES
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
@@ -45,6 +46,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "heads": HEADS,
     "algebra": ALGEBRA,
     "activations": ACTIVATIONS,
+    "choices": CHOICES,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -57,6 +59,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
 SHIPPED: Sequence[tuple[str, ...]] = (
     ("core", "merge", "fold"),
     *((name,) for name in ("fuse", "scalars", "layout", "rows", "views", "layers", "heads", "algebra", "activations")),
+    ("choices",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -28,6 +28,9 @@ UNARY = (
     *("{0}.clamp(min=0)", "{0}.clamp_max(0.5)", "({0}.abs() + 0.1).log()", "torch.log(1 + torch.exp({0}))"),
     *("torch.maximum({0}, 0.2 * {0})", "F.relu({0}) - 0.3 * F.relu(-{0})", "{0}.clamp(min=-1).clamp(max=1)"),
     *("{0}.to(torch.float64)", "{0}.to(torch.bfloat16).to({0}.dtype)", "{0}.half().float()", "{0} - {0}"),
+    *("torch.where({0} > 0, {0}, 0.0)", "torch.where({0} <= 0, torch.zeros_like({0}), {0})"),
+    *("torch.where({0} < 0, 0.1 * {0}, {0})", "torch.where({0} >= 0, {0}, -{0})", "{0}.masked_fill({0} < 0, 0)"),
+    *("torch.where({0} > 1, 1.0, torch.where({0} < -1, -1.0, {0}))", "torch.where({0} > 0, {0}, {0}.exp() - 1)"),
 )
 """Templates over a floating-point value of any shape."""
 BINARY = (
@@ -35,6 +38,8 @@ BINARY = (
     *(
         "torch.maximum({0}, {1})",
         "torch.minimum({0}, {1})",
+        "torch.where({0} > {1}, {0}, {1})",
+        "torch.where({0} <= {1}, {0}, {1})",
         "{0}.clamp(max={1})",
         "{0} * {1} + {1}",
         "({0} + {1}).relu()",
@@ -45,14 +50,20 @@ BINARY = (
 JUMPS = (
     *("({0} > 0).to({0}.dtype) * {0}", "torch.where({0} > 0.5, {0}, {0} * 2)", "{0}.round()", "{0}.floor()"),
     *("{0}.sort(-1)[0]", "{0}.topk(1, -1)", "{0}.argmax(-1)", "{0} > {0}.mean()", "{0}.max(-1)", "{0}.int()"),
-    *("{0}.masked_fill({0} < 0, 0.25)", "{0}.sign()", "{0}.isfinite()", "{0} == 0"),
+    *("{0}.masked_fill({0} < 0, 0.25)", "{0}.sign()", "{0}.isfinite()", "{0} == 0", "{0} != {0}", "{0} >= 0.5"),
+    *("torch.where(({0} > 0) & ({0} < 1), {0}, 0)", "torch.where(({0} > 1) | ({0} <= 0), {0} * 2, F.relu({0}))"),
+    *("F.relu(torch.where({0} > 0.5, -{0}, {0}))", "torch.where({0} == 0, 1, {0})", "torch.where(~({0} > 0), {0}, 2)"),
+    *("torch.where({0} > 0, torch.where({0} > 0, {0}, 1), {0} + 1)", "{0}.masked_fill(~({0} > 0), -1e4).softmax(-1)"),
 )
 """Templates over a floating-point value where a small change may change the result much."""
 INTEGER = (
     *("{0} + 1", "{0} * 2", "{0} // 2", "{0}.float()", "{0} % 3", "{0}.sum()", "{0} / 2", "{0}.abs()", "{0} == 1"),
     *("{0}.to(torch.bool)", "{0}.flip(0)", "{0}.cumsum(-1)", "torch.bitwise_and({0}, 1)", "-{0}"),
 )
-BOOLEAN = ("~{0}", "{0} & {0}", "{0}.float()", "{0}.any()", "{0}.all(-1)", "{0}.int() + 1", "{0}.logical_not()")
+BOOLEAN = (
+    *("~{0}", "{0} & {0}", "{0}.float()", "{0}.any()", "{0}.all(-1)", "{0}.int() + 1", "{0}.logical_not()"),
+    *("~({0} | ~{0})", "{0}.logical_or({0})", "torch.where({0}, 1.5, 0.5)", "torch.where({0}, ~{0}, {0})", "{0} ^ {0}"),
+)
 SCALARS = ("2", "0.5", "-1.0", "1", "0", "3", "0.1")
 
 

@@ -20,7 +20,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import AttributeValue, Constant, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
-from taso_py.ir.types import Group, TensorType
+from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import LeakyRelu
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
@@ -154,7 +154,8 @@ def check_kinds(nodes: Sequence[Node]) -> None:
         if not isinstance(node.op, TensorOperator) or (node.op.is_movement and not node.op.fills):
             continue
         operands = node.inputs[:3] if node.op.name == "attention" else node.inputs
-        if not all(value.type.dtype.is_floating for value in operands):
+        types = [value.type.dtype for value in operands]
+        if not all(dtype.is_floating or (node.op.reads_truth and dtype is DType.BOOL) for dtype in types):
             raise Refused(f"{node.op.name} of elements that are not floating-point numbers")
 
 

@@ -93,6 +93,12 @@ class Laws:
             for term in sum_
         )
 
+    def is_positive_sum(self, sum_: Sequence[Term]) -> bool:
+        """Return whether a sum is evidently greater than zero: every term is at least zero, and one is greater."""
+        return self.is_nonnegative_sum(sum_) and any(
+            not (term.bound or term.guards) and all(map(self.is_positive, term.factors)) for term in sum_
+        )
+
     def _may_be_minus_infinity(self, term: Term) -> bool:
         """Return whether a term that is nonnegative in the reals may divide by minus zero in floating point."""
         return any(
@@ -182,7 +188,7 @@ class Laws:
             return []
         inner = close(rest if scale > 0 else scaled(rest, Fraction(-1)))
         around = Term(abs(scale), (), (), outside)
-        sign = 0 if _has_pole(inner) else self._signs.of(inner, self.is_nonnegative_sum)
+        sign = 0 if has_pole(inner) else self._signs.of(inner, self.is_nonnegative_sum)
         if sign:
             return [self.multiply(around, term) for term in inner] if sign > 0 else []
         return [around._replace(factors=(*outside, Call("relu", (inner,))))]
@@ -233,7 +239,7 @@ def _is_exponential(factor: Factor) -> bool:
     return isinstance(factor, Call) and factor.function == "exp"
 
 
-def _has_pole(sum_: Sequence[Term]) -> bool:
+def has_pole(sum_: Sequence[Term]) -> bool:
     """Return whether a factor is a function that is not defined everywhere."""
     return any(isinstance(factor, Call) and factor.function in POLES for term in sum_ for factor in term.factors)
 

@@ -9,8 +9,8 @@ that is hardly greater. (This is interval arithmetic with symbols: Moore 1966; a
 Stability of Numerical Algorithms, 2002, section 3.1.)
 
 What is no polynomial, a function of something or a quotient by a sum, is a variable by itself, equal where the
-arguments are equal. A maximum is bounded by any of its operands, a relu by its operand. An operator is taken to compute
-what it adds up in a range of its own, as kernels for half precision do.
+arguments are equal. A maximum is bounded by any of its operands, a choice by any of its values, a relu by its operand.
+An operator is taken to compute what it adds up in a range of its own, as kernels for half precision do.
 
 Invariant: a rule stays in range at the sizes that are tried, which are small and mostly greater than one. Where that
 cannot be found out, it does not.
@@ -37,6 +37,8 @@ from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.functions import IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
+    Choose,
+    Compare,
     Condition,
     Guard,
     Irrational,
@@ -44,6 +46,7 @@ from taso_py.ops.scalar import (
     Plus,
     Read,
     Reduce,
+    Relation,
     Scalar,
     SizeOf,
     Times,
@@ -142,6 +145,16 @@ class _Algebra:
         variable = _variable(("maximum", frozenset(element.key for element in elements)))
         return variable if len(bounds) > MOST_BOUNDS else BoundedElement(variable.value, bounds)
 
+    def compare(self, relation: Relation, left: BoundedElement, right: BoundedElement) -> BoundedElement:
+        """The truth of a comparison."""
+        return _variable((relation, left.key, right.key))
+
+    def choose(self, condition: BoundedElement, chosen: BoundedElement, other: BoundedElement) -> BoundedElement:
+        """One of two elements."""
+        bounds = _distinct([*chosen.bounds, *other.bounds])
+        variable = _variable(("choice", condition.key, chosen.key, other.key))
+        return variable if len(bounds) > MOST_BOUNDS else BoundedElement(variable.value, bounds)
+
     def apply(self, function: str, argument: BoundedElement) -> BoundedElement:
         """A scalar function of an element."""
         variable = _variable((function, argument.key))
@@ -202,7 +215,10 @@ class _Side:
         """Return an element of a node."""
         known = self.elements.get((node, index))
         if known is None:
-            known = self.elements[node, index] = self._computed(node, index)
+            known = self._computed(node, index)
+            if node.types[0].dtype is DType.BOOL:  # a truth value is in every range
+                known = BoundedElement(known.value, ZERO.bounds)
+            self.elements[node, index] = known
         return known
 
     def _computed(self, node: Node, index: Index) -> BoundedElement:
@@ -228,6 +244,10 @@ class _Side:
                 return self._algebra.greatest(inner) if scalar.is_max else self._algebra.add(inner)
             case Apply(function, argument):
                 return self._algebra.apply(function, self._at(argument, node, env))
+            case Compare(relation, left, right):
+                return self._algebra.compare(relation, self._at(left, node, env), self._at(right, node, env))
+            case Choose(condition, chosen, other):
+                return self._algebra.choose(*(self._at(part, node, env) for part in (condition, chosen, other)))
             case SizeOf(value):
                 return _number(float(_integer(value, env)))
             case Number(value):

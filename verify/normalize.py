@@ -17,10 +17,13 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.size import Dim, substitute, symbol
 from taso_py.ir.traits import Rounding
+from taso_py.ir.types import DType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import define_constant
 from taso_py.ops.scalar import (
     Apply,
+    Choose,
+    Compare,
     Condition,
     Guard,
     Irrational,
@@ -43,7 +46,19 @@ from verify.poles import Poles
 from verify.shares import without_shares
 from verify.signs import Signs
 from verify.solver import Solver
-from verify.terms import Call, Sum, Term, close, constant, has_like_terms, product_key, product_of, rename_bound
+from verify.terms import (
+    Call,
+    Sum,
+    Term,
+    close,
+    constant,
+    has_like_terms,
+    product_key,
+    product_of,
+    rename_bound,
+    term_key,
+)
+from verify.truth import Truths, negation
 
 _Env = Mapping[str, Dim]
 
@@ -68,16 +83,18 @@ class Normalizer:
         self._level = level
         self._is_algebra = level is ProofLevel.ALGEBRA
         self._fresh = (f"~{number:04d}" for number in itertools.count())
-        self._laws = Laws(context, level, signs or Signs())
+        signs = signs or Signs()
+        self.laws = Laws(context, level, signs)
+        self.truths = Truths(self.laws, signs)
         self.adds_coefficients = False
         """True if like terms were added up, which is more than a sum in another order."""
         self._solver = solver
-        self._maxima = Maxima(self.cells, self._laws, solver, fresh=self._fresh, closing=self.close)
-        self._poles = Poles(self._laws, self._maxima)
+        self._maxima = Maxima(self.cells, self.laws, solver, fresh=self._fresh, closing=self.close)
+        self._poles = Poles(self.laws, self._maxima)
 
     def take_poles(self) -> Poles:
         """Return the poles of the values normalized since the last call."""
-        taken, self._poles = self._poles, Poles(self._laws, self._maxima)
+        taken, self._poles = self._poles, Poles(self.laws, self._maxima)
         return taken
 
     def element(self, value: Value, index: Sequence[Dim], known: Sequence[Dim] = ()) -> list[Term]:
@@ -91,7 +108,8 @@ class Normalizer:
         match node.op:
             case Input(key, type_):
                 places = (0 if axis == 1 else i for axis, i in zip(type_.shape, index, strict=True))
-                return list(product_of(Read(key, tuple(places))))
+                read = Read(key, tuple(places))
+                return list(self.truths.of(read) if type_.dtype is DType.BOOL else product_of(read))
             case Constant():
                 return self.sum(define_constant(node.op), {}, known)
             case TensorOperator():
@@ -145,6 +163,10 @@ class Normalizer:
                 return self._normalize_reduction(scalar, env, known)
             case Apply(function, argument):
                 return self._normalize_call(function, self.sum(argument, env, known), known)
+            case Compare():
+                return self._normalize_comparison(scalar, env, known)
+            case Choose():
+                return self._normalize_choice(scalar, env, known)
             case Number(value):
                 return list(constant(value))
             case SizeOf(value):
@@ -213,7 +235,7 @@ class Normalizer:
         if not self._is_algebra:
             return simple
         counted = [part for term in simple for part in self.cells.count_unused(term, known)]
-        return [without_shares(term, self._laws, known) for term in counted]
+        return [without_shares(term, self.laws, known) for term in counted]
 
     def _empty(self, scalar: Reduce, known: Sequence[Dim]) -> list[Term]:
         """Return a reduction of no values: no terms, or the maximum of none, which is minus infinity and a pole."""
@@ -225,8 +247,8 @@ class Normalizer:
         if not self._is_algebra and not (_is_sign(left) or _is_sign(right)):
             left, right = self._as_single_products(left, known), self._as_single_products(right, known)
         self._budget.take_steps(len(left) * len(right))
-        products = self.cells.simplify_all((self._laws.multiply(a, b) for a in left for b in right), known)
-        return [without_shares(term, self._laws, known) for term in products] if self._is_algebra else products
+        products = self.cells.simplify_all((self.laws.multiply(a, b) for a in left for b in right), known)
+        return [without_shares(term, self.laws, known) for term in products] if self._is_algebra else products
 
     def _as_single_products(self, sum_: Sequence[Term], known: Sequence[Dim]) -> list[Term]:
         """Return the sum as a choice between single products, so that multiplying needs no distributivity."""
@@ -242,9 +264,48 @@ class Normalizer:
         for guards, (part,) in self.cells.split([argument], known):
             closed = self.close(part, [*known, *guards])
             moved = self._maxima.relu(closed, [*known, *guards]) if function == "relu" else None
-            value = moved if moved is not None else self._laws.apply(function, closed)
+            value = moved if moved is not None else self.laws.apply(function, closed)
             if function in POLES:
                 self._poles.note(value, [*known, *guards])
+            result += with_guards((rename_bound(term, self._fresh) for term in value), guards)
+        return result
+
+    def _normalize_comparison(self, scalar: Compare, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        result: list[Term] = []
+        sides = [self.sum(side, env, known) for side in (scalar.left, scalar.right)]
+        for guards, parts in self.cells.split(sides, known):
+            left, right = (self.close(part, [*known, *guards]) for part in parts)
+            result += with_guards(self.truths.compared(scalar.relation, left, right), guards)
+        return result
+
+    def _normalize_choice(self, scalar: Choose, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        """Return a choice as its two values under opposite guards, where the condition is about no bound index."""
+        result: list[Term] = []
+        for guards, (part,) in self.cells.split([self.sum(scalar.condition, env, known)], known):
+            truth, here = close(part), [*known, *guards]
+            if truth in ((), constant(1)):
+                chosen = self.sum(scalar.chosen if truth else scalar.other, env, here)
+            else:
+                chosen = self._open_choice(truth, scalar, env, here)
+            result += with_guards(chosen, guards)
+        return result
+
+    def _open_choice(self, truth: Sum, scalar: Choose, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        """Return a choice by a statement about a bound index, as a function of three arguments.
+
+        Each value is needed under a guard of its own, which no other choice has: so its poles are not taken for
+        granted.
+        """
+        values, opposite = (scalar.chosen, scalar.other), negation(truth)
+        if len(opposite) < len(truth):
+            truth, values = opposite, values[::-1]
+        guard = self.truths.guard(" + ".join(map(term_key, truth)))
+        cases = zip(values, (guard, -1 * guard - 1), strict=True)
+        sides = [self.sum(value, env, [*known, case]) for value, case in cases]
+        result: list[Term] = []
+        for guards, parts in self.cells.split(sides, known):
+            chosen, other = (self.close(part, [*known, *guards]) for part in parts)
+            value = self.truths.choice(truth, chosen, other)
             result += with_guards((rename_bound(term, self._fresh) for term in value), guards)
         return result
 

@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.size import Poly
 from taso_py.ir.traits import Rounding
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.choice import ComparisonOperator, Where
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.pooling import AvgPool2d
 from taso_py.rules.substitution import Substitution
@@ -45,7 +46,7 @@ def classify(rule: Substitution, level: ProofLevel) -> Numerics:
     source, target = Graph((), rule.source.outputs), Graph((), rule.target.outputs)
     if level is ProofLevel.MOVEMENT:
         return _of_moved_numbers(source, target)
-    found = [_OF_LEVEL[level]]
+    found = [_OF_LEVEL[level], _of_comparisons(source, target, level)]
     if _differ(source, target, _is_function):
         found.append(Numerics.REASSOCIATE)
     if _multiplies_zeros(source, target):
@@ -73,11 +74,35 @@ def _of_moved_numbers(source: Graph, target: Graph) -> Numerics:
     return Numerics.RANGE if any(name == "div" for name, _, _ in differing) else Numerics.REASSOCIATE
 
 
+def _of_comparisons(source: Graph, target: Graph, level: ProofLevel) -> Numerics:
+    """Return the class that comparisons call for, which jump where what is computed is continuous.
+
+    With all laws they are decided as if nothing were NaN, of which every comparison but that for inequality is false.
+    And operands that are rounded decide otherwise than true ones, so that the target may compare those of the source,
+    or what is not rounded.
+    """
+    compared = set(_compared(source))
+    if any(not (pair in compared or all(map(_is_unrounded, pair))) for pair in _compared(target)):
+        return Numerics.RANGE
+    has_comparisons = bool(compared or any(_compared(target)))
+    return Numerics.ZERO_TERMS if level is ProofLevel.ALGEBRA and has_comparisons else Numerics.EXACT
+
+
+def _compared(graph: Graph) -> Iterator[frozenset[Value]]:
+    """The values that are compared with each other."""
+    return (frozenset(node.inputs) for node in graph.nodes if isinstance(node.op, ComparisonOperator))
+
+
+def _is_unrounded(value: Value) -> bool:
+    nodes = Graph((), (value,)).nodes
+    return all(isinstance(node.op, Input | Constant) or node.op.rounding is Rounding.NEVER for node in nodes)
+
+
 def _number_operands(graph: Graph) -> Iterator[tuple[str, int, float | Poly]]:
     """The operators that compute with numbers as such, and with which as which operand."""
     for node in graph.nodes:
         for place, value in enumerate(node.inputs):
-            if isinstance(value.node.op, Constant) and not node.op.is_movement:
+            if isinstance(value.node.op, Constant) and not (node.op.is_movement or isinstance(node.op, Where)):
                 yield node.op.name, place, value.node.op.value
 
 

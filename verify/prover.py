@@ -91,7 +91,10 @@ def _output_difference(
     if normalizer.adds_coefficients:
         return "like terms are added up"
     equality = Equality(solver)
-    remainder = equality.remainder(close([*source, *negative(target)]))
+    difference = close([*source, *negative(target)])
+    remainder = equality.remainder(difference)
+    if remainder is not None and signs.is_zero(difference, normalizer.laws.is_nonnegative_sum):
+        remainder = None
     if remainder is not None:
         reason = f"not shown to cancel: {term_key(remainder)[:_SHOWN]}"
     elif (pole := equality.uncovered(poles, allowed)) is not None:

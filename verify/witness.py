@@ -266,7 +266,7 @@ def _tolerance(rule: Substitution, kind: _Kind) -> float:
     """Return the greatest difference allowed, relative to the greatest element; zero where nothing is rounded."""
     nodes = [*rule.source.nodes, *rule.target.nodes]
     dtypes = {_DTYPES.get(type_.dtype) for node in nodes for type_ in node.types}
-    if kind is _Kind.WHOLE and dtypes == {torch.float64} and all(map(_is_exact, nodes)):
+    if kind is _Kind.WHOLE and dtypes <= {torch.float64, torch.bool} and all(map(_is_exact, nodes)):
         return 0.0
     return max(_TOLERANCES.get(dtype, 1e-9) for dtype in dtypes if dtype is not None)
 
@@ -372,6 +372,14 @@ _KERNELS: Mapping[str, _Kernel] = {
     "maximum": lambda _op, x, _at: torch.maximum(x[0], x[1]),
     "minimum": lambda _op, x, _at: torch.minimum(x[0], x[1]),
     "abs": lambda _op, x, _at: torch.abs(x[0]),
+    "where": lambda _op, x, _at: torch.where(x[0], x[1], x[2]),
+    "gt": lambda _op, x, _at: torch.gt(x[0], x[1]),
+    "ge": lambda _op, x, _at: torch.ge(x[0], x[1]),
+    "eq": lambda _op, x, _at: torch.eq(x[0], x[1]),
+    "ne": lambda _op, x, _at: torch.ne(x[0], x[1]),
+    "logical_and": lambda _op, x, _at: torch.logical_and(x[0], x[1]),
+    "logical_or": lambda _op, x, _at: torch.logical_or(x[0], x[1]),
+    "logical_not": lambda _op, x, _at: torch.logical_not(x[0]),
     "log": lambda _op, x, _at: torch.log(x[0]),
     "log1p": lambda _op, x, _at: torch.log1p(x[0]),
     "relu": lambda _op, x, _at: torch.relu(x[0]),

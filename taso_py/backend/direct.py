@@ -34,7 +34,7 @@ _ELEMENTWISE = (
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll", "celu"),
-    *("maximum", "minimum", "diagonal"),
+    *("maximum", "minimum", "diagonal", "logical_and", "logical_or", "logical_not"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
@@ -42,10 +42,17 @@ _NEURAL = (
     *("leaky_relu", "leaky_relu_", "elu", "elu_", "softplus", "mish", "mish_"),
 )
 _BINARY = ("add", "sub", "mul", "div")
+_COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
 
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{getattr(aten, name).default: getattr(torch, name) for name in _SAME_NAME},
     **{getattr(aten, name).Tensor: getattr(torch, name) for name in _BINARY},
+    **{
+        getattr(getattr(aten, name), kind): getattr(torch, name)
+        for name in _COMPARISONS
+        for kind in ("Tensor", "Scalar")
+    },
+    **{getattr(aten.where, kind): torch.where for kind in ("self", "ScalarSelf", "ScalarOther")},
     **{getattr(aten, f"{name}_").default: getattr(Tensor, f"{name}_") for name in _ELEMENTWISE},
     **{getattr(aten, f"{name}_").Tensor: getattr(Tensor, f"{name}_") for name in _BINARY},
     **{getattr(aten, name).default: getattr(nn, name) for name in _NEURAL},

@@ -26,6 +26,7 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.types import DType, TensorType
+from taso_py.ops import choice
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
@@ -116,14 +117,15 @@ def materialize(call: Caller, constant: Constant, device: torch.device) -> Any:
 def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: torch.device) -> list[Any]:
     """Return the operands, with constants as Python numbers where the calls take them, else as tensors of rank 0."""
     ops = [value.node.op for value in node.inputs]
-    takes_number = isinstance(node.op, _SCALAR_OPERANDS) and not all(isinstance(op, Constant) for op in ops)
+    # The first of three operands is a condition, which is no number.
+    takes_number = isinstance(node.op, _SCALAR_OPERANDS) and not all(isinstance(op, Constant) for op in ops[-2:])
     return [
         operand if not isinstance(op, Constant) else op.value if takes_number else materialize(call, op, device)
         for op, operand in zip(ops, operands, strict=True)
     ]
 
 
-_SCALAR_OPERANDS = (Add, Mul, Sub, Div, Maximum, Minimum)
+_SCALAR_OPERANDS = (Add, Mul, Sub, Div, Maximum, Minimum, choice.Where, choice.ComparisonOperator)
 
 
 def sizes(type_: TensorType) -> list[Any]:
@@ -171,6 +173,24 @@ def _selecting(overload: Any, clamp: Any) -> Lowering:
     def lowering(call: Caller, op: Any, node: Node, operands: Sequence[Any]) -> Any:
         left, right = reversed(operands) if _is_number(operands[0]) else operands
         return call(clamp if _is_number(right) else overload, left, right)
+
+    return lowering
+
+
+def _where(call: Caller, op: choice.Where, node: Node, operands: Sequence[Any]) -> Any:
+    places = [place for place, operand in enumerate(operands) if _is_number(operand)]
+    overload = {1: aten.where.ScalarSelf, 2: aten.where.ScalarOther}[places[0]] if places else aten.where.self
+    return call(overload, *operands)
+
+
+def _comparing(name: str, exchanged: str) -> Lowering:
+    """Return the lowering of a comparison; ``exchanged`` is the one for the operands the other way round."""
+
+    def lowering(call: Caller, op: Any, node: Node, operands: Sequence[Any]) -> Any:
+        left, right = operands
+        if _is_number(left):
+            return call(getattr(aten, exchanged).Scalar, right, left)
+        return call(getattr(getattr(aten, name), "Scalar" if _is_number(right) else "Tensor"), left, right)
 
     return lowering
 
@@ -433,6 +453,14 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Div: _div,
     Maximum: _selecting(aten.maximum.default, aten.clamp_min.default),
     Minimum: _selecting(aten.minimum.default, aten.clamp_max.default),
+    choice.Where: _where,
+    choice.Greater: _comparing("gt", "lt"),
+    choice.GreaterEqual: _comparing("ge", "le"),
+    choice.Equal: _comparing("eq", "eq"),
+    choice.NotEqual: _comparing("ne", "ne"),
+    choice.LogicalAnd: _commutative(aten.logical_and.default),
+    choice.LogicalOr: _commutative(aten.logical_or.default),
+    choice.LogicalNot: _unary(aten.logical_not.default),
     Abs: _unary(aten.abs.default),
     Log: _unary(aten.log.default),
     Log1p: _unary(aten.log1p.default),

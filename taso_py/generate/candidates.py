@@ -20,7 +20,7 @@ from taso_py.generate.worth import gains
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
-from taso_py.ir.types import TensorType
+from taso_py.ir.types import DType, TensorType
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
 
@@ -147,8 +147,9 @@ class Builder:
         self._terms = terms
         self._values: dict[int, Value] = {}
         self._forms: dict[int, list[Form]] = {}
-        variables = zip(terms.leaves, terms.rows, strict=False)
-        self._data = frozenset(leaf.key for leaf, row in variables if isinstance(leaf, Input) and row.role == DATA)
+        inputs = [(leaf, row) for leaf, row in zip(terms.leaves, terms.rows, strict=False) if isinstance(leaf, Input)]
+        # Truth values are computed from data.
+        self._data = frozenset(leaf.key for leaf, row in inputs if row.role == DATA or row.type.dtype is DType.BOOL)
 
     def candidate(
         self,

@@ -17,6 +17,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from taso_py.ir.types import DType, TensorType
 from taso_py.ops.evaluate import Domain, Floats
 
 SAMPLES = 6
@@ -46,6 +47,12 @@ def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) 
         share = _MOSTLY if random.random() < _MOSTLY_NEGATIVE else 1 - _MOSTLY
         negative[sample] = random.random(shape) < share
     return np.where(negative, -values, values).astype(np.float64)
+
+
+def samples_of(seed: int, name: str, type_: TensorType, count: int = SAMPLES) -> Floats:
+    """Return samples of a type: integers, or of truth values 1 and 0."""
+    values = samples(seed, name, type_.sizes, count)
+    return (values > 0).astype(np.float64) if type_.dtype is DType.BOOL else values
 
 
 def agree(one: Floats, other: Floats, domain: Domain) -> bool:

@@ -22,7 +22,7 @@ from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
 from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symbol
-from taso_py.ir.types import Axis, DType, Group, TensorType
+from taso_py.ir.types import Axis, Group, TensorType
 from taso_py.ir.unify import SizeSolver
 from taso_py.ops.base import plain_axis
 from taso_py.ops.movement import Pad, Reshape, Slice, runs
@@ -231,7 +231,7 @@ class _Lifting:
             if len(shape) < self.generality.replaced:
                 raise ShapeError(f"{op.key} has too few axes")
             shape = [Group("G"), *shape[self.generality.replaced :]]
-        return TensorType(DType.FLOAT, tuple(shape))
+        return TensorType(op.type.dtype, tuple(shape))
 
     def operator(self, op: Operator) -> Operator:
         """Return an operator with symbols for its numbers."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from taso_py.generate.enumerate import Enumeration
-from taso_py.generate.fingerprint import agree, samples
+from taso_py.generate.fingerprint import agree, samples_of
 from taso_py.generate.terms import VARIABLE, Terms
 from taso_py.ops.evaluate import Floats, evaluate
 
@@ -139,7 +139,7 @@ class _Distinct:
         if number not in memo:
             row = self.terms.rows[number]
             if number in cut:
-                memo[number] = samples(self.terms.seed, f"cut {number}", row.type.sizes)
+                memo[number] = samples_of(self.terms.seed, f"cut {number}", row.type)
             elif row.production == VARIABLE:
                 memo[number] = self.terms.values(np.array([number]))[0]
             else:

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from taso_py.generate.fingerprint import agree, generator, samples
+from taso_py.generate.fingerprint import agree, generator, samples_of
 from taso_py.ir.errors import InvariantError, ShapeError, TasoError
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
@@ -76,7 +76,7 @@ class Instance:
 
     def agrees(self, rule: Substitution, seed: int, domain: Domain) -> bool:
         """Return whether both sides can be computed, and are the same on sample values, where they are finite."""
-        values = {node: samples(seed, key(node), self.types[node].sizes, count=2) for node in rule.variables}
+        values = {node: samples_of(seed, key(node), self.types[node], count=2) for node in rule.variables}
         for node in (*rule.source.nodes, *rule.target.nodes):
             if node not in values:
                 operands = [value.node for value in node.inputs]

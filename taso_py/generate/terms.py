@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taso_py.generate.fingerprint import Hasher, samples
+from taso_py.generate.fingerprint import Hasher, samples_of
 from taso_py.generate.vocabulary import DATA, EITHER, GIVEN, WEIGHT, Family, Production, Variables
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.operator import Constant, Input, Operator
@@ -83,8 +83,8 @@ class Terms:
             self.ranges.append((first, len(self.rows)))
 
     def _add_variable(self, name: str, variables: Variables, seed: int) -> None:
-        type_ = TensorType(DType.FLOAT, variables.shape)
-        leaf, values = Input(name, type_), samples(seed, name, variables.shape)
+        type_ = TensorType(DType.BOOL if variables.is_truth else DType.FLOAT, variables.shape)
+        leaf, values = Input(name, type_), samples_of(seed, name, type_)
         if variables.number is not None:
             leaf = Constant(variables.number, DType.FLOAT)
             values = np.repeat(evaluate(leaf, [], [], self.family.domain)[None], len(values), axis=0)

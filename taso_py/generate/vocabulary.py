@@ -99,6 +99,8 @@ class Variables:
     count: int = 4
     number: float | None = None
     """For a constant, its value in the samples."""
+    is_truth: bool = False
+    """True for truth values."""
 
 
 @dataclass(frozen=True)

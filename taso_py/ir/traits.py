@@ -45,6 +45,8 @@ class Traits:
     """True if it multiplies or divides elements by others, or by something computed from several of them."""
     applies: ClassVar[frozenset[str]] = frozenset()
     """The scalar functions (:mod:`taso_py.ops.functions`) that the definition applies to element-dependent values."""
+    reads_truth: ClassVar[bool] = False
+    """True if operands are truth values, or may be."""
     rounding: ClassVar[Rounding] = Rounding.ANY
     """The cases in which a floating-point result may differ from the definition."""
     has_channels: ClassVar[bool] = False

@@ -5,7 +5,7 @@ types to index arrays and masks; evaluating is then gathering, arithmetic and re
 once.
 
 Invariant: the output depends on the definition alone; no operator has a formula of its own here. In the exact domain
-every element is an integer below 2**53 in magnitude, or NaN where it would not be.
+every element is an integer below 2**53 in magnitude, or NaN where it would not be; what is compared with NaN is NaN.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from taso_py.ops.elementwise import define_constant
 from taso_py.ops.functions import COMPOSED, IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
+    Choose,
+    Compare,
     Condition,
     Guard,
     Irrational,
@@ -40,6 +42,7 @@ from taso_py.ops.scalar import (
     Plus,
     Read,
     Reduce,
+    Relation,
     Scalar,
     SizeOf,
     Times,
@@ -50,6 +53,11 @@ Integers: TypeAlias = NDArray[np.int64]
 _Integer = TypeVar("_Integer", int, Integers)
 _Program: TypeAlias = Callable[[Sequence[Floats]], Floats]
 _LIMIT = 2.0**53
+_HOLDS: Mapping[Relation, Callable[[Floats, Floats], NDArray[np.bool_]]] = {
+    Relation.GREATER: np.greater,
+    Relation.GREATER_EQUAL: np.greater_equal,
+    Relation.EQUAL: np.equal,
+}
 
 
 class Domain(enum.Enum):
@@ -230,6 +238,10 @@ class _Compiler:
             case Apply(name, argument):
                 function, program = self._function(name), self.compile(argument, scope)
                 return lambda arrays: function(program(arrays))
+            case Compare():
+                return self._compare(scalar, scope)
+            case Choose():
+                return self._choose(scalar, scope)
             case SizeOf(value):
                 array = scope.grid(value).astype(np.float64)
                 return lambda _arrays: array
@@ -272,6 +284,25 @@ class _Compiler:
                 body = np.where(mask, body, fill)
             body = np.broadcast_to(body, body.shape[: body.ndim - len(axes)] + extents)
             return body.max(axis=axes, initial=fill) if reduce.is_max else body.sum(axis=axes)
+
+        return run
+
+    def _compare(self, compare: Compare, scope: _Scope) -> _Program:
+        first, second = self.compile(compare.left, scope), self.compile(compare.right, scope)
+        holds = _HOLDS[compare.relation]
+
+        def run(arrays: Sequence[Floats]) -> Floats:
+            left, right = first(arrays), second(arrays)
+            return np.where(np.isnan(left) | np.isnan(right), np.nan, holds(left, right))
+
+        return run
+
+    def _choose(self, choose: Choose, scope: _Scope) -> _Program:
+        condition, chosen, other = (self.compile(x, scope) for x in (choose.condition, choose.chosen, choose.other))
+
+        def run(arrays: Sequence[Floats]) -> Floats:
+            truth = condition(arrays)
+            return np.where(np.isnan(truth), np.nan, np.where(truth != 0, chosen(arrays), other(arrays)))
 
         return run
 

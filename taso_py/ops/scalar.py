@@ -10,6 +10,7 @@ never used twice.
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,32 @@ class Apply(Scalar):
 
     function: str
     argument: Scalar
+
+
+class Relation(enum.Enum):
+    """A relation between two real numbers; "less" is "greater" the other way round."""
+
+    GREATER = "gt"
+    GREATER_EQUAL = "ge"
+    EQUAL = "eq"
+
+
+@dataclass(frozen=True)
+class Compare(Scalar):
+    """1 where a relation holds between two expressions, 0 elsewhere."""
+
+    relation: Relation
+    left: Scalar
+    right: Scalar
+
+
+@dataclass(frozen=True)
+class Choose(Scalar):
+    """``chosen`` where a truth value is 1, ``other`` where it is 0; what is not chosen need not be defined."""
+
+    condition: Scalar
+    chosen: Scalar
+    other: Scalar
 
 
 _fresh = itertools.count()

@@ -12,6 +12,16 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.operator import LEAVES, Operator
 from taso_py.ir.parse import parse_graph as _parse_graph
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.choice import (
+    Equal,
+    Greater,
+    GreaterEqual,
+    LogicalAnd,
+    LogicalNot,
+    LogicalOr,
+    NotEqual,
+    Where,
+)
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
@@ -55,6 +65,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
         *(Maximum, Minimum, Abs, Log, Log1p, Pow),
         *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Celu, Elu, Softplus, Mish),
+        *(Where, Greater, GreaterEqual, Equal, NotEqual, LogicalAnd, LogicalOr, LogicalNot),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),

@@ -33,6 +33,8 @@ from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.scalar import (
     Apply,
     Binder,
+    Choose,
+    Compare,
     Condition,
     Guard,
     Number,
@@ -169,6 +171,10 @@ class _Counter:
             case Apply(function, argument):
                 self.flops += 0 if function.startswith("cast_") else self._points(free, given)
                 self.visit(argument, given)
+            case Compare() | Choose():
+                self.flops += self._points(free, given)
+                for part in _parts(scalar):
+                    self.visit(part, given)
             case _:
                 raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
 
@@ -244,6 +250,10 @@ def _parts(scalar: Scalar) -> tuple[Scalar, ...]:
             return (body,)
         case Apply(_, argument):
             return (argument,)
+        case Compare(_, left, right):
+            return left, right
+        case Choose(condition, chosen, other):
+            return condition, chosen, other
         case _:
             return ()
 
@@ -324,7 +334,9 @@ def _renamed(scalar: Scalar, canonical: Mapping[str, Poly]) -> object:
             return "reduce", is_max, tuple(b.extent for b in binders), held, _renamed(body, below)
         case Apply(function, argument):
             return function, _renamed(argument, canonical)
-        case Plus() | Times() | Guard():
+        case Compare(relation):
+            return relation, tuple(_renamed(part, canonical) for part in _parts(scalar))
+        case Plus() | Times() | Guard() | Choose():
             return type(scalar).__name__, renamed, tuple(_renamed(part, canonical) for part in _parts(scalar))
         case _:
             return scalar

@@ -53,6 +53,11 @@ CASES = [
     "graph(x: f64[2,3], y: f64[3]) { c = constant{value=0.25, dtype=f64} return maximum(x, y), minimum(y, x),"
     " maximum(c, x), minimum(x, c), maximum(c, c), abs(x), log(exp(x)), log1p(abs(x)) }",
     "graph(x: f64[2,3,3]) { return pow(x){exponent=2}, pow(x){exponent=7}, diagonal(x) }",
+    "graph(c: bool[2,3], d: bool[3], x: f64[2,3], y: f64[3]) { k = constant{value=0.25, dtype=f64} return"
+    " where(c, x, y), where(d, k, x), where(c, x, k), where(c, k, k), where(d, c, d), logical_and(c, d),"
+    " logical_or(d, c), logical_not(c) }",
+    "graph(x: f64[2,3], y: f64[3]) { k = constant{value=0.25, dtype=f64} return gt(x, y), ge(y, x), eq(x, x), ne(x, y),"
+    " gt(x, k), gt(k, x), ge(x, k), ge(k, x), eq(k, x), ne(x, k), gt(k, k), where(gt(x, k), x, k) }",
     "graph(x: f64[2,3]) { c = constant{value=20.0, dtype=f64} return softplus(mul(x, c)), softplus(add(x, c)) }",
     "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
@@ -92,10 +97,13 @@ def test_agrees_with_the_definition(text: str) -> None:
     arrays = {
         node.op.key: generator.normal(size=node.types[0].sizes) for node in graph.inputs if isinstance(node.op, Input)
     }
+    truths = {node.op.key for node in graph.inputs if isinstance(node.op, Input) and node.op.type.dtype is DType.BOOL}
+    arrays = {key: (array > 0).astype(np.float64) if key in truths else array for key, array in arrays.items()}
     expected = evaluate_graph(graph, arrays, Domain.REAL)
-    found = run_graph(graph, [torch.from_numpy(array) for array in arrays.values()])
+    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    found = run_graph(graph, [tensor > 0 if key in truths else tensor for key, tensor in tensors.items()])
     for left, right in zip(expected, found, strict=True):
-        np.testing.assert_allclose(right.numpy(), left, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(right.double().numpy(), left, rtol=1e-9, atol=1e-12)
 
 
 def test_softplus_loses_no_digits_where_it_becomes_its_operand() -> None:

@@ -141,6 +141,27 @@ CASES = {
     "leaky relu by a maximum": Case(lambda m, x: torch.maximum(x, 0.2 * x), (ROWS,), "leaky_relu"),
     "leaky relu by relus": Case(lambda m, x: F.relu(x) - 0.3 * F.relu(-x), (ROWS,), "leaky_relu"),
     "leaky relu in two parts": Case(lambda m, x: x.clamp(min=0) + 1.5 * x.clamp(max=0), (ROWS,), "leaky_relu"),
+    "relu by a choice": Case(lambda m, x: torch.where(x > 0, x, 0.0), (ROWS,), "relu"),
+    "relu by a choice of zeros": Case(lambda m, x: torch.where(x <= 0, torch.zeros_like(x), x), (ROWS,), "relu"),
+    "relu by a filled mask": Case(lambda m, x: x.masked_fill(x < 0, 0), (ROWS,), "relu"),
+    "relu by an opposite choice": Case(lambda m, x: torch.where(~(x > 0), 0.0, x), (ROWS,), "relu"),
+    "leaky relu by a choice": Case(lambda m, x: torch.where(x > 0, x, 0.2 * x), (ROWS,), "leaky_relu"),
+    "relu6 by choices": Case(lambda m, x: torch.where(x < 0, 0.0, torch.where(x > 6, 6.0, x)), (ROWS,), "hardtanh"),
+    "limits by choices": Case(lambda m, x: torch.where(x >= 1, 1.0, torch.where(x > -1, x, -1.0)), (ROWS,), "hardtanh"),
+    "a magnitude by a choice": Case(lambda m, x: torch.where(x >= 0, x, -x), (ROWS,), "abs"),
+    "elu by a choice": Case(lambda m, x: torch.where(x > 0, x, x.exp() - 1), (ROWS,), "elu"),
+    "a maximum by a choice": Case(
+        lambda m, x, y: torch.where(x > y, x, y), (ROWS, ROWS + _randn(96, 64).mT), "maximum"
+    ),
+    "a minimum by a choice": Case(
+        lambda m, x, y: torch.where(x > y, y, x), (ROWS, ROWS + _randn(96, 64).mT), "minimum"
+    ),
+    "an activation of what is chosen": Case(
+        lambda m, x, y: torch.where(y > 0.5, F.gelu(x), F.gelu(y)), (ROWS, ROWS + _randn(96, 64).mT), "gelu gt where"
+    ),
+    "choices one in the other": Case(
+        lambda m, x, y: torch.where(y > 0.5, torch.where(y > 0.5, x, 2 * x), y), (ROWS, ROWS + 1), "gt where"
+    ),
     "padded image": Case(lambda m, x: m.a(F.pad(x, (1, 1, 2, 2))), (IMAGE,), "conv2d", {"a": KERNEL}),
     "shifted rows": Case(lambda m, x: m.a(x + m.v), (ROWS,), "linear", {"a": UP, "v": _randn(96)}),
     "grouped convolution and normalization": Case(
@@ -187,6 +208,15 @@ NEAR_MISSES = {
     "limits out of order": Case(lambda m, x: x.clamp(min=1).clamp(max=-1), (ROWS,), "maximum minimum"),
     "the lesser of a number and its opposite": Case(lambda m, x: torch.minimum(x, -x), (ROWS,), "minimum mul"),
     "a difference of relus": Case(lambda m, x: F.relu(x) - F.relu(-x), (ROWS,), "mul relu relu sub"),
+    "relu by a choice with another limit": Case(lambda m, x: torch.where(x > 1, x, 0.0), (ROWS,), "gt where"),
+    "relu by a choice of the others": Case(lambda m, x: torch.where(x < 0, x, 1.0), (ROWS,), "gt where"),
+    "choices that lose a limit": Case(
+        lambda m, x: torch.where(x > 0, x, torch.where(x > 6, 6.0, 0.0)), (ROWS,), "cast gt gt where where"
+    ),
+    "a choice that is no maximum": Case(
+        lambda m, x, y: torch.where(x > 2 * y, x, y), (ROWS, ROWS + _randn(96, 64).mT), "gt mul where"
+    ),
+    "what is not a number": Case(lambda m, x: torch.where(x != x, 0.0, x), (ROWS,), "ne where"),
     "a slope above one": Case(lambda m, x: torch.maximum(x, 2 * x), (ROWS,), "maximum mul"),
     "leaky relu of two slopes": Case(
         lambda m, x: 0.5 * F.relu(x) - 0.3 * F.relu(-x), (ROWS,), "mul mul mul relu relu sub"

@@ -31,6 +31,8 @@ IMAGE = randn(2, 4, 7, 7)
 SPECIAL = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, 1e38, 3.0])
 
 # Everything here is in the table, with nothing left opaque.
+COMPARISONS = (torch.gt, torch.ge, torch.lt, torch.le, torch.eq, torch.ne)
+
 IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "in-place operators": (lambda s, x: (x + 1).relu_().add_(2).mul_(3), (randn(3, 4),)),
     "special values": (
@@ -126,6 +128,47 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         ),
         (randn(4, 4),),
     ),
+    "comparisons": (
+        lambda s, x, y: (
+            *(f(x, y) for f in COMPARISONS),
+            *(f(x, 0) for f in COMPARISONS),
+            *(f(x.int(), 1) for f in COMPARISONS),
+            *(f(x, torch.zeros_like(x)) for f in COMPARISONS),
+            x.half() > 0.1,
+            x.int() <= y.int(),
+            x > x[0, 0],
+        ),
+        (randn(3, 4).round(), randn(4).round()),
+    ),
+    "comparisons of special values": (
+        lambda s, x, y: (*(f(x, y) for f in COMPARISONS), *(f(x, 1) for f in COMPARISONS), torch.where(x > y, x, y)),
+        (SPECIAL[:, None], SPECIAL),
+    ),
+    "choices": (
+        lambda s, x, y: (
+            torch.where(x > 0, x, y),
+            torch.where(x > 0, x, 0.0),
+            torch.where(y < 1, 1, x),
+            torch.where(x >= 0, x, torch.zeros_like(x)),
+            torch.where(x.int() > 0, x.int(), 7),
+            torch.where(x > 0, x > 1, y > 0),
+            torch.where(x[:, :1] > 0, x.half(), 0.1),
+            torch.where(x > 0, 1.0, 0.0),
+            torch.where(x > 0, 1, 2),
+            x.masked_fill(x > 0, -1),
+            x.masked_fill(y > 0, 0.1),
+            x.masked_fill(x > 0, y[0]),
+            x.masked_fill(~(x > 0) & (x < 1), torch.finfo(torch.float32).min),
+        ),
+        (randn(3, 4), randn(4)),
+    ),
+    "logic": (
+        lambda s, x, y: (
+            *(x & y, x | y, ~x, x.logical_and(y), torch.logical_or(y, x), x.logical_not()),
+            *(torch.bitwise_and(x, y), torch.bitwise_or(x, y), torch.bitwise_not(y)),
+        ),
+        (randn(3, 4) > 0, randn(4) > 0),
+    ),
     "softplus in double precision": (lambda s, x: F.softplus(x, 1, 40), (randn(3, 4).double() * 30,)),
     "casts": (
         lambda s, x: (x.half(), x.half().float() * 2, x.int(), x.double(), x.type_as(x), x.int().type_as(x)),
@@ -205,7 +248,26 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
         (randn(4, 4),),
         ["full", "full", "full"],
     ),
-    "booleans": (lambda s, x: (x & x, x + x, ~x), (randn(4) > 0,), ["__and__", "add", "bitwise_not"]),
+    "booleans": (
+        lambda s, x: (x + x, x ^ x, x == x, x > False, x.int() & 3, x.float().logical_not(), x.logical_and(x.int())),
+        (randn(4) > 0,),
+        ["add", "__xor__", "eq", "gt", "__and__", "logical_not", "logical_and"],
+    ),
+    "comparisons in another type": (
+        lambda s, x: (x > x.double(), x.int() > 0.5, x.half() > x[0], x.real == 2**60 + 1),
+        (randn(4),),
+        ["gt", "gt", "gt", "eq"],
+    ),
+    "choices of infinities, in another type, and of complex numbers": (
+        lambda s, x: (
+            torch.where(x > 0, x, -math.inf),
+            x.masked_fill(x > 0, -math.inf),
+            torch.where(x > 0, torch.fft.fft(x), 0),
+            torch.where(x > 0, x.half(), x[0]),
+        ),
+        (randn(4),),
+        ["where", "masked_fill", "fft_fft", "where", "where"],
+    ),
     "other limits": (
         lambda s, x: (x.clamp(0.5, -0.5), x.clamp(0, math.inf), x.int().clamp(-1, 1), x.clamp(x, x), x.int().abs()),
         (randn(4),),
@@ -214,7 +276,7 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
     "limits of booleans and in another type": (
         lambda s, x: (torch.maximum(x > 0, x > 1), x.half().clamp(min=x[0]), torch.fmax(x, x + 1)),
         (randn(4),),
-        ["gt", "gt", "maximum", "clamp", "fmax"],
+        ["maximum", "clamp", "fmax"],
     ),
     "other thresholds and scales": (
         lambda s, x: (F.softplus(x, 1, 5), F.softplus(x.double() * 30)),
@@ -235,9 +297,9 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
     ),
     "one result of several": (lambda s, x: x.sort(0)[1], (randn(4, 4),), ["sort"]),
     "lookups": (
-        lambda s, x: (x[x[0].argsort()], torch.where(x > 0, x, 0.0), x.masked_fill(x > 0, -1)),
+        lambda s, x: x[x[0].argsort()],
         (randn(4, 4),),
-        ["argsort", "index", "gt", "where", "masked_fill"],
+        ["argsort", "index"],
     ),
     "complex numbers": (
         lambda s, x: (torch.fft.fft(x).abs(), torch.view_as_complex(x.view(-1, 2)).real),
@@ -347,7 +409,7 @@ def test_modules_from_everywhere(make: Callable[[], nn.Module], written_out_atte
 FUNCTIONS = [
     op.name
     for op in DEFINED.values()
-    if op.is_elementwise and op.arity == (1, 1) and not (op.is_movement or op is Cast)
+    if op.is_elementwise and op.arity == (1, 1) and not (op.is_movement or op.reads_truth or op is Cast)
 ]
 
 

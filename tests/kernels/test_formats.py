@@ -15,12 +15,17 @@ from taso_py.ops.elementwise import Cast
 from taso_py.ops.table import DEFINED, parse_graph
 
 PADDED = 'opaque(x){{target="aten.pad.default", arguments=[$0,[1,1,2,0],"text:{mode}"{value}], types=[f32[2,4,8,7]]}}'
-FUNCTIONS = [op for op in DEFINED.values() if op.is_elementwise and op.arity == (1, 1) and not op.is_movement]
+FUNCTIONS = [
+    op for op in DEFINED.values() if op.is_elementwise and op.arity == (1, 1) and not (op.is_movement or op.reads_truth)
+]
 """All of them but casts can be written without attributes."""
 KEPT = [
     *(f"{op.name}(x)" for op in FUNCTIONS if op is not Cast),
     *("add(x, z)", "mul(x, constant{value=2.0, dtype=f32})", "sub(x, z)", "div(x, z)", "cast(x){dtype=f64}"),
     *("maximum(x, z)", "minimum(x, constant{value=2.0, dtype=f32})"),
+    *("gt(x, z)", "ge(x, constant{value=2.0, dtype=f32})", "eq(x, z)", "ne(x, bias)", "where(gt(x, z), x, z)"),
+    *("where(gt(x, z), constant{value=2.0, dtype=f32}, bias)", "logical_not(gt(x, z))"),
+    *("logical_and(gt(x, z), gt(z, x))", "logical_or(gt(x, z), gt(z, bias))"),
     *("add(x, bias)", "mul(bias, x)", "add(x, mask)", "batch_norm(x, v, v, v, v){eps=0.1}"),
     *("adaptive_avg_pool2d(x){size=[2,3]}", "adaptive_avg_pool2d(x){size=[1,1]}"),
     *("mean(x){axes=[-2,-1], keepdim=true}", "sum(x){axes=[-3], keepdim=true}", "max(x){axes=[-2,-1], keepdim=true}"),

@@ -10,10 +10,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from taso_py.ir.errors import InvariantError
+from taso_py.ir.errors import InvariantError, ShapeError
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.size import symbol
 from taso_py.ir.types import DType, TensorType
+from taso_py.ops.choice import (
+    Equal,
+    Greater,
+    GreaterEqual,
+    LogicalAnd,
+    LogicalNot,
+    LogicalOr,
+    NotEqual,
+    Where,
+)
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
@@ -60,6 +70,20 @@ class Case(NamedTuple):
     torch: Callable[..., torch.Tensor]
     positive: bool = False
     dtype: DType = DType.F64
+    truths: Sequence[int] = ()
+    """The operands that are truth values."""
+    whole: bool = False
+    """Whether it is tried with whole numbers, of which some are equal."""
+
+    @property
+    def types(self) -> list[TensorType]:
+        dtypes = (DType.BOOL if place in self.truths else self.dtype for place in range(len(self.shapes)))
+        return [TensorType(dtype, shape) for dtype, shape in zip(dtypes, self.shapes, strict=True)]
+
+    def truly(self, arrays: Sequence[Floats]) -> list[Floats]:
+        """Numbers as the operands are tried with: truth values are 1 where the number is positive, else 0."""
+        arrays = [np.asarray(np.round(array)) for array in arrays] if self.whole else arrays
+        return [(array > 0).astype(np.float64) if place in self.truths else array for place, array in enumerate(arrays)]
 
 
 def _enlarged(w: torch.Tensor) -> torch.Tensor:
@@ -75,6 +99,15 @@ CASES = [
     Case(Div(), [(2, 3), (2, 3)], torch.div),
     Case(Maximum(), [(2, 3), (3,)], torch.maximum),
     Case(Minimum(), [(2, 1, 4), (3, 1)], torch.minimum),
+    Case(Where(), [(2, 1, 4), (3, 1), (4,)], lambda c, x, y: torch.where(c > 0, x, y), truths=(0,)),
+    Case(Where(), [(3,), (2, 3), ()], lambda c, x, y: torch.where(c > 0, x, y), truths=(0,)),
+    Case(Greater(), [(2, 3), (3,)], torch.gt, whole=True),
+    Case(GreaterEqual(), [(2, 1, 4), (3, 1)], torch.ge, whole=True),
+    Case(Equal(), [(2, 3), (2, 3)], torch.eq, whole=True),
+    Case(NotEqual(), [(2, 3), ()], torch.ne, whole=True),
+    Case(LogicalAnd(), [(2, 3), (3,)], torch.logical_and, truths=(0, 1)),
+    Case(LogicalOr(), [(2, 1, 4), (3, 1)], torch.logical_or, truths=(0, 1)),
+    Case(LogicalNot(), [(2, 3)], torch.logical_not, truths=(0,)),
     Case(Relu(), [(5, 3)], torch.relu),
     Case(Sigmoid(), [(5, 3)], torch.sigmoid),
     Case(Tanh(), [(5, 3)], torch.tanh),
@@ -167,13 +200,13 @@ def _operands(case: Case, generator: np.random.Generator, batch: int) -> list[Fl
         arrays = [array * 4 for array in arrays]
     if case.positive:
         arrays = [np.abs(array) + 0.5 for array in arrays]
-    return [array.astype(np.float32).astype(np.float64) for array in arrays]
+    return case.truly([array.astype(np.float32).astype(np.float64) for array in arrays])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.op.text)
 def test_definitions_agree_with_pytorch(case: Case) -> None:
     arrays = _operands(case, np.random.default_rng(0), batch=2)
-    found = evaluate(case.op, arrays, [TensorType(case.dtype, shape) for shape in case.shapes], Domain.REAL)
+    found = evaluate(case.op, arrays, case.types, Domain.REAL)
     scale = 0.25 if isinstance(case.op, Cast) and not case.op.dtype.is_floating else 1.0
     for sample in range(2):
         expected = case.torch(*(torch.tensor(array[sample] * scale) for array in arrays))
@@ -192,6 +225,39 @@ def test_a_boolean_mask_removes_keys() -> None:
     first, second, third = (torch.tensor(array[None]) for array in (q, k, v))
     expected = F.scaled_dot_product_attention(first, second, third, torch.tensor(MASK))
     np.testing.assert_allclose(found, expected[0].numpy(), rtol=1e-12)
+
+
+def test_ties_and_what_is_no_number() -> None:
+    one, other = np.array([1.0, 2.0, 2.0, np.nan, 3.0]), np.array([2.0, 2.0, 1.0, 1.0, np.nan])
+    types = [TensorType(DType.F64, (5,))] * 2
+    cases = [(Greater(), [0, 0, 1]), (GreaterEqual(), [0, 1, 1]), (Equal(), [0, 1, 0]), (NotEqual(), [1, 0, 1])]
+    for op, expected in cases:
+        found = evaluate(op, [one, other], types, Domain.REAL)
+        assert found[:3].tolist() == expected
+        assert np.isnan(found[3:]).all()  # unlike in floating point: a definition is about real numbers
+
+
+def test_what_is_not_chosen_need_not_be_defined() -> None:
+    truth, x = np.array([1.0, 0.0]), np.array([2.0, np.inf])
+    types = [TensorType(DType.BOOL, (2,)), *[TensorType(DType.F64, (2,))] * 2]
+    assert evaluate(Where(), [truth, x, np.array([np.nan, 3.0])], types, Domain.REAL).tolist() == [2, 3]
+
+
+def test_truth_values_and_numbers_are_kept_apart() -> None:
+    truth, number, complex_ = (TensorType(dtype, (2,)) for dtype in (DType.BOOL, DType.F32, DType.C64))
+    for op, types in (
+        (Where(), [number, number, number]),
+        (Where(), [truth, number, TensorType(DType.F64, (2,))]),
+        (Where(), [truth, complex_, complex_]),
+        (Where(), [truth, number]),
+        (Greater(), [truth, truth]),
+        (Equal(), [complex_, complex_]),
+        (Greater(), [number, truth]),
+        (LogicalAnd(), [number, number]),
+        (LogicalNot(), [number]),
+    ):
+        with pytest.raises(ShapeError):
+            op.infer(types)
 
 
 def _exact(op: Operator, *arrays: Any) -> Floats:

@@ -14,13 +14,14 @@ from taso_py.ir.operator import Constant
 from taso_py.ir.traits import Rounding, Traits
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.choice import Greater, Where
 from taso_py.ops.contraction import Matmul
 from taso_py.ops.elementwise import Add, Cast, Gelu, Relu, Silu, Sub
 from taso_py.ops.evaluate import Domain, Floats, definition, evaluate
 from taso_py.ops.movement import Contiguous, Enlarge, Pad, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, Softmax
 from taso_py.ops.reduction import Max, Mean, Sum
-from taso_py.ops.scalar import Apply, Guard, Plus, Read, Reduce, Scalar, Times
+from taso_py.ops.scalar import Apply, Choose, Compare, Guard, Plus, Read, Reduce, Scalar, Times
 from taso_py.ops.table import DEFINED
 from tests.ops.test_evaluate import CASES, Case
 
@@ -36,19 +37,15 @@ _Facts = dict[str, Any]
 # -- what an operator does, in one example
 
 
-def _types(case: Case) -> list[TensorType]:
-    return [TensorType(case.dtype, shape) for shape in case.shapes]
-
-
 def _run(case: Case, arrays: Sequence[Floats]) -> Floats:
-    return evaluate(case.op, arrays, _types(case), Domain.REAL)
+    return evaluate(case.op, arrays, case.types, Domain.REAL)
 
 
 def _draw(case: Case, seed: int) -> list[Floats]:
     generator = np.random.default_rng(seed)
     arrays = [generator.standard_normal(shape) for shape in case.shapes]
     arrays = [np.abs(array) + 0.5 for array in arrays] if case.positive else arrays
-    return [array.astype(np.float32).astype(np.float64) for array in arrays]
+    return case.truly([array.astype(np.float32).astype(np.float64) for array in arrays])
 
 
 def _readers(case: Case) -> Iterator[tuple[int, tuple[int, ...], np.ndarray[Any, Any]]]:
@@ -116,6 +113,10 @@ def _parts(scalar: Scalar) -> Iterable[Scalar]:
             return (body,)
         case Apply(_, argument):
             return (argument,)
+        case Compare(_, left, right):
+            return left, right
+        case Choose(condition, chosen, other):
+            return condition, chosen, other
         case _:
             return ()
 
@@ -137,7 +138,7 @@ def _applied(case: Case) -> set[str]:
 
 
 def _defined(case: Case) -> Scalar:
-    types = _types(case)
+    types = case.types
     return definition(case.op, types, [f"i{axis}" for axis in range(case.op.infer(types)[0].rank)])
 
 
@@ -239,6 +240,9 @@ def test_traits_are_what_operators_do(op: type[TensorOperator]) -> None:
         (Mean, "rounding", Rounding.BEYOND_INTEGERS),
         (Add, "rounding", Rounding.NEVER),
         (Sum, "rounding", Rounding.ANY),
+        (Where, "rounding", Rounding.ANY),
+        (Where, "is_movement", True),
+        (Greater, "is_elementwise", False),
     ],
 )
 def test_a_wrong_trait_is_found(op: type[TensorOperator], trait: str, wrong: Any) -> None:
@@ -253,7 +257,8 @@ def test_of_commutative_operators_operands_may_be_exchanged(op: type[TensorOpera
         assert not op.commutative
         return
     a, b = (np.random.default_rng(seed).standard_normal((3, 3)) for seed in range(2))
-    types = [TensorType(DType.F64, (3, 3))] * 2
+    types = [TensorType(DType.BOOL if op.reads_truth else DType.F64, (3, 3))] * 2
+    a, b = ((array > 0).astype(np.float64) if op.reads_truth else array for array in (a, b))
     first, second = (evaluate(op(), arrays, types, Domain.REAL) for arrays in ([a, b], [b, a]))
     assert op.commutative == np.array_equal(first, second)
 

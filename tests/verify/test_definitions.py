@@ -12,6 +12,7 @@ import torch
 
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.choice import Where
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
@@ -57,6 +58,14 @@ def binary(op: TensorOperator) -> Make:
         return op, shapes
 
     return case
+
+
+def where(random: Random) -> Case:
+    full = shape(random)
+    shapes = [tuple(n if random.random() < 0.7 else 1 for n in full[random.randint(0, len(full)) :]) for _ in range(2)]
+    shapes.append(full)
+    random.shuffle(shapes)
+    return Where(), shapes
 
 
 def matmul(random: Random) -> Case:
@@ -197,6 +206,7 @@ _FUNCTIONS = [op for op in DEFINED.values() if op.is_elementwise and op not in (
 CASES: dict[str, Make] = {
     **{op.name: binary(op()) for op in _FUNCTIONS if op.arity == (2, 2)},
     **{op.name: unary(op()) for op in _FUNCTIONS if op.arity == (1, 1)},
+    "where": where,
     "cast": unary(Cast(DType.F32)),
     "gelu": lambda random: (Gelu(random.choice(("none", "tanh"))), [shape(random)]),
     "hardtanh": lambda random: (Hardtanh(random.uniform(-2, 0), random.uniform(0, 2)), [shape(random)]),
@@ -241,7 +251,11 @@ def test_the_definition_is_what_torch_computes(name: str) -> None:
     for op, shapes in examples(name):
         drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
         tensors = [tensor.abs() + 0.1 for tensor in drawn] if positive else drawn
-        types = [TensorType(DType.F64, s) for s in shapes]
+        if name in ("gt", "ge", "eq", "ne"):
+            tensors = [tensor.round() for tensor in tensors]
+        truths = (1 if name == "where" else len(shapes)) if op.reads_truth else 0
+        tensors = [tensor > 0 if place < truths else tensor for place, tensor in enumerate(tensors)]
+        types = [TensorType(DType.BOOL if place < truths else DType.F64, s) for place, s in enumerate(shapes)]
         expected = compute(op, tensors)
         assert op.infer(types)[0].sizes == tuple(expected.shape), (op, shapes)
         found = evaluate(op, [tensor.numpy() for tensor in tensors], types, Domain.REAL)

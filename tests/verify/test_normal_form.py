@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -27,6 +28,7 @@ from verify.normalize import Normalizer
 from verify.sampling import Sample, Sampler
 from verify.solver import Solver
 from verify.terms import Call, Factor, Sum, Term, close
+from verify.truth import Truths
 
 RANGE = range(-3, 12)
 """All bound indices lie here: the sizes are small."""
@@ -43,7 +45,9 @@ SCALARS = {
     "sum": lambda x: x,
     "value": lambda x: x,
     "cast_float_f16": lambda x: float(np.float16(x)),
+    "positive": lambda x: math.nan if math.isnan(x) else float(x > 0),
 }
+RELATIONS: Mapping[str, Callable[[float, float], bool]] = {"gt": operator.gt, "ge": operator.ge, "eq": operator.eq}
 
 
 class Interpreter:
@@ -65,6 +69,15 @@ class Interpreter:
             values.append(value)
         return values
 
+    def with_truths(self, truths: Truths, env: Mapping[str, int]) -> dict[str, int]:
+        """The indices, and 1 or 0 for each statement about elements inside of variables."""
+        known = dict(env)
+        for name, statement in truths.statements.items():
+            value = self._factor(statement, known)
+            if not math.isnan(value):
+                known[name] = int(value)
+        return known
+
     def _factor(self, factor: Factor, env: Mapping[str, int]) -> float:
         match factor:
             case Read(variable, index):
@@ -76,6 +89,11 @@ class Interpreter:
                 return self._numbers[str(value)] if str(value) in self._numbers else evaluate(value, env)
             case Irrational(name):
                 return IRRATIONALS[name]
+            case Call("gt" | "ge" | "eq" as relation, (left, right)):
+                sides = self.total(left, env), self.total(right, env)
+                return math.nan if any(map(math.isnan, sides)) else float(RELATIONS[relation](*sides))
+            case Call("choice", (condition, chosen, other)):
+                return self.total(chosen if self.total(condition, env) else other, env)
             case Call("max", (branches,)):
                 return max(value for branch in branches for value in self._values(branch, env))
             case Call(function, (argument,)):
@@ -147,9 +165,11 @@ def _compare(
     facts = assumptions(rule)
     index, context = output_index(side.outputs[number].type, facts)
     budget = Budget(ProofLimits())
-    sum_ = close(Normalizer(context, budget, Solver(context, budget), level).element(side.outputs[number], index))
+    normalizer = Normalizer(context, budget, Solver(context, budget), level)
+    sum_ = close(normalizer.element(side.outputs[number], index))
     sizes = {**sample.sizes, **{f"..{name}": math.prod(axes) for name, axes in sample.groups.items()}}
     for _ in range(3):
         place = tuple(random.randrange(extent) for extent in expected.shape)
         env = {**sizes, **{f"@{axis}": i for axis, i in enumerate(place)}}
-        assert interpreter.total(sum_, env) == pytest.approx(expected[place], rel=1e-9, abs=1e-9), (place, sizes)
+        env = interpreter.with_truths(normalizer.truths, env)
+        assert interpreter.total(sum_, env) == pytest.approx(float(expected[place]), rel=1e-9, abs=1e-9), (place, sizes)

@@ -126,13 +126,15 @@ def _tried(rule: Substitution, sample: Sample, dtype: str, random: Random) -> Br
     exact = rule.numerics is Numerics.EXACT
     generator = torch.Generator().manual_seed(random.getrandbits(32))
     draw = random.choice(_ANY if exact else _FINITE)
-    values = {
-        key(node): draw(sample.shape(node.types[0]), torch.finfo(TYPES[dtype]), generator).to(TYPES[dtype])
-        for node in rule.variables
-        if node.types[0].dtype.is_floating
-    }
+    values: dict[str, Tensor] = {}
+    for node in rule.variables:
+        shape = sample.shape(node.types[0])
+        if node.types[0].dtype.is_floating:
+            values[key(node)] = draw(shape, torch.finfo(TYPES[dtype]), generator).to(TYPES[dtype])
+        elif node.types[0].dtype is DType.BOOL:
+            values[key(node)] = torch.rand(shape, generator=generator) < 0.5
     if len(values) < len(rule.variables):
-        raise Refused("values of other types than floating point are not tried")
+        raise Refused("integers are not tried")
     try:
         source, target = (run_side(side, values, sample) for side in (rule.source, rule.target))
         pairs = list(zip(source, target, strict=True))
@@ -160,9 +162,12 @@ def _off(
     rule: Substitution, values: Mapping[str, Tensor], sample: Sample, pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> list[bool]:
     """For each output, whether the target is off although the source is finite, and all that it adds up in range."""
-    wide = {name: value.double() for name, value in values.items()}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
     wrong: list[bool] = []
     for number, (expected, got) in enumerate(pairs):
+        if not got.is_floating_point():  # a truth value jumps, where numbers are off by a rounding only
+            wrong.append(False)
+            continue
         side = Graph(rule.source.inputs, (rule.source.outputs[number],))
         limits = torch.finfo(got.dtype)
         greatest = limits.max if got.dtype is torch.float16 else limits.max / _ROOM
@@ -189,13 +194,16 @@ def _with_absolute_sums(
     for node in side.nodes:
         result = run_node(node, values, [true[value] for value in node.inputs], sample)
         operands = [sums[value] for value in node.inputs]
-        if not operands or node.op.applies or _is_other(node.op):
+        if result.dtype is torch.bool:
+            total = result
+        elif not operands or node.op.applies or _is_other(node.op):
             total = result.abs()
             within += _inside(node.op, operands, sample)
         elif node.op.name == "sub":
             total = operands[0] + operands[1]
         elif node.op.is_elementwise and node.op.rounding is Rounding.NEVER:
-            total = reduce(torch.maximum, operands, result.abs())  # the lesser may be the greater in absolute value
+            numbers = [operand for operand in operands if operand.is_floating_point()]
+            total = reduce(torch.maximum, numbers, result.abs())  # the lesser may be the greater in absolute value
         else:
             total = run_node(node, values, operands, sample).abs()
         true[node.value], sums[node.value] = result, total

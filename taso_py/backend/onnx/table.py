@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taso_py.backend.onnx import contraction, elementwise, movement, normalization, pooling
+from taso_py.backend.onnx import choice, contraction, elementwise, movement, normalization, pooling
 from taso_py.backend.onnx.aten import ATEN
 from taso_py.backend.onnx.row import Row, opaque_row
 from taso_py.ir.operator import Operator
@@ -12,6 +12,7 @@ from taso_py.ops.opaque import Opaque
 
 ROWS: Mapping[type[Operator], Row] = {
     **elementwise.ROWS,
+    **choice.ROWS,
     **contraction.ROWS,
     **pooling.ROWS,
     **normalization.ROWS,

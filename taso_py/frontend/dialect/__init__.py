@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import AtenCall, Result
 from taso_py.frontend.dialect import (
+    choice,
     contraction,
     creation,
     elementwise,
@@ -22,6 +23,7 @@ from taso_py.frontend.dialect import (
 
 DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **elementwise.ROWS,
+    **choice.ROWS,
     **contraction.ROWS,
     **normalization.ROWS,
     **masks.ROWS,

@@ -6,7 +6,7 @@ channels in place of images, ``rows`` with some rows in place of all, ``views`` 
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
-elements. ``transformer`` moves the operators of
+elements, ``choices`` choices between values and logic. ``transformer`` moves the operators of
 attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
 convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.arrays import ARRAYS
+from taso_py.generate.sets.choices import CHOICES
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
@@ -50,6 +51,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "activations": ACTIVATIONS,
     "arrays": ARRAYS,
     "formulas": FORMULAS,
+    "choices": CHOICES,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -64,6 +66,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     *((name,) for name in ("fuse", "scalars", "layout", "rows", "views", "layers", "heads", "algebra", "activations")),
     ("arrays",),
     ("formulas",),
+    ("choices",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

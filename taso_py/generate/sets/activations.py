@@ -1,16 +1,19 @@
 """The vocabulary ``activations``: activations that are written out with simpler operators, and their operators.
 
-These are the hard and smooth gates of mobile networks, and rectifiers, limits and magnitudes by a maximum or minimum.
+These are the hard and smooth gates of mobile networks, and rectifiers, limits and magnitudes by a maximum or minimum,
+or by a choice.
 """
 
 from __future__ import annotations
 
 from taso_py.generate.vocabulary import DATA, FUSED, Family, Production, Variables
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.choice import Greater, GreaterEqual, Where
 from taso_py.ops.elementwise import (
     Abs,
     Add,
     Div,
+    Elu,
     Exp,
     Hardsigmoid,
     Hardswish,
@@ -37,6 +40,7 @@ _ZERO, _ONE, _MINUS_ONE, _LEAST, _MOST, _SLOPE = "zumlgc"
 """Roles of numbers."""
 _POWER, _NEGATED, _RAISED, _LOWERED, _SLOPED, _MAGNITUDE = "pnrwva"
 _SHIFTED_POWER, _LOGARITHM = "qi"
+_IS_ABOVE, _IS_BELOW, _OTHER = "><y"
 
 
 def _number(role: str, value: float) -> Variables:
@@ -50,9 +54,10 @@ def _recognized(
     *written: Production,
     operators: int = 4,
     domain: Domain = Domain.EXACT,
+    other: str = "",
 ) -> Family:
-    """Return the family of the ways to write an operator of ``x`` with others."""
-    productions = (*written, Production(op, DATA, FUSED))
+    """Return the family of the ways to write an operator of ``x``, and perhaps of a number, with others."""
+    productions = (*written, Production(op, DATA + other, FUSED))
     return Family(name, (_X, *variables), productions, operators=operators, every=True, domain=domain)
 
 
@@ -82,7 +87,98 @@ def _slope(slope: float) -> Family:
     )
 
 
+def _compared(left: str, right: str, truth: str) -> tuple[Production, ...]:
+    """Return the comparisons of two values, the one with the other and the other way round."""
+    ops, roles = (Greater(), GreaterEqual()), (left + right, right + left)
+    return tuple(Production(op, operands, truth) for op in ops for operands in roles)
+
+
+def _chosen(truth: str, one: str, other: str, result: str = "o") -> tuple[Production, ...]:
+    """Return the choices between two values."""
+    return tuple(Production(Where(), truth + values, result) for values in (one + other, other + one))
+
+
+def _limits_by_comparisons(least: float, most: float) -> Family:
+    """Return the family of the ways to write a hardtanh by a maximum or minimum, and a choice for the other limit."""
+    return _recognized(
+        f"limits {least:g} and {most:g} by comparisons",
+        (_number(_LEAST, least), _number(_MOST, most)),
+        Hardtanh(least, most),
+        Production(Maximum(), DATA + _LEAST, _RAISED),
+        *((Production(Relu(), DATA, _RAISED),) if least == 0 else ()),
+        Production(Minimum(), DATA + _MOST, _LOWERED),
+        *_compared(DATA, _LEAST, _IS_BELOW),
+        *_compared(DATA, _MOST, _IS_ABOVE),
+        *_chosen(_IS_BELOW, _LEAST, _LOWERED),
+        *_chosen(_IS_ABOVE, _MOST, _RAISED),
+    )
+
+
+BY_COMPARISON = (
+    _recognized(
+        "rectifiers by comparison",
+        (_number(_ZERO, 0.0),),
+        Relu(),
+        *_compared(DATA, _ZERO, _IS_ABOVE),
+        *_chosen(_IS_ABOVE, DATA, _ZERO),
+    ),
+    *(
+        _recognized(
+            f"{op.name} with a number by comparison",
+            (_number(_LEAST, 2.0),),
+            op,
+            *_compared(DATA, _LEAST, _IS_ABOVE),
+            *_chosen(_IS_ABOVE, DATA, _LEAST),
+            other=_LEAST,
+        )
+        for op in (Maximum(), Minimum())
+    ),
+    *(
+        Family(
+            f"{op.name} by comparison",
+            (_X, Variables("y", (4,), _OTHER, 1)),
+            (
+                *_compared(DATA, _OTHER, _IS_ABOVE),
+                *_chosen(_IS_ABOVE, DATA, _OTHER),
+                Production(op, DATA + _OTHER, FUSED),
+            ),
+            operators=2,
+            every=True,
+        )
+        for op in (Maximum(), Minimum())
+    ),
+    *(_limits_by_comparisons(least, most) for least, most in ((0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))),
+    _recognized(
+        "slopes by comparison",
+        (_number(_ZERO, 0.0), _number(_SLOPE, 3.0)),
+        LeakyRelu(3.0),
+        Production(Mul(), DATA + _SLOPE, _SLOPED),
+        *_compared(DATA, _ZERO, _IS_ABOVE),
+        *_chosen(_IS_ABOVE, DATA, _SLOPED),
+    ),
+    _recognized(
+        "magnitudes by comparison",
+        (_number(_ZERO, 0.0), _number(_MINUS_ONE, -1.0)),
+        Abs(),
+        Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
+        *_compared(DATA, _ZERO, _IS_ABOVE),
+        *_chosen(_IS_ABOVE, DATA, _NEGATED),
+    ),
+    _recognized(
+        "elu by comparison",
+        (_number(_ZERO, 0.0), _number(_ONE, 1.0)),
+        Elu(),
+        Production(Exp(), DATA, _POWER),
+        Production(Sub(), _POWER + _ONE, _SHIFTED_POWER),
+        *_compared(DATA, _ZERO, _IS_ABOVE),
+        *_chosen(_IS_ABOVE, DATA, _SHIFTED_POWER),
+        domain=Domain.REAL,
+    ),
+)
+"""Activations that choose by a comparison."""
+
 ACTIVATIONS = (
+    *BY_COMPARISON,
     Family(
         "hard gates",
         (_X, Variables("t", (), _THREE, 1, number=3.0), Variables("s", (), _SIX, 1, number=6.0)),

@@ -24,6 +24,16 @@ UNDERSTATED = {
     "cancelling": """rule x: float[..A], y: float[..A]
   source sub(x, y) target sub(add(x, mul(constant{value=4095.0, dtype=float}, y)),
     mul(constant{value=4096.0, dtype=float}, y)) numerics REASSOCIATE""",
+    "chosen by what is no number": """rule x: float[..A]
+  source where(gt(x, constant{value=0.0, dtype=float}), x, constant{value=0.0, dtype=float}) target relu(x)
+  numerics EXACT""",
+    "the greater of what is no number": """rule x: float[..A], y: float[..A]
+  source where(gt(x, y), x, y) target maximum(x, y) numerics EXACT""",
+    "the opposite of what is no number": """rule x: float[..A], y: float[..A]
+  source logical_not(gt(x, y)) target ge(y, x) numerics EXACT""",
+    "an infinity that is masked": """rule c: bool[..A], x: float[..A]
+  source where(c, x, constant{value=0.0, dtype=float})
+  target mul(x, where(c, constant{value=1.0, dtype=float}, constant{value=0.0, dtype=float})) numerics EXACT""",
     "rounded otherwise": """rule x: float[..A], y: float[..A], z: float[..A]
   source add(add(x, y), z) target add(x, add(y, z)) numerics EXACT""",
 }
@@ -32,6 +42,10 @@ HONEST = """rule x: float[..A], y: float[..A], z: float[..A]
 rule x: float[..A], y: float[..A], z: float[..A]
   source mul(x, add(y, z)) target add(mul(x, y), mul(x, z)) numerics REASSOCIATE
 rule x: float[..A], y: float[..A] source relu(add(x, y)) target relu(add(y, x)) numerics EXACT
+rule x: float[..A], y: float[..A] source where(gt(x, y), x, y) target maximum(x, y) numerics ZERO_TERMS
+rule c: bool[..A], x: float[..A], y: float[..A]
+  source relu(where(c, x, y)) target where(c, relu(x), relu(y)) numerics EXACT
+rule x: float[..A], y: float[..A] source logical_not(eq(x, y)) target ne(x, y) numerics EXACT
 rule a: float[M,K], b: float[K,N], c: float[N,P]
   source matmul(matmul(a, b), c) target matmul(a, matmul(b, c)) numerics RANGE"""
 
@@ -59,7 +73,7 @@ def test_two_zeros_that_are_both_nan_at_infinity_are_equal() -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_an_honest_class_is_not(dtype: str) -> None:
-    assert [breach(rule, dtype) for rule in read_rules(HONEST)] == [None] * 4
+    assert [breach(rule, dtype) for rule in read_rules(HONEST)] == [None] * 7
 
 
 def test_what_an_exact_class_says_of_a_function_is_not_refuted_by_a_library() -> None:
@@ -101,7 +115,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     honest.write_text(HONEST)
     understated.write_text(UNDERSTATED["factored"])
     assert main([str(honest)]) == 0
-    assert capsys.readouterr().out == "4 rules, 0 not tried, 0 breaches\n"
+    assert capsys.readouterr().out == "7 rules, 0 not tried, 0 breaches\n"
     assert main([str(understated), "--dtype", "f16", "--trials", "240"]) == 1
     assert "becomes" in capsys.readouterr().out
     assert main([str(tmp_path / "none.rules")]) == 2

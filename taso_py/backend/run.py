@@ -45,7 +45,7 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor], weights: Mapping[str, Tens
 
 
 def run_call(overload: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Run an operator call of a lowering; a :data:`~taso_py.backend.lowering.Caller`."""
+    """Run an operator call of a lowering; a :data:`~taso_py.backend.elementwise.Caller`."""
     return overload(*arguments, **keywords)
 
 

@@ -192,6 +192,7 @@ CASES = {
     "negated twice": Case(lambda m, x: m.a(x.neg().neg()), (ROWS,), "linear", {"a": UP}),
     "numbers without weights": Case(lambda m, x: x * 2 * 3, (ROWS,), "mul"),
     "sum of sums": Case(lambda m, x: x.sum(-1).sum(-1), (TOKENS,), "sum"),
+    "a difference of relus that is a line": Case(lambda m, x: F.relu(x) - F.relu(-x), (ROWS,), ""),
     "a sum with what is negated": Case(lambda m, x, y: x + y * -1, (ROWS, ROWS + 1), "sub"),
 }
 NEAR_MISSES = {
@@ -207,7 +208,9 @@ NEAR_MISSES = {
     "another limit than relu's": Case(lambda m, x: x.clamp(min=0.1), (ROWS,), "maximum"),
     "limits out of order": Case(lambda m, x: x.clamp(min=1).clamp(max=-1), (ROWS,), "maximum minimum"),
     "the lesser of a number and its opposite": Case(lambda m, x: torch.minimum(x, -x), (ROWS,), "minimum mul"),
-    "a difference of relus": Case(lambda m, x: F.relu(x) - F.relu(-x), (ROWS,), "mul relu relu sub"),
+    "a difference of relus that is no line": Case(
+        lambda m, x: F.relu(x) - F.relu(-2 * x), (ROWS,), "mul relu relu sub"
+    ),
     "relu by a choice with another limit": Case(lambda m, x: torch.where(x > 1, x, 0.0), (ROWS,), "gt where"),
     "relu by a choice of the others": Case(lambda m, x: torch.where(x < 0, x, 1.0), (ROWS,), "gt where"),
     "choices that lose a limit": Case(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from taso_py.backend.lowering import softplus_threshold
+from taso_py.backend.elementwise import softplus_threshold
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
 from taso_py.frontend.dialect.creation import fill_of

@@ -17,6 +17,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator, Ref
 from taso_py.ir.size import Dim, floordiv, symbol
+from taso_py.ir.text import MUTABLE
 from taso_py.ir.types import Axis, DType, Group, TensorType
 
 _T = TypeVar("_T")
@@ -240,11 +241,18 @@ class GraphParser:
         self.expect(":")
         return make(Input(name, self.type()))
 
+    def argument(self) -> Node:
+        """Read an input of a graph, which may be one that it writes to: ``x: mutable f32[2,3]``."""
+        name = self.expect("", kind="name")
+        self.expect(":")
+        is_mutable = self.accept(MUTABLE)
+        return make(Input(name, self.type(), mutable=is_mutable))
+
     def graph(self) -> Graph:
         """Read a whole graph."""
         self.expect("graph")
         self.expect("(")
-        inputs = self.several(self.variable, ")")
+        inputs = self.several(self.argument, ")")
         names = {node.op.key: node.value for node in inputs if isinstance(node.op, Input)}
         self.expect("{")
         while self.peek(1).text == "=":

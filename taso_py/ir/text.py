@@ -8,7 +8,8 @@
     }
 
 A value is a name, ``name.1`` for the second output of a node, or an operator applied to values; an impure operator
-carries its token (``opaque#3(...)``). Effects are listed before the outputs: ``effects v7, v9``.
+carries its token (``opaque#3(...)``). Effects are listed before the outputs: ``effects v7, v9``. The type of an input that
+the model writes to follows the word ``mutable``.
 
 Invariant: ``parse_graph(print_graph(g), operators) is equal to g``, and printing is a function of the graph alone.
 """
@@ -22,16 +23,24 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input, Weight
 
 
+MUTABLE = "mutable"
+"""The word before the type of an input that the model writes to."""
+
+
 def print_graph(graph: Graph) -> str:
     """Return the graph as text, one statement per node."""
     names = value_names(graph)
-    arguments = ", ".join(f"{names[node]}: {node.types[0]}" for node in graph.inputs)
+    arguments = ", ".join(f"{names[node]}: {_kind(node)}{node.types[0]}" for node in graph.inputs)
     lines = [f"graph({arguments}) {{"]
     lines += [f"  {names[n]} = {_application(n, names)}" for n in graph.nodes if not isinstance(n.op, Input)]
     if graph.effects:
         lines.append("  effects " + ", ".join(names[node] for node in graph.effects))
     lines.append("  return " + ", ".join(value_text(value, names) for value in graph.outputs))
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _kind(node: Node) -> str:
+    return f"{MUTABLE} " if isinstance(node.op, Input) and node.op.mutable else ""
 
 
 def value_names(graph: Graph) -> dict[Node, str]:

@@ -280,6 +280,7 @@ def _movement() -> list[Call]:
         call("zero.default", x[0, 0, 0]),
         call("fill.Scalar", x, 2.5),
         call("select_scatter.default", x, floats(2, 4), 1, -1),
+        call("select_scatter.default", x, floats(3, 4), 0, -1),
         call("einsum.default", "bij,bkj->bik", [x, floats(2, 5, 4)]),
         call("mm.default", X, floats(3, 4)),
         call("bmm.default", x, floats(2, 4, 5)),

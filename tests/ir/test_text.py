@@ -32,6 +32,14 @@ def test_everything_survives_a_round_trip() -> None:
     assert print_graph(parse_graph(EVERYTHING)) == EVERYTHING
 
 
+def test_inputs_that_are_written_to_survive() -> None:
+    text = "graph(x: f32[2], mutable: mutable f32[2]) {\n  v0 = add(x, mutable)\n  return v0, mutable\n}\n"
+    graph = parse_graph(text)
+    assert print_graph(graph) == text
+    assert [isinstance(node.op, Input) and node.op.mutable for node in graph.inputs] == [False, True]
+    assert graph != parse_graph(text.replace(": mutable", ":"))
+
+
 def test_symbolic_types_survive() -> None:
     text = """graph(a: float[..B,M,K], b: float[2*N+1,K]) {
   v0 = linear(a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -60,6 +61,7 @@ FORMS: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "not a number": (Model(lambda s, x: x + s.w, w=torch.full((4,), torch.nan)), (X,), {}),
     "other layout": (nn.Conv2d(3, 4, 2), (torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),), {}),
+    "written argument": (Model(lambda s, x, held: held.add_(x @ s.w).relu(), w=WEIGHT), (X, X + 1), {}),
     "counter": (Model(_counting, calls=torch.zeros(())), (X,), {}),
 }
 
@@ -81,8 +83,9 @@ def test_a_restored_program_is_the_imported_one(name: str, tmp_path: Path) -> No
     for program in (imported, restore(json.loads(json.dumps(said)), path)):
         built = build(program)
         tie(built, program.weights)
+        given, named = copy.deepcopy((args, kwargs))
         with torch.no_grad():
-            results.append([built(*args, **kwargs), built(*args, **kwargs)])
+            results.append([built(*given, **named), built(*given, **named)])
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0, equal_nan=True)
     assert path.read_bytes() == content, "what it writes stays in memory"
 

@@ -159,6 +159,8 @@ def _scattered_row(w: Writer, call: OpaqueCall) -> OnnxValue:
     place += as_number(x.type.dims[axis]) if place < 0 else 0
     axis %= x.type.rank
     row = w.op("Unsqueeze", operand_as(w, call.operand("src"), x.type.dtype), w.integers([axis]))
+    if axis == 0:  # engines that see that nothing else reads the tensor write to it
+        return w.op("ScatterND", x.onnx, w.op("Unsqueeze", w.integers([place]), w.integers([1])), row)
     return _replaced(w, x.onnx, row, axis=axis, start=place, end=place + 1)
 
 

@@ -138,6 +138,7 @@ CASES = {
     "hardswish by limits": Case(lambda m, x: x * (x + 3).clamp_min(0).clamp_max(6) / 6, (ROWS,), "hardswish"),
     "a magnitude by a maximum": Case(lambda m, x: torch.maximum(x, -x), (ROWS,), "abs"),
     "a magnitude by relus": Case(lambda m, x: F.relu(x) + F.relu(-x), (ROWS,), "abs"),
+    "a value by its relus": Case(lambda m, x: F.relu(x) - F.relu(-x), (ROWS,), ""),
     "leaky relu by a maximum": Case(lambda m, x: torch.maximum(x, 0.2 * x), (ROWS,), "leaky_relu"),
     "leaky relu by relus": Case(lambda m, x: F.relu(x) - 0.3 * F.relu(-x), (ROWS,), "leaky_relu"),
     "leaky relu in two parts": Case(lambda m, x: x.clamp(min=0) + 1.5 * x.clamp(max=0), (ROWS,), "leaky_relu"),
@@ -186,7 +187,6 @@ NEAR_MISSES = {
     "another limit than relu's": Case(lambda m, x: x.clamp(min=0.1), (ROWS,), "maximum"),
     "limits out of order": Case(lambda m, x: x.clamp(min=1).clamp(max=-1), (ROWS,), "maximum minimum"),
     "the lesser of a number and its opposite": Case(lambda m, x: torch.minimum(x, -x), (ROWS,), "minimum mul"),
-    "a difference of relus": Case(lambda m, x: F.relu(x) - F.relu(-x), (ROWS,), "mul relu relu sub"),
     "a slope above one": Case(lambda m, x: torch.maximum(x, 2 * x), (ROWS,), "maximum mul"),
     "leaky relu of two slopes": Case(
         lambda m, x: 0.5 * F.relu(x) - 0.3 * F.relu(-x), (ROWS,), "mul mul mul relu relu sub"

@@ -92,7 +92,8 @@ def measure_program(program: ArrayProgram, settings: Settings) -> Row:
     inputs = program.inputs(settings.seed)
     source, best = (source_of(Computing(form).eval(), inputs, {}) for form in (program.original, program.best))
     deciding = QUICK_DECIDING if settings.quick else DECIDING
-    options = Options(effort="quick" if settings.quick else "normal", seed=settings.seed, race_seconds=deciding, cache=False)
+    effort = "quick" if settings.quick else "normal"
+    options = Options(effort=effort, seed=settings.seed, race_seconds=deciding, cache=False)
     optimized = optimize_source(source, options, rules_for(options))
     row: dict[str, Any] = {"program": program.name, "group": program.group}
     with priced(source) as subject:

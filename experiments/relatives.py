@@ -27,6 +27,7 @@ from experiments.programs import GROUPS, PROGRAMS, ArrayProgram, Computing
 from experiments.running import finished_parts
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
+from taso_py.cost.model import CostModel
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.prepare import source_of
 from taso_py.driver.searches import rules_for
@@ -121,7 +122,7 @@ def measure_program(program: ArrayProgram, settings: Settings) -> Row:
     return {**row, "reached": is_reached(row)}
 
 
-def _cost_ratio(cost: Any, graph: Graph, other: Graph) -> float:
+def _cost_ratio(cost: CostModel, graph: Graph, other: Graph) -> float:
     """Return the predicted latency of a graph over that of another."""
     for each in (graph, other):
         cost.warm(each)

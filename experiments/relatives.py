@@ -27,6 +27,7 @@ from experiments.programs import GROUPS, PROGRAMS, ArrayProgram, Computing
 from experiments.running import finished_parts
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
+from taso_py.cost.model import CostModel
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.prepare import source_of
 from taso_py.driver.searches import rules_for
@@ -48,9 +49,9 @@ MARGIN = 1.05
 NEARNESS = 1e-9
 """Greatest difference of a program from its best form in double precision, relative to the greatest element."""
 QUICK = ("trace of a product", "multiples collected", "exponential of logarithms")
-SECONDS, QUICK_SECONDS = 4.0, 1.5
+SECONDS, QUICK_SECONDS = 3.0, 1.5
 """Time for racing the forms of a program."""
-DECIDING, QUICK_DECIDING = 3.0, 1.0
+DECIDING, QUICK_DECIDING = 2.0, 1.0
 """Seconds of the first race of an optimization."""
 
 MODELS = "models"
@@ -92,7 +93,8 @@ def measure_program(program: ArrayProgram, settings: Settings) -> Row:
     inputs = program.inputs(settings.seed)
     source, best = (source_of(Computing(form).eval(), inputs, {}) for form in (program.original, program.best))
     deciding = QUICK_DECIDING if settings.quick else DECIDING
-    options = Options(effort="quick" if settings.quick else "normal", seed=settings.seed, race_seconds=deciding)
+    effort = "quick" if settings.quick else "normal"
+    options = Options(effort=effort, seed=settings.seed, race_seconds=deciding, cache=False)
     optimized = optimize_source(source, options, rules_for(options))
     row: dict[str, Any] = {"program": program.name, "group": program.group}
     with priced(source) as subject:
@@ -120,7 +122,7 @@ def measure_program(program: ArrayProgram, settings: Settings) -> Row:
     return {**row, "reached": is_reached(row)}
 
 
-def _cost_ratio(cost: Any, graph: Graph, other: Graph) -> float:
+def _cost_ratio(cost: CostModel, graph: Graph, other: Graph) -> float:
     """Return the predicted latency of a graph over that of another."""
     for each in (graph, other):
         cost.warm(each)
@@ -129,6 +131,8 @@ def _cost_ratio(cost: Any, graph: Graph, other: Graph) -> float:
 
 def _add_compiled(calls: dict[str, Any], source: Source) -> str:
     """Add Inductor's compilation of a program to its calls; return the reason if there is none."""
+    # All programs are called by the same code, of which PyTorch compiles only so many versions before it gives up.
+    torch.compiler.reset()
     try:
         calls[INDUCTOR] = source.call_of(ENGINES[INDUCTOR].prepare(source.callable(), source.args, source.kwargs))
     except TasoError as error:

@@ -93,14 +93,10 @@ def test_the_search_leads_to_the_best_form(name: str) -> None:
     program = KNOWN[name]
     prices = Priced(0)
     original, best = (graph_of(form, program) for form in (program.original, program.best))
+    assert original.outputs != best.outputs
     found = search(original, matcher(), prices, Limits(seconds=60)).best.graph
     reached = found.outputs == best.outputs or prices.graph_cost(found) <= MARGIN * prices.graph_cost(best)
     assert reached == (name not in MISSED)
-
-
-def test_no_program_is_its_own_best_form() -> None:
-    same = [p.name for p in PROGRAMS if graph_of(p.original, p).outputs == graph_of(p.best, p).outputs]
-    assert not same
 
 
 def row(**changes: Any) -> Row:

@@ -8,7 +8,7 @@ from taso_py.generate.pipeline import Config, Generation, generate
 from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Half, Production, Variables
 from taso_py.ir.errors import TasoError
 from taso_py.ops.contraction import Linear
-from taso_py.ops.elementwise import Add, LeakyRelu, Maximum, Mul, Relu
+from taso_py.ops.elementwise import Add, LeakyRelu, Maximum, Mul, Relu, Sub
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat
 from taso_py.rules.substitution import Substitution
@@ -108,3 +108,24 @@ def test_what_is_true_of_real_numbers_only_is_found_where_terms_are_compared_on_
     )
     rules = generate(Config(vocabularies=(), families=(family,)), prove).rules
     assert [rule.target.outputs[0].node.op for rule in rules] == [LeakyRelu(slope)] * found
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_squares_are_found_where_variables_may_be_repeated_on_both_sides(repeats: bool) -> None:
+    family = Family(
+        "differences of squares",
+        (Variables("x", (4,), DATA, 1), Variables("y", (4,), "y", 1)),
+        (
+            Production(Mul(), DATA * 2, "a"),
+            Production(Mul(), "yy", "b"),
+            Production(Sub(), "ab", "o"),
+            Production(Add(), DATA + "y", "p"),
+            Production(Sub(), DATA + "y", "m"),
+            Production(Mul(), "pm", FUSED),
+        ),
+        operators=3,
+        every=True,
+        repeats=repeats,
+    )
+    rules = generate(Config(vocabularies=(), families=(family,)), prove).rules
+    assert {rule.target.outputs[0].node.op for rule in rules} == ({Mul()} if repeats else set())

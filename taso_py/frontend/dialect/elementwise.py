@@ -175,7 +175,7 @@ def _pow(call: AtenCall) -> Result:
     They compute 2 and 3 as ``x * x`` and ``x * x * x``, rounding after each product, and 0.5 and -0.5 by roots.
     """
     x, exponent = call.value("self"), call["exponent"]
-    call.require(x.type.dtype in (DType.F32, DType.F64))
+    call.require(x.type.dtype in (DType.F32, DType.F64) and type(exponent) in (int, float))
     if exponent in _ROOTS:
         return apply(_ROOTS[exponent], x)
     call.require(exponent in range(2, MOST_FACTORS + 1))

@@ -6,9 +6,9 @@ channels in place of images, ``rows`` with some rows in place of all, ``views`` 
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
-elements, ``choices`` choices between values and logic. ``transformer`` moves the operators of
-attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
-convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
+elements, ``choices`` choices between values and logic. ``transformer`` moves the operators of attention blocks through
+reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the
+operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """

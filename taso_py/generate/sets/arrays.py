@@ -22,8 +22,8 @@ _FIRST, _SECOND, _THIRD = "abe"
 """Roles of values on the way to what is replaced, and of the parts of a stack."""
 _BEFORE, _AFTER = "lr"
 """Roles of values on the way to what replaces it."""
-_ONE, _TWO = "u", "2"
-"""Roles of numbers."""
+_HALF = "2"
+"""Role of a number."""
 
 _ROWS, _INNER, _COLUMNS = 4, 3, 5
 _X, _Y = Variables("x", (2, 3, 4), DATA, 1), Variables("y", (2, 3, 4), _OTHER, 1)
@@ -193,14 +193,14 @@ def _stacked_means(shape: tuple[int, ...]) -> Family:
     axis = -len(shape) - 1
     return family(
         f"mean of a stack of {len(shape)} axes",
-        (Variables("x", shape, DATA, 1), Variables("y", shape, _OTHER, 1), number(_TWO, 0.5)),
+        (Variables("x", shape, DATA, 1), Variables("y", shape, _OTHER, 1), number(_HALF, 0.5)),
         (
             Production(Reshape((1, *shape)), DATA, _FIRST),
             Production(Reshape((1, *shape)), _OTHER, _SECOND),
             Production(Concat(axis), _FIRST + _SECOND, "s"),
             Production(Mean((axis,)), "s", "o"),
             Production(Add(), DATA + _OTHER, _AFTER),
-            Production(Mul(), _AFTER + _TWO, FUSED),
+            Production(Mul(), _AFTER + _HALF, FUSED),
         ),
         4,
         domain=Domain.REAL,

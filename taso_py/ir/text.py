@@ -8,8 +8,8 @@
     }
 
 A value is a name, ``name.1`` for the second output of a node, or an operator applied to values; an impure operator
-carries its token (``opaque#3(...)``). Effects are listed before the outputs: ``effects v7, v9``. The type of an input that
-the model writes to follows the word ``mutable``.
+carries its token (``opaque#3(...)``). Effects are listed before the outputs: ``effects v7, v9``. The type of an input
+that the model writes to follows the word ``mutable``.
 
 Invariant: ``parse_graph(print_graph(g), operators) is equal to g``, and printing is a function of the graph alone.
 """
@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input, Weight
-
 
 MUTABLE = "mutable"
 """The word before the type of an input that the model writes to."""

@@ -325,12 +325,13 @@ class Evaluation:
         """
         has_own_form = bool(finalist.engine.file)
         oracles = self._oracles if has_own_form else self._oracles[:1]
-        runners = [finalist.runner]
+        runners = [(finalist.runner, finalist.module)]
         if has_own_form and content:
-            runners.append(_load_from_files(finalist, content))
-        for oracle, runner in product(oracles, runners):
-            with self._preserve_state(finalist.module):
-                timed = oracle.compare(runner, state=finalist.module)
+            loaded = _load_from_files(finalist, content)
+            runners.append((loaded, loaded))
+        for oracle, (runner, state) in product(oracles, runners):
+            with self._preserve_state(state):
+                timed = oracle.compare(runner, state=state)
             yield Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs))
 
     def _is_comparable(self, finalist: Finalist) -> bool:

@@ -44,6 +44,22 @@ class Sleeper(nn.Module):
         return self.layers(x)
 
 
+class Remembering(nn.Module):
+    """Layers whose results are added up in a buffer, and put into an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Sleeper()
+        self.total: Tensor
+        self.register_buffer("total", torch.zeros(4, 4))
+
+    def forward(self, x: Tensor, last: Tensor) -> Tensor:
+        found = self.model(x)
+        self.total.add_(found)
+        last.copy_(found)
+        return self.total * 2
+
+
 class Sorting(nn.Module):
     """An operator that engines have no row for."""
 
@@ -90,6 +106,25 @@ def test_a_model_is_optimized_saved_and_loaded(engine: SessionEngine, saved: tup
     for runner in (optimized.module, loaded):
         assert all(close(runner(x), x) for x in (X, X.flip(0)))
     assert engine.files(loaded).keys() == engine.files(optimized.module).keys() != set()
+
+
+def test_a_model_with_state_is_optimized_saved_and_loaded(engine: SessionEngine, tmp_path: Path) -> None:
+    """All that was loaded goes on from the state that the model had."""
+    model = Remembering().eval()
+    model(X, torch.zeros(4, 4))
+    given = X, torch.zeros(4, 4)
+    optimized = optimize(model, given, output=tmp_path, runtime=engine.name, **LIMITS)
+    assert optimized.report.runtime == engine.name
+    assert optimized.report.comparison_passed
+    modules = model, optimized.module, load(tmp_path)
+    for x in (X, X * 2):
+        found: list[list[Tensor]] = []
+        for module in modules:
+            assert isinstance(module, nn.Module)
+            last = torch.zeros(4, 4)
+            with torch.no_grad():
+                found.append([module(x, last), last, module.get_buffer("total").clone()])
+        torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=1e-5, atol=1e-5)
 
 
 def test_the_engine_reads_its_file_without_us(engine: SessionEngine, saved: tuple[Optimized, Path]) -> None:

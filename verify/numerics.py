@@ -4,14 +4,16 @@ Three things decide. First, the level at which the proof succeeds (:class:`verif
 
 - MOVEMENT: elementwise functions are uninterpreted, and whatever adds up several elements (products of matrices,
   convolutions, means, normalizations) is opaque and equal only to itself on the same operands. Both sides then compute
-  the same operations on the same numbers: EXACT. Maxima and relu are opened, as they only choose.
+  the same operations on the same numbers: EXACT. Maxima, relu and choices are opened, as they only choose; comparisons
+  are equal only to themselves on the same operands.
 - TERMS: both sides add up equal products, without a product ever being distributed over a sum: REORDER.
 - ALGEBRA: distributivity, factoring, cancelling, laws of functions: REASSOCIATE.
 
 Second, what rounding does not show in real numbers. Read off the operators of both sides: products with zeros that only
-one side computes (ZERO_TERMS), formulas with exponentials or normalizations that are taken apart (RANGE), masks (MASK).
-Read off the polynomials that both sides compute (:mod:`verify.magnitude`): intermediate values that overflow, cancel or
-vanish where nothing of the source does (RANGE). Third, the caller's cap.
+one side computes, comparisons that are decided as if nothing were NaN (ZERO_TERMS), formulas with exponentials or
+normalizations that are taken apart, comparisons of what is rounded otherwise (RANGE), masks (MASK). Read off the
+polynomials that both sides compute (:mod:`verify.magnitude`): intermediate values that overflow, cancel or vanish where
+nothing of the source does (RANGE). Third, the caller's cap.
 
 Invariant: when in doubt, the higher class.
 """

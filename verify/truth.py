@@ -81,7 +81,7 @@ class Truths:
         if not value:
             return ()
         scale, _, rest = content(value, self._laws.is_positive)
-        direction = rest if scale > 0 else scaled(rest, Fraction(-1))
+        direction = close(rest if scale > 0 else scaled(rest, Fraction(-1)))
         decided = self._signs.is_positive(direction, self._laws.is_nonnegative_sum, self._laws.is_positive_sum)
         if decided is not None:
             return constant(int(decided))

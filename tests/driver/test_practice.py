@@ -75,6 +75,14 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, 1e-6)
 
 
+def _limited(x: Tensor) -> Tensor:
+    return torch.where(x < -1, -1.0, torch.where(x > 1, 1.0, x))
+
+
+def _leaky(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, 0.01 * x)
+
+
 def _both(m: Any, x: Tensor) -> Tensor:
     return m.b(m.a(x))
 
@@ -149,6 +157,9 @@ CASES = {
     "leaky relu by a choice": Case(lambda m, x: torch.where(x > 0, x, 0.2 * x), (ROWS,), "leaky_relu"),
     "relu6 by choices": Case(lambda m, x: torch.where(x < 0, 0.0, torch.where(x > 6, 6.0, x)), (ROWS,), "hardtanh"),
     "limits by choices": Case(lambda m, x: torch.where(x >= 1, 1.0, torch.where(x > -1, x, -1.0)), (ROWS,), "hardtanh"),
+    "activations by choices between layers": Case(
+        lambda m, x: _leaky(m.b(_limited(m.a(x)))), (ROWS,), "hardtanh leaky_relu linear linear", {"a": UP, "b": DOWN}
+    ),
     "a magnitude by a choice": Case(lambda m, x: torch.where(x >= 0, x, -x), (ROWS,), "abs"),
     "elu by a choice": Case(lambda m, x: torch.where(x > 0, x, x.exp() - 1), (ROWS,), "elu"),
     "a maximum by a choice": Case(

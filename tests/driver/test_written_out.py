@@ -85,6 +85,31 @@ def test_what_is_written_out_becomes_fused_operators() -> None:
     assert sorted(found) == ["add", "gelu", "layer_norm", "linear", "linear", "rms_norm"]
 
 
+class Gates(nn.Module):
+    """Activations by choices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = self.second(torch.where(x > 0, x, torch.zeros_like(x)))
+        x = self.third(torch.where(x < -1, -1.0, torch.where(x > 1, 1.0, x)))
+        return torch.where(x > 0, x, 0.01 * x)
+
+
+def test_choices_are_recognised_as_activations() -> None:
+    graph = import_module(Gates().eval(), (torch.randn(2, 3, 6),)).graph
+    assert sorted(node.op.name for node in graph.nodes if node.inputs) == [
+        *("gt", "gt", "gt", "gt"),
+        *("linear", "linear", "linear", "mul", "where", "where", "where", "where"),
+    ]
+    result = search(graph, shipped("activations"), FakeCost())
+    found = [node.op.name for node in result.best.graph.nodes if not node.is_static and node.inputs]
+    assert sorted(found) == ["hardtanh", "leaky_relu", "linear", "linear", "linear", "relu"]
+
+
 def test_quotients_are_recognised_as_well() -> None:
     graph = import_module(Mixer().eval(), (torch.randn(2, 3, 6),)).graph
     assert {"softmax", "exp", "erf", "div"} <= {node.op.name for node in graph.nodes}

@@ -52,6 +52,46 @@ def test_what_follows_is_decided_and_nothing_else(value: Sum, assumed: tuple[Ass
     assert sign(value, *assumed) == expected
 
 
+def above(value: Sum, *assumed: Assumption) -> bool | None:
+    signs = Signs(assumed)
+    laws = Laws(Context({}, ()), ProofLevel.ALGEBRA, signs)
+    return signs.is_positive(value, laws.is_nonnegative_sum, laws.is_positive_sum)
+
+
+@pytest.mark.parametrize(
+    ("value", "assumed", "expected"),
+    [
+        (total(x=2), (X,), True),
+        (total(x=-2), (X,), False),
+        (total(x=1), (NOT_X,), False),
+        (total(x=-3), (NOT_X,), None),
+        (total(3, x=-1), (NOT_X,), True),
+        (total(3, x=1), (X,), True),
+        (total(-3, x=1), (NOT_X,), False),
+        (total(x=1, z=-1), ORDERED, True),
+        (total(x=-1, z=1), ORDERED, False),
+        (total(x=1, z=1), ORDERED, None),
+        (total(x=1, y=-1), (Assumption(total(y=1, x=-1), is_positive=False),), None),
+        (total(3), (), True),
+        (total(-3), (), False),
+        (total(), (), False),
+        (total(x=1), (), None),
+    ],
+)
+def test_what_is_greater_than_zero_is_more_than_what_is_not_less(
+    value: Sum, assumed: tuple[Assumption, ...], expected: bool | None
+) -> None:
+    assert above(value, *assumed) is expected
+
+
+def test_what_is_neither_above_nor_below_zero_is_zero() -> None:
+    laws = Laws(Context({}, ()), ProofLevel.ALGEBRA, Signs())
+    below, above_ = (Assumption(total(x=sign, y=-sign), is_positive=False) for sign in (1, -1))
+    assert Signs((below, above_)).is_zero(total(x=2, y=-2), laws.is_nonnegative_sum)
+    assert not Signs((below, above_)).is_zero(total(x=2, y=-1), laws.is_nonnegative_sum)
+    assert not Signs((below,)).is_zero(total(x=2, y=-2), laws.is_nonnegative_sum)
+
+
 def test_the_cases_of_what_is_open_are_both_signs() -> None:
     signs = Signs()
     assert list(signs.cases()) == []

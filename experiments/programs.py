@@ -20,7 +20,7 @@ WIDE = (1024, 1024)
 """Shape of a matrix that elementwise programs read."""
 SQUARE = (1024, 1024)
 """Shape of a matrix that programs multiply."""
-STACK = (3, 512, 512)
+STACK = (3, 1024, 1024)
 """Shape of a stack of matrices."""
 ROW = (1024,)
 PRODUCTS, SUMS, NUMBERS, FUNCTIONS, MOVEMENT = "products", "sums", "numbers", "functions", "movement"
@@ -182,11 +182,11 @@ PROGRAMS = (
         *(WIDE, ROW),
     ),
     _program(SUMS, "sum of a sum", lambda a, b: (a + b).sum(), lambda a, b: a.sum() + b.sum(), *(WIDE, WIDE)),
-    _program(SUMS, "sums of rows and columns", lambda a: a.sum(-1).sum(-1), lambda a: a.sum((-2, -1)), STACK),
-    _program(SUMS, "mean of means", lambda a: a.mean(-1).mean(-1), lambda a: a.mean((-2, -1)), STACK),
+    _program(SUMS, "sum of sums", lambda a: a.sum(0).sum(0), lambda a: a.sum((0, 1)), STACK),
+    _program(SUMS, "mean of means", lambda a: a.mean(0).mean(0), lambda a: a.mean((0, 1)), STACK),
     _program(SUMS, "mean of a line", lambda a: (2 * a + 1).mean(-1), lambda a: 2 * a.mean(-1) + 1, WIDE),
     _program(SUMS, "sum of a quotient", lambda a: (a / 3).sum(0), lambda a: a.sum(0) / 3, WIDE),
-    _program(SUMS, "sum of a transpose", lambda a: a.T.sum(0), lambda a: a.sum(1), WIDE),
+    _program(SUMS, "sum of a transpose", lambda a: a.T.contiguous().sum(0), lambda a: a.sum(1), WIDE),
     _program(
         SUMS, "stacked sum", lambda a, b, c: torch.stack([a, b, c]).sum(0), lambda a, b, c: a + b + c, WIDE, WIDE, WIDE
     ),

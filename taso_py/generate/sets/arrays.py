@@ -151,7 +151,33 @@ def _reductions_of_arithmetic() -> Iterator[Family]:
         2,
         domain=Domain.REAL,
     )
+    for op in (Sum, Mean, Max):
+        yield family(
+            f"{op.name} along the first axes, one by one",
+            (_X,),
+            (
+                Production(op((-3,)), DATA, _FIRST),
+                Production(op((-2,)), _FIRST, "o"),
+                Production(op((-3, -2)), DATA, FUSED),
+            ),
+            2,
+            domain=Domain.REAL,
+        )
+
+
+def _reductions_of_layouts() -> Iterator[Family]:
+    """Yield the families of reductions of transposes and of dense copies."""
     matrix = Variables("x", (3, 4), DATA, 1)
+    yield family(
+        "reductions of copies",
+        (matrix,),
+        (
+            Production(Contiguous(), DATA, _FIRST),
+            *(Production(op(axes), _FIRST, "o") for op in (Sum, Mean, Max) for axes in _AXES),
+            *(Production(op(axes), DATA, FUSED) for op in (Sum, Mean, Max) for axes in _AXES),
+        ),
+        2,
+    )
     yield family(
         "reductions of transposes",
         (matrix,),
@@ -385,6 +411,7 @@ ARRAYS = (
     *_reductions_of_products(),
     *_products_of_matrices(),
     *_reductions_of_arithmetic(),
+    *_reductions_of_layouts(),
     *(_stacked(shape, count) for shape in ((4,), (3, 4), (2, 3, 4)) for count in (2, 3)),
     *(_stacked_means(shape) for shape in ((4,), (3, 4), (2, 3, 4))),
     *_joined(3),

@@ -137,6 +137,8 @@ def test_memory_is_shared(optimized: tuple[OptimizedEntries, Path]) -> None:
         for name in ("keys", "values", "place"):
             assert storage_of(prefill[name]) == storage_of(decode[name])
         assert storage_of(peek["keys"]) == storage_of(prefill["keys"])
+        if results.reports["prefill"].runtime != "eager":
+            continue  # an engine's weights are in its file
         assert {storage_of(t) for n, t in prefill.items() if n.endswith("weight")} & {
             storage_of(t) for n, t in decode.items() if n.endswith("weight")
         }

@@ -28,6 +28,14 @@ def shade(number: int, count: int) -> str:
     return SHADES[number * (len(SHADES) - 1) // max(1, count - 1)]
 
 
+def interval_widths(rows: Sequence[Row], way: str) -> list[list[float]]:
+    """Return how far the intervals of a column reach below and above its values, as error bars take them."""
+    return [
+        [max(0.0, row[way] - row[f"{way}_low"]) for row in rows],
+        [max(0.0, row[f"{way}_high"] - row[way]) for row in rows],
+    ]
+
+
 def grouped_bars(figure: Figure, rows: Sequence[Row], ways: Sequence[str], label: str) -> None:
     """Draw a group of bars for each model, a bar for each way, with its interval; 1 is marked."""
     figure.set_size_inches(9, 0.19 * len(rows) * (len(ways) + 1) + 1.4)
@@ -37,10 +45,7 @@ def grouped_bars(figure: Figure, rows: Sequence[Row], ways: Sequence[str], label
         there = [(place, row) for place, row in enumerate(rows) if way in row]
         places = [place + (number - (len(ways) - 1) / 2) * height for place, _ in there]
         values = [row[way] for _, row in there]
-        spread = [
-            [max(0.0, row[way] - row[f"{way}_low"]) for _, row in there],
-            [max(0.0, row[f"{way}_high"] - row[way]) for _, row in there],
-        ]
+        spread = interval_widths([row for _, row in there], way)
         colour = shade(number, len(ways))
         axes.barh(places, values, height, color=colour, edgecolor="0.2", label=way.replace("_", " "))
         for ink, width in (("black", 2.2), ("white", 0.8)):

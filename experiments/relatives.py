@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from experiments import engines
 from experiments.deployed import SESSIONS
-from experiments.drawing import name_rows
+from experiments.drawing import interval_widths, name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.programs import GROUPS, PROGRAMS, ArrayProgram, Computing
 from experiments.running import finished_parts
@@ -216,10 +216,7 @@ def _programs(axes: Axes, rows: Sequence[Row]) -> None:
     for way, mark, colour in ((INDUCTOR, "x", "0.4"), (BEST, "s", "0.7"), (OURS, ".", "black")):
         there = [(place, row) for place, row in enumerate(rows) if way in row]
         values = [row[way] for _, row in there]
-        spread = [
-            [max(0.0, row[way] - row[f"{way}_low"]) for _, row in there],
-            [max(0.0, row[f"{way}_high"] - row[way]) for _, row in there],
-        ]
+        spread = interval_widths([row for _, row in there], way)
         places = [place for place, _ in there]
         axes.errorbar(values, places, xerr=spread, fmt=mark, color=colour, elinewidth=0.8, label=way)
     axes.axvline(1, color="black", linewidth=0.8)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from taso_py.engines.session import SessionEngine
-from tests.engines.sessions import NAMES, engine_named, program_of
+from tests.engines.sessions import program_of
 
 
 class Branches(nn.Module):
@@ -22,11 +21,6 @@ class Branches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.before(x).relu()
         return self.after(torch.cat([self.left(x).relu(), self.right(x).relu()], self.axis))
-
-
-@pytest.fixture(params=NAMES)
-def engine(request: pytest.FixtureRequest) -> SessionEngine:
-    return engine_named(request.param)
 
 
 def _reorders(engine: SessionEngine, model: nn.Module) -> int:

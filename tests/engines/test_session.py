@@ -21,15 +21,10 @@ from taso_py.backend.onnx import model
 from taso_py.backend.schema import storage_of
 from taso_py.engines.engine import CompiledGraph, EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
-from tests.engines.sessions import NAMES, Function, called_at_once, engine_named, program_of
+from tests.engines.sessions import Function, called_at_once, engine_named, program_of
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 IDS = torch.tensor([2, 0, 1])
-
-
-@pytest.fixture(params=NAMES)
-def engine(request: pytest.FixtureRequest) -> SessionEngine:
-    return engine_named(request.param)
 
 
 def nearly(found: Any, expected: Any) -> bool:

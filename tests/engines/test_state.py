@@ -17,15 +17,10 @@ from taso_py.backend.schema import storage_of
 from taso_py.backend.weights import tie
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
-from tests.engines.sessions import NAMES, engine_named, program_of
+from tests.engines.sessions import program_of
 
 WIDTH, LENGTH = 4, 6
 X, PLACE = torch.linspace(-1, 1, WIDTH).reshape(1, 1, WIDTH), torch.tensor([2])
-
-
-@pytest.fixture(params=NAMES)
-def engine(request: pytest.FixtureRequest) -> SessionEngine:
-    return engine_named(request.param)
 
 
 class Cached(nn.Module):

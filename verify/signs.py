@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from verify.terms import Sum, Term, close, product_key, term_symbols
+from verify.terms import Sum, Term, close, has_bound_index, product_key, term_symbols
 
 MOST_ASSUMED = 3
 """Most sums whose signs are assumed at once."""
@@ -62,7 +62,7 @@ class Signs:
         return all(_follows(scaled(value, Fraction(sign)), self.assumed, is_nonnegative) for sign in (1, -1))
 
     def _leave_open(self, value: Sum) -> None:
-        if not any(name.startswith(("~", "%")) for term in value for name in term_symbols(term)):
+        if not any(has_bound_index(term_symbols(term)) for term in value):
             self.undecided.setdefault(value)
 
     def cases(self) -> Iterator[Signs]:

@@ -132,6 +132,11 @@ def term_symbols(term: Term) -> frozenset[str]:
     return found.difference(term.bound)
 
 
+def has_bound_index(names: Iterable[str]) -> bool:
+    """Return whether one of the names is that of a bound index."""
+    return any(name.startswith(("~", "%")) for name in names)
+
+
 def height(factors: Iterable[Factor]) -> int:
     """Return the greatest height of a call among the factors."""
     return max((factor.height for factor in factors if isinstance(factor, Call)), default=0)

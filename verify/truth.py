@@ -20,10 +20,19 @@ from taso_py.ir.size import Dim, symbol
 from taso_py.ops.scalar import Relation
 from verify.laws import Laws, ProofLevel, content, has_pole
 from verify.signs import Signs, scaled
-from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of, term_key
-
-_BOUND = ("~", "%")
-"""First characters of names of bound indices."""
+from verify.terms import (
+    Call,
+    Factor,
+    Sum,
+    Term,
+    close,
+    constant,
+    factor_key,
+    factor_symbols,
+    has_bound_index,
+    product_of,
+    term_key,
+)
 
 
 class Truths:
@@ -45,7 +54,7 @@ class Truths:
 
     def of(self, statement: Factor) -> Sum:
         """Return 1 where an element or a call that is a statement is true, 0 elsewhere."""
-        if any(name.startswith(_BOUND) for name in factor_symbols(statement)):
+        if has_bound_index(factor_symbols(statement)):
             return product_of(statement)
         text = factor_key(statement)
         self.statements.setdefault(self._name(text), statement)

@@ -28,7 +28,7 @@ from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import STATE, assemble, attach
-from taso_py.backend.writes import Writes, is_write, may_show_writes, ordered_writes, state_keys, state_of
+from taso_py.backend.writes import Writes, is_write, may_show_writes, ordered_writes, state_of
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
@@ -65,7 +65,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
         writer.forget_gradients()
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = writer.packs.nbytes
-    module.meta[STATE] = {key: places[key] for key in state_keys(program.graph)}
+    module.meta[STATE] = {key: places[key] for key in state_of(program.graph)}
     for place in writer.packed.values():
         module.register_buffer(place, module.get_buffer(place), persistent=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -93,7 +93,7 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
         raise ContractError("it returns a view of an argument whose elements share memory")
     if not all(map(is_write, graph.effects)):
         raise InvariantError("a graph with effects cannot be computed by one call")
-    state = Graph((), tuple(node.value for node in state_of(graph)))
+    state = Graph((), tuple(node.value for node in state_of(graph).values()))
     root, places = assemble(state, program.weights, program.parameters)
     root.add_module(COMPUTES, computes)
     writer = _Writer(program, NO_PLAN, root, places=places)
@@ -179,7 +179,7 @@ class _Writer:
     def write_around(self, graph: Graph) -> None:
         """Write one call of the submodule ``COMPUTES``, which returns all outputs and what is written."""
         self._placeholders(graph)
-        state = state_of(graph)
+        state = state_of(graph).values()
         for node in state:
             self._node(node)
         results = self.graph.call_module(COMPUTES, tuple(self._values[node.value] for node in (*graph.inputs, *state)))

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from taso_py.backend.bits import Bits, bits_of
 from taso_py.backend.generators import undo_random_draws
 from taso_py.backend.program import Contract, Fixed, Program
-from taso_py.backend.schema import storage_of
+from taso_py.backend.schema import overlaps_itself, storage_of
 from taso_py.backend.writes import Writes
 from taso_py.ir.errors import TasoError
 from taso_py.ir.operator import Input
@@ -110,17 +110,15 @@ def outputs_of_repeated_arguments(program: Program) -> set[int]:
     In all other views with a stride of 0 the model itself repeats elements, whatever its arguments.
     """
     examples = dict(zip(input_keys(program), program.example_inputs, strict=True))
-    repeated = {f"input {key}" for key, tensor in examples.items() if _repeats(tensor.shape, tensor.stride())}
+    repeated = {f"input {key}" for key, tensor in examples.items() if overlaps_itself(tensor)}
     sharing = {one for one, other in program.contract.shared if other in repeated}
+    laid_out = zip(program.graph.outputs, program.contract.strides, strict=True)
     return {
         index
-        for index, (value, strides) in enumerate(zip(program.graph.outputs, program.contract.strides, strict=True))
-        if f"output {index}" in sharing and _repeats(value.type.dims, strides)
+        for index, (value, strides) in enumerate(laid_out)
+        if f"output {index}" in sharing
+        and any(stride == 0 and size != 1 for size, stride in zip(value.type.dims, strides, strict=True))
     }
-
-
-def _repeats(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
-    return any(stride == 0 and size != 1 for size, stride in zip(shape, strides, strict=True))
 
 
 def _wasteful(outputs: Mapping[int, tuple[fx.Node, Tensor]], lent: Collection[int]) -> set[int]:

@@ -50,18 +50,9 @@ def write(leaf: Value, content: Value) -> tuple[Opaque, tuple[Value, Value]]:
     return Opaque(WRITE, (Ref(0), Ref(1)), (leaf.type,), is_pure=False), (leaf, content)
 
 
-def state_keys(graph: Graph) -> list[str]:
-    """Return the keys of the buffers that the model, or another entry point of it, writes to."""
-    return [key for key, _ in _state(graph)]
-
-
-def state_of(graph: Graph) -> list[Node]:
-    """Return the leaves of the buffers that the model, or another entry point of it, writes to."""
-    return [node for _, node in _state(graph)]
-
-
-def _state(graph: Graph) -> list[tuple[str, Node]]:
-    return [(node.op.key, node) for node in graph.nodes if isinstance(node.op, Weight) and node.op.mutable]
+def state_of(graph: Graph) -> dict[str, Node]:
+    """Return the leaves of the buffers that the model, or another entry point of it, writes to, by key."""
+    return {node.op.key: node for node in graph.nodes if isinstance(node.op, Weight) and node.op.mutable}
 
 
 def is_write(node: Node) -> bool:
@@ -78,7 +69,7 @@ def without_state(graph: Graph) -> Graph:
     Args:
         graph: a graph whose effects are writes.
     """
-    inputs = {node: make(Input(f"state.{key}", node.types[0])) for key, node in _state(graph)}
+    inputs = {node: make(Input(f"state.{key}", node.types[0])) for key, node in state_of(graph).items()}
     written = Graph(graph.inputs, (*graph.outputs, *(node.inputs[1] for node in ordered_writes(graph))))
     read = written.replace({node.value: given.value for node, given in inputs.items()})
     return Graph((*read.inputs, *inputs.values()), read.outputs)

@@ -32,7 +32,7 @@ from taso_py.backend import NO_PLAN, Fixed, Plan, Program, build, fold
 from taso_py.backend.bits import resolved
 from taso_py.backend.plan import PlanStep
 from taso_py.backend.tracing import quiet, silent
-from taso_py.backend.writes import Writes, state_keys
+from taso_py.backend.writes import Writes, state_of
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AOT_INDUCTOR
@@ -74,7 +74,7 @@ class AotInductor(Engine):
         return packable(plan).compiled()
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        if program.graph.effects or state_keys(program.graph):
+        if program.graph.effects or state_of(program.graph):
             reason = "it writes to state, checks values or draws random numbers"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
         return self.build_around(program, CompiledArchive(compile_archive(program, plan), program))

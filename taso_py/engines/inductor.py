@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.tracing import silent
-from taso_py.backend.writes import Writes, state_keys
+from taso_py.backend.writes import Writes, state_of
 from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, clone_outputs
 from taso_py.engines.engine import CAPTURED_PRICES, Engine, EngineUnavailableError, Runner
 from taso_py.kernels.table import TRACED
@@ -69,7 +69,7 @@ class FrozenInductor(Engine):
         self._options = {"freezing": True, **settings}
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        only_read = set(state_keys(program.graph)) - set(Writes.of(program.graph).buffers)
+        only_read = set(state_of(program.graph)) - set(Writes.of(program.graph).buffers)
         if only_read:
             reason = f"it would freeze {min(only_read)}, which another entry point writes to"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")

@@ -26,7 +26,7 @@ from taso_py.backend.build import COMPUTES
 from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
-from taso_py.backend.writes import is_write, state_keys, without_state
+from taso_py.backend.writes import is_write, state_of, without_state
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -263,7 +263,7 @@ def saved_model(program: Program, path: Path) -> OnnxModel:
 
 def model_inputs(program: Program) -> Sequence[Tensor]:
     """Return example inputs of a program's model: those of the program, and its state."""
-    return [*program.example_inputs, *(program.weights[key] for key in state_keys(program.graph))]
+    return [*program.example_inputs, *(program.weights[key] for key in state_of(program.graph))]
 
 
 def weights_of(node: Node) -> Sequence[Value]:

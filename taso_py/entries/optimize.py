@@ -15,7 +15,7 @@ from typing import Any
 
 from taso_py.backend import Plan, Program, build
 from taso_py.backend.weights import assemble, tie
-from taso_py.backend.writes import state_keys
+from taso_py.backend.writes import state_of
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.evidence import gather_evidence
 from taso_py.driver.optimize import search_and_evaluate
@@ -183,7 +183,7 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
     return SavableEntry(
         content=content,
         weights={**weights, **own},
-        state=[places[key] for key in state_keys(winner.program.graph)],
+        state=[places[key] for key in state_of(winner.program.graph)],
         report=optimized.report,
         trace=write_trace(optimized.trace),
         plan=outcome.saved.plan,

@@ -83,21 +83,18 @@ class LatencyDatabase:
         kind: LatencyKind = LatencyKind.CALL,
     ) -> None:
         """Store a latency, at once and for all processes, replacing an older one for the same key."""
-        row = Row(environment.key(), kind, kernel, signature, measured=_now(), latency=latency)
-        self._run_at_once(lambda connection: schema.write(connection, {row.environment: environment}, [row]))
+        self.put_together(environment, {(kernel, signature): latency}, kind)
 
     def put_together(self, environment: Environment, latencies: Mapping[Key, Latency], kind: LatencyKind) -> None:
         """Store latencies of a kind that belong together: all of them or, if the process ends meanwhile, none."""
-        key, now = environment.key(), _now()
-        rows = [Row(key, kind, *pair, now, latency) for pair, latency in latencies.items()]
-        self._run_at_once(lambda connection: schema.write(connection, {key: environment}, rows))
+        rows = _rows(environment, latencies, kind)
+        self._run_at_once(lambda connection: schema.write(connection, {environment.key(): environment}, rows))
 
     def put_first(
         self, environment: Environment, latencies: Mapping[Key, Latency], kind: LatencyKind
     ) -> dict[Key, Latency]:
         """Store latencies that belong together, unless all are known; return those that are stored from then on."""
-        key, now = environment.key(), _now()
-        rows = [Row(key, kind, *pair, now, latency) for pair, latency in latencies.items()]
+        key, rows = environment.key(), _rows(environment, latencies, kind)
 
         def insert(connection: sqlite3.Connection) -> dict[Key, Latency]:
             known = schema.read(connection, key, kind, latencies)
@@ -198,6 +195,12 @@ def default_path() -> Path:
         return user_cache_path("taso-py", appauthor=False) / "latencies.sqlite"
     except RuntimeError as error:
         raise FileNotFoundError("the user has no home; set TASO_PY_CACHE to a folder") from error
+
+
+def _rows(environment: Environment, latencies: Mapping[Key, Latency], kind: LatencyKind) -> list[Row]:
+    """Return the rows of latencies that are measured now."""
+    key, now = environment.key(), _now()
+    return [Row(key, kind, *pair, now, latency) for pair, latency in latencies.items()]
 
 
 def _now() -> str:

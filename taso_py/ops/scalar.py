@@ -158,6 +158,23 @@ class Choose(Scalar):
     other: Scalar
 
 
+def parts(scalar: Scalar) -> tuple[Scalar, ...]:
+    """Return the expressions that an expression is directly made of."""
+    match scalar:
+        case Plus(left, right) | Times(left, right):
+            return left, right
+        case Guard(_, body) | Reduce(body=body):
+            return (body,)
+        case Apply(_, argument):
+            return (argument,)
+        case Compare(_, left, right):
+            return left, right
+        case Choose(condition, chosen, other):
+            return condition, chosen, other
+        case _:
+            return ()
+
+
 _fresh = itertools.count()
 _Where: TypeAlias = Callable[..., Sequence[Condition]]
 

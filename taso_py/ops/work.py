@@ -44,6 +44,7 @@ from taso_py.ops.scalar import (
     Scalar,
     SizeOf,
     Times,
+    parts,
 )
 
 _Given: TypeAlias = tuple[Condition, ...]
@@ -173,7 +174,7 @@ class _Counter:
                 self.visit(argument, given)
             case Compare() | Choose():
                 self.flops += self._points(free, given)
-                for part in _parts(scalar):
+                for part in parts(scalar):
                     self.visit(part, given)
             case _:
                 raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
@@ -242,22 +243,6 @@ def _extent(binder: Binder) -> int:
     return binder.extent
 
 
-def _parts(scalar: Scalar) -> tuple[Scalar, ...]:
-    match scalar:
-        case Plus(left, right) | Times(left, right):
-            return left, right
-        case Guard(_, body) | Reduce(body=body):
-            return (body,)
-        case Apply(_, argument):
-            return (argument,)
-        case Compare(_, left, right):
-            return left, right
-        case Choose(condition, chosen, other):
-            return condition, chosen, other
-        case _:
-            return ()
-
-
 def _names(scalar: Scalar) -> Iterator[str]:
     """Yield the indices that an expression mentions, in order, including bound ones."""
     if isinstance(scalar, Read):
@@ -268,14 +253,14 @@ def _names(scalar: Scalar) -> Iterator[str]:
             yield from sorted(symbols(condition.value))
     if isinstance(scalar, SizeOf):
         yield from sorted(symbols(scalar.value))
-    for part in _parts(scalar):
+    for part in parts(scalar):
         yield from _names(part)
 
 
 def _bound(scalar: Scalar) -> Iterator[str]:
     if isinstance(scalar, Reduce):
         yield from (binder.name for binder in scalar.binders)
-    for part in _parts(scalar):
+    for part in parts(scalar):
         yield from _bound(part)
 
 
@@ -286,7 +271,7 @@ def _free(scalar: Scalar) -> frozenset[str]:
 
 def _reads(scalar: Scalar) -> bool:
     """Return whether an expression depends on operands; otherwise it is a constant."""
-    return isinstance(scalar, Read) or any(map(_reads, _parts(scalar)))
+    return isinstance(scalar, Read) or any(map(_reads, parts(scalar)))
 
 
 def _number(scalar: Scalar) -> Fraction | None:
@@ -335,8 +320,8 @@ def _renamed(scalar: Scalar, canonical: Mapping[str, Poly]) -> object:
         case Apply(function, argument):
             return function, _renamed(argument, canonical)
         case Compare(relation):
-            return relation, tuple(_renamed(part, canonical) for part in _parts(scalar))
+            return relation, tuple(_renamed(part, canonical) for part in parts(scalar))
         case Plus() | Times() | Guard() | Choose():
-            return type(scalar).__name__, renamed, tuple(_renamed(part, canonical) for part in _parts(scalar))
+            return type(scalar).__name__, renamed, tuple(_renamed(part, canonical) for part in parts(scalar))
         case _:
             return scalar

@@ -91,14 +91,10 @@ class Matcher:
         """
         return self._find(index, nodes, self._anywhere, only_running=only_running, known=known)
 
-    def identity(self, match: Match, index: GraphIndex) -> Identity:
-        """Return an identity that is equal for matches that differ only by a symmetry of the rule."""
-        return self._searches[match.rule.id].identity(match.nodes, match.values.values(), index)[0]
-
     def as_found(self, match: Match, index: GraphIndex) -> tuple[Identity, Match]:
         """Return the identity of a match and, of those that differ by a symmetry, the match that is found in a graph.
 
-        Which one that is depends on the order of the graph's nodes.
+        The identity is equal for these; which of them is found depends on the order of the graph's nodes.
         """
         return self._searches[match.rule.id].as_found(match, index)
 

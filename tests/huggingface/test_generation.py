@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import UNLIMITED, Program, build, fold
 from taso_py.backend.schema import storage_of
-from taso_py.backend.writes import state_keys
+from taso_py.backend.writes import state_of
 from taso_py.entries.entry import import_together
 from taso_py.entries.optimize import OptimizedEntry
 from taso_py.ir.errors import TasoError
@@ -126,7 +126,7 @@ def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
         folded = fold(program, UNLIMITED)
         content, weights = without_weights(pt2_bytes(source, folded, program))
         optimized: Any = SimpleNamespace(module=build(folded))
-        return OptimizedEntry(optimized, SavableEntry(content, weights, state_keys(folded.graph), REPORT, "", None))
+        return OptimizedEntry(optimized, SavableEntry(content, weights, list(state_of(folded.graph)), REPORT, "", None))
 
     def all_built(sources: Mapping[str, Source], *_: Any, **__: Any) -> dict[str, OptimizedEntry]:
         return {name: built(sources[name], program) for name, program in import_together(sources).items()}

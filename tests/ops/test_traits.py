@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from taso_py.ops.evaluate import Domain, Floats, definition, evaluate
 from taso_py.ops.movement import Contiguous, Enlarge, Pad, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, Softmax
 from taso_py.ops.reduction import Max, Mean, Sum
-from taso_py.ops.scalar import Apply, Choose, Compare, Guard, Plus, Read, Reduce, Scalar, Times
+from taso_py.ops.scalar import Apply, Read, Scalar, Times, parts
 from taso_py.ops.table import DEFINED
 from tests.ops.test_evaluate import CASES, Case
 
@@ -105,25 +105,9 @@ def _adds_up(case: Case) -> bool:
     return any(counts.max() > 1 and _is_affine(case, place) for place, counts in read.items())
 
 
-def _parts(scalar: Scalar) -> Iterable[Scalar]:
-    match scalar:
-        case Plus(left, right) | Times(left, right):
-            return left, right
-        case Guard(_, body) | Reduce(body=body):
-            return (body,)
-        case Apply(_, argument):
-            return (argument,)
-        case Compare(_, left, right):
-            return left, right
-        case Choose(condition, chosen, other):
-            return condition, chosen, other
-        case _:
-            return ()
-
-
 def _inside(scalar: Scalar) -> Iterator[Scalar]:
     yield scalar
-    for part in _parts(scalar):
+    for part in parts(scalar):
         yield from _inside(part)
 
 

@@ -172,9 +172,9 @@ def test_a_rule_whose_target_is_not_symmetric_keeps_both_orders() -> None:
 def test_around_finds_exactly_the_matches_that_contain_a_node() -> None:
     graph = parse_graph(products(4))
     matcher, index = Matcher(read_rules(MERGE)), GraphIndex(graph)
-    everything = {matcher.identity(match, index): match for match in matcher.matches(index)}
+    everything = {matcher.as_found(match, index)[0]: match for match in matcher.matches(index)}
     for node in graph.nodes:
-        found = {matcher.identity(match, index) for match in matcher.around(index, [node])}
+        found = {matcher.as_found(match, index)[0] for match in matcher.around(index, [node])}
         assert found == {identity for identity, match in everything.items() if node in match.nodes}
 
 
@@ -184,12 +184,12 @@ def test_of_symmetric_matches_exactly_one_is_found_from_wherever_one_begins(name
     index = GraphIndex(import_module(module, args).graph)
     rules = read_database()
     matcher, every = Matcher(rules), Matcher(rules, keep_symmetric=True)
-    found = {matcher.identity(match, index) for match in matcher.matches(index)}
-    assert found == {matcher.identity(match, index) for match in every.matches(index)}
+    found = {matcher.as_found(match, index)[0] for match in matcher.matches(index)}
+    assert found == {matcher.as_found(match, index)[0] for match in every.matches(index)}
     assert len(found) == len(matcher.matches(index)) < len(every.matches(index))
     for node in index.graph.nodes[:: len(index.graph.nodes) // 8]:
-        near = {matcher.identity(match, index) for match in matcher.around(index, [node])}
-        assert near == {matcher.identity(match, index) for match in every.around(index, [node])}
+        near = {matcher.as_found(match, index)[0] for match in matcher.around(index, [node])}
+        assert near == {matcher.as_found(match, index)[0] for match in every.around(index, [node])}
 
 
 @pytest.mark.parametrize("name", ["nasrnn", "resnext50_32x4d"])
@@ -210,7 +210,7 @@ def test_matches_that_compute_what_depends_on_weights_only_or_are_known_may_be_l
         return not all(node.is_static for node, _ in match.outputs)
 
     def identities(found: Sequence[Match]) -> list[Identity]:
-        return [matcher.identity(match, index) for match in found]
+        return [matcher.as_found(match, index)[0] for match in found]
 
     every = matcher.matches(index)
     running = identities(list(filter(is_running, every)))

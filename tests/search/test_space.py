@@ -41,7 +41,7 @@ def walk(space: Space, graph: Graph, seed: int, length: int) -> list[SearchState
 
 def identities(matcher: Matcher, state: SearchState, cached: Iterable[CachedMatch]) -> list[Identity]:
     """Tells matches apart; of equal matches in graphs that are equal it gives the same."""
-    return sorted(matcher.identity(one.match(state.node_ids), state.index) for one in cached)
+    return sorted(matcher.as_found(one.match(state.node_ids), state.index)[0] for one in cached)
 
 
 def expect_as_from_scratch(rules: Space, matcher: Matcher, state: SearchState) -> None:
@@ -49,7 +49,7 @@ def expect_as_from_scratch(rules: Space, matcher: Matcher, state: SearchState) -
     fresh = rules.with_options(rules.start(state.graph))
     options = possible(rules, state)
     carried, found = (
-        {matcher.identity(option.match(s.node_ids), state.index): option.cost_delta for option in options}
+        {matcher.as_found(option.match(s.node_ids), state.index)[0]: option.cost_delta for option in options}
         for s, options in ((state, options), (fresh, fresh.options))
     )
     assert carried.keys() == found.keys()

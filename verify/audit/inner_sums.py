@@ -15,7 +15,7 @@ from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import VARIADIC, TensorOperator
 from taso_py.ops.evaluate import Domain, Floats, definition, evaluate
-from taso_py.ops.scalar import Apply, Guard, Index, Number, Operand, Plus, Read, Reduce, Scalar, Times
+from taso_py.ops.scalar import Apply, Guard, Index, Number, Operand, Plus, Read, Reduce, Scalar, Times, parts
 
 
 def inner_sums(op: TensorOperator, arrays: Sequence[Floats], types: Sequence[TensorType]) -> list[Floats]:
@@ -70,7 +70,7 @@ def _sums(scalar: Scalar, around: tuple[Reduce, ...]) -> Iterator[Scalar]:
             around = (*around, scalar)
         case _:
             pass
-    for part in _parts(scalar):
+    for part in parts(scalar):
         yield from _sums(part, around)
 
 
@@ -81,7 +81,7 @@ def _plain_sums(scalar: Scalar, around: tuple[Reduce, ...]) -> Iterator[Scalar]:
         yield _greatest(scalar, around)
     elif not isinstance(scalar, Apply):  # whose own argument is looked at in its turn
         inner = (*around, scalar) if isinstance(scalar, Reduce) else around
-        for part in _parts(scalar):
+        for part in parts(scalar):
             yield from _plain_sums(part, inner)
 
 
@@ -112,22 +112,10 @@ def _absolute(scalar: Scalar) -> Scalar:
             return scalar
 
 
-def _parts(scalar: Scalar) -> tuple[Scalar, ...]:
-    match scalar:
-        case Plus(left, right) | Times(left, right):
-            return left, right
-        case Guard(_, body) | Reduce(body=body):
-            return (body,)
-        case Apply(_, argument):
-            return (argument,)
-        case _:
-            return ()
-
-
 def _has_element(scalar: Scalar) -> bool:
-    return isinstance(scalar, Read) or any(map(_has_element, _parts(scalar)))
+    return isinstance(scalar, Read) or any(map(_has_element, parts(scalar)))
 
 
 def _has_function(scalar: Scalar) -> bool:
     """Return whether an expression applies a function to elements."""
-    return (isinstance(scalar, Apply) and _has_element(scalar)) or any(map(_has_function, _parts(scalar)))
+    return (isinstance(scalar, Apply) and _has_element(scalar)) or any(map(_has_function, parts(scalar)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.row import Row, named
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Operator
@@ -21,15 +21,6 @@ from taso_py.ops.choice import (
 )
 
 
-def _named(name: str) -> Row:
-    """Return the row of an operator that ONNX has."""
-
-    def row(w: Writer, op: Operator, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-        return w.op(name, *operands)
-
-    return row
-
-
 def _where(w: Writer, op: Where, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     if node.types[0].dtype is not DType.BOOL:
         return w.op("Where", *operands)
@@ -44,12 +35,12 @@ def _not_equal(w: Writer, op: NotEqual, node: Node, operands: Sequence[OnnxValue
 
 ROWS: Mapping[type[Operator], Row] = {
     Where: _where,
-    Greater: _named("Greater"),
-    GreaterEqual: _named("GreaterOrEqual"),
-    Equal: _named("Equal"),
+    Greater: named("Greater"),
+    GreaterEqual: named("GreaterOrEqual"),
+    Equal: named("Equal"),
     NotEqual: _not_equal,
-    LogicalAnd: _named("And"),
-    LogicalOr: _named("Or"),
-    LogicalNot: _named("Not"),
+    LogicalAnd: named("And"),
+    LogicalOr: named("Or"),
+    LogicalNot: named("Not"),
 }
 """The rows, by the class of the operator."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.row import Row, named
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, overflows
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Operator
@@ -59,10 +59,6 @@ def _binary(name: str, of_booleans: str | None = None) -> Row:
         return w.op(name, *operands)
 
     return row
-
-
-def _unary(name: str) -> Row:
-    return lambda w, _op, _node, operands: w.op(name, operands[0])
 
 
 def _rsqrt(w: Writer, op: Rsqrt, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -139,27 +135,27 @@ ROWS: Mapping[type[Operator], Row] = {
     Div: _binary("Div"),
     Maximum: _binary("Max", "Or"),
     Minimum: _binary("Min", "And"),
-    Abs: _unary("Abs"),
-    Log: _unary("Log"),
+    Abs: named("Abs"),
+    Log: named("Log"),
     Log1p: _log1p,
-    Relu: _unary("Relu"),
-    Sigmoid: _unary("Sigmoid"),
-    Tanh: _unary("Tanh"),
-    Exp: _unary("Exp"),
-    Erf: _unary("Erf"),
-    Sqrt: _unary("Sqrt"),
+    Relu: named("Relu"),
+    Sigmoid: named("Sigmoid"),
+    Tanh: named("Tanh"),
+    Exp: named("Exp"),
+    Erf: named("Erf"),
+    Sqrt: named("Sqrt"),
     Rsqrt: _rsqrt,
     Silu: _silu,
     Gelu: _gelu,
     Hardtanh: _hardtanh,
     Hardsigmoid: _hardsigmoid,
-    Hardswish: _unary("HardSwish"),
+    Hardswish: named("HardSwish"),
     LeakyRelu: _leaky_relu,
     Pow: _pow,
     Elu: _elu,
     Celu: _celu,
     Softplus: _softplus,
-    Mish: _unary("Mish"),
+    Mish: named("Mish"),
     Cast: _cast,
 }
 """The rows, by the class of the operator."""

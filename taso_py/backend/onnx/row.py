@@ -23,6 +23,11 @@ Row: TypeAlias = Callable[[Writer, Any, Node, Sequence[OnnxValue]], Result]
 """Maps the writer, the operator, its node and its operands to the result."""
 
 
+def named(name: str) -> Row:
+    """Return the row of an operator that ONNX has under a name, with the same operands."""
+    return lambda w, _op, _node, operands: w.op(name, *operands)
+
+
 @dataclass(frozen=True)
 class OnnxOperand:
     """A tensor argument of an opaque call."""

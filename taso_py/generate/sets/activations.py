@@ -6,6 +6,7 @@ or by a choice.
 
 from __future__ import annotations
 
+from taso_py.generate.sets.common import number
 from taso_py.generate.vocabulary import DATA, FUSED, Family, Production, Variables
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.choice import Greater, GreaterEqual, Where
@@ -43,10 +44,6 @@ _SHIFTED_POWER, _LOGARITHM = "qi"
 _IS_ABOVE, _IS_BELOW, _OTHER = "><y"
 
 
-def _number(role: str, value: float) -> Variables:
-    return Variables(role, (), role, 1, number=value)
-
-
 def _recognized(
     name: str,
     variables: tuple[Variables, ...],
@@ -65,7 +62,7 @@ def _limits(least: float, most: float) -> Family:
     """Return the family of the ways to write a hardtanh by a maximum and a minimum."""
     return _recognized(
         f"limits {least:g} and {most:g}",
-        (_number(_LEAST, least), _number(_MOST, most)),
+        (number(_LEAST, least), number(_MOST, most)),
         Hardtanh(least, most),
         Production(Maximum(), DATA + _LEAST, _RAISED),
         Production(Minimum(), _RAISED + _MOST, "o"),
@@ -79,7 +76,7 @@ def _slope(slope: float) -> Family:
     """Return the family of a leaky relu by a maximum, which is true of slopes up to one only."""
     return _recognized(
         f"slope {slope:g}",
-        (_number(_SLOPE, slope),),
+        (number(_SLOPE, slope),),
         LeakyRelu(slope),
         Production(Mul(), DATA + _SLOPE, _SLOPED),
         Production(Maximum(), DATA + _SLOPED, "o"),
@@ -102,7 +99,7 @@ def _limits_by_comparisons(least: float, most: float) -> Family:
     """Return the family of the ways to write a hardtanh by a maximum or minimum, and a choice for the other limit."""
     return _recognized(
         f"limits {least:g} and {most:g} by comparisons",
-        (_number(_LEAST, least), _number(_MOST, most)),
+        (number(_LEAST, least), number(_MOST, most)),
         Hardtanh(least, most),
         Production(Maximum(), DATA + _LEAST, _RAISED),
         *((Production(Relu(), DATA, _RAISED),) if least == 0 else ()),
@@ -117,7 +114,7 @@ def _limits_by_comparisons(least: float, most: float) -> Family:
 BY_COMPARISON = (
     _recognized(
         "rectifiers by comparison",
-        (_number(_ZERO, 0.0),),
+        (number(_ZERO, 0.0),),
         Relu(),
         *_compared(DATA, _ZERO, _IS_ABOVE),
         *_chosen(_IS_ABOVE, DATA, _ZERO),
@@ -125,7 +122,7 @@ BY_COMPARISON = (
     *(
         _recognized(
             f"{op.name} with a number by comparison",
-            (_number(_LEAST, 2.0),),
+            (number(_LEAST, 2.0),),
             op,
             *_compared(DATA, _LEAST, _IS_ABOVE),
             *_chosen(_IS_ABOVE, DATA, _LEAST),
@@ -150,7 +147,7 @@ BY_COMPARISON = (
     *(_limits_by_comparisons(least, most) for least, most in ((0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))),
     _recognized(
         "slopes by comparison",
-        (_number(_ZERO, 0.0), _number(_SLOPE, 3.0)),
+        (number(_ZERO, 0.0), number(_SLOPE, 3.0)),
         LeakyRelu(3.0),
         Production(Mul(), DATA + _SLOPE, _SLOPED),
         *_compared(DATA, _ZERO, _IS_ABOVE),
@@ -158,7 +155,7 @@ BY_COMPARISON = (
     ),
     _recognized(
         "magnitudes by comparison",
-        (_number(_ZERO, 0.0), _number(_MINUS_ONE, -1.0)),
+        (number(_ZERO, 0.0), number(_MINUS_ONE, -1.0)),
         Abs(),
         Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
         *_compared(DATA, _ZERO, _IS_ABOVE),
@@ -166,7 +163,7 @@ BY_COMPARISON = (
     ),
     _recognized(
         "elu by comparison",
-        (_number(_ZERO, 0.0), _number(_ONE, 1.0)),
+        (number(_ZERO, 0.0), number(_ONE, 1.0)),
         Elu(),
         Production(Exp(), DATA, _POWER),
         Production(Sub(), _POWER + _ONE, _SHIFTED_POWER),
@@ -212,7 +209,7 @@ ACTIVATIONS = (
     ),
     _recognized(
         "softplus",
-        (_number(_ONE, 1.0),),
+        (number(_ONE, 1.0),),
         Softplus(),
         Production(Exp(), DATA, _POWER),
         Production(Add(), _POWER + _ONE, _SHIFTED_POWER),
@@ -221,7 +218,7 @@ ACTIVATIONS = (
     ),
     _recognized(
         "softplus of the magnitude",
-        (_number(_ONE, 1.0), _number(_MINUS_ONE, -1.0)),
+        (number(_ONE, 1.0), number(_MINUS_ONE, -1.0)),
         Softplus(),
         Production(Relu(), DATA, _RAISED),
         Production(Abs(), DATA, _MAGNITUDE),
@@ -234,12 +231,12 @@ ACTIVATIONS = (
         operators=7,
         domain=Domain.REAL,
     ),
-    _recognized("rectifiers", (_number(_ZERO, 0.0),), Relu(), Production(Maximum(), DATA + _ZERO, "o")),
+    _recognized("rectifiers", (number(_ZERO, 0.0),), Relu(), Production(Maximum(), DATA + _ZERO, "o")),
     *(_limits(least, most) for least, most in ((0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))),
     *(_slope(slope) for slope in (0.01, 0.1, 0.2)),
     _recognized(
         "slopes in two parts",
-        (_number(_ZERO, 0.0), _number(_MINUS_ONE, -1.0), _number(_SLOPE, 3.0)),
+        (number(_ZERO, 0.0), number(_MINUS_ONE, -1.0), number(_SLOPE, 3.0)),
         LeakyRelu(3.0),
         Production(Relu(), DATA, _RAISED),
         Production(Minimum(), DATA + _ZERO, _LOWERED),
@@ -253,7 +250,7 @@ ACTIVATIONS = (
     ),
     _recognized(
         "magnitudes",
-        (_number(_MINUS_ONE, -1.0),),
+        (number(_MINUS_ONE, -1.0),),
         Abs(),
         Production(Mul(), DATA + _MINUS_ONE, _NEGATED),
         Production(Maximum(), DATA + _NEGATED, "o"),

@@ -33,12 +33,16 @@ def _index_select(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Gather", call.operand().onnx, places, axis=call.arguments["dim"])
 
 
-def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x = call.operand()
+def _indices_by_axis(call: OpaqueCall) -> dict[int, OnnxOperand]:
     given: Sequence[OnnxOperand | None] = call.arguments["indices"]
     indices = {axis: index for axis, index in enumerate(given) if index is not None}
     if any(index.type.dtype in (DType.BOOL, DType.U8) for index in indices.values()):
         raise call.refuse("indexes with a mask")
+    return indices
+
+
+def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, indices = call.operand(), _indices_by_axis(call)
     axes = list(indices)
     if len(axes) == 1:
         return w.op("Gather", x.onnx, _places(w, indices[axes[0]]), axis=axes[0])
@@ -132,11 +136,7 @@ def with_rows(
 
 
 def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x = call.operand()
-    given: Sequence[OnnxOperand | None] = call.arguments["indices"]
-    indices = {axis: index for axis, index in enumerate(given) if index is not None}
-    if any(index.type.dtype in (DType.BOOL, DType.U8) for index in indices.values()):
-        raise call.refuse("indexes with a mask")
+    x, indices = call.operand(), _indices_by_axis(call)
     values = operand_as(w, call.operand("values"), x.type.dtype)
     reduction = "add" if call.arguments["accumulate"] else None
     axes, dims = list(indices), x.type.dims

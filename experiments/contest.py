@@ -12,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -79,8 +80,15 @@ class ContestantProcess:
     pool: ProcessPoolExecutor
 
     def build(self, heat: int) -> None:
-        """Build the contestant anew."""
-        self.pool.submit(_build, self.make, heat).result()
+        """Build the contestant anew.
+
+        Raises:
+            TasoError: it cannot be built, or the system ended its process.
+        """
+        try:
+            self.pool.submit(_build, self.make, heat).result()
+        except BrokenProcessPool as error:
+            raise TasoError("its process was ended from outside, as happens when memory is used up") from error
 
     def time(self, repeats: int) -> float:
         """Return the seconds that this many calls take there."""

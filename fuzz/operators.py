@@ -262,7 +262,13 @@ def _view(draft: Draft) -> str | None:
             "F.pad({0}, (-1, 1))",
         ),
         *("F.pad({0}, (0, 1), value=2.0)", "{0}.repeat_interleave(2, {1})", "{0}.movedim({1}, {2})", "{0}.view(-1)"),
-        *("{0}.contiguous(memory_format=torch.channels_last)", "{0}.tile((2,))", "{0}.diagonal()", "{0}.detach()"),
+        *(
+            "{0}.contiguous(memory_format=torch.channels_last)",
+            "{0}.tile((2,))",
+            "{0}.diagonal()",
+            "torch.diag_embed({0})",
+            "{0}.detach()",
+        ),
     )
     return draft.choice(texts).format(name, axis, other)
 

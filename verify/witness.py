@@ -417,6 +417,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "permute": _permute,
     "reshape": lambda op, x, at: torch.reshape(x[0], at(op.shape)),
     "diagonal": lambda _op, x, _at: torch.diagonal(x[0], dim1=-2, dim2=-1),
+    "diagonal_matrix": lambda _op, x, _at: torch.diag_embed(x[0]),
     "expand": lambda op, x, at: x[0].expand(at(op.shape)),
     "pad": _pad,
     "enlarge": _enlarge,

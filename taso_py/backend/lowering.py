@@ -30,7 +30,18 @@ from taso_py.ir.types import TensorType
 from taso_py.ops import choice
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Div, Maximum, Minimum, Mul, Sub
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    DiagonalMatrix,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+)
 from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -169,6 +180,10 @@ def _slice(call: Caller, op: Slice, node: Node, operands: Sequence[Any]) -> Any:
 
 def _diagonal(call: Caller, op: Diagonal, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.diagonal.default, operands[0], 0, -2, -1)
+
+
+def _diagonal_matrix(call: Caller, op: DiagonalMatrix, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.diag_embed.default, operands[0])
 
 
 def _permute(call: Caller, op: Permute, node: Node, operands: Sequence[Any]) -> Any:
@@ -324,6 +339,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Permute: _permute,
     Reshape: _reshape,
     Diagonal: _diagonal,
+    DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
     Pad: _pad,
     Enlarge: _enlarge,

@@ -51,6 +51,8 @@ class Generality:
     """Number of first axes of those variables that the group replaces; it precedes the remaining ones."""
     narrow: bool = False
     """True if a bound may be the one after another bound or before the end of an axis."""
+    halves: bool = False
+    """True if a size may be another one and an even number."""
 
 
 def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
@@ -99,16 +101,16 @@ def initial_generalities(found: Sequence[Number], *, narrow: bool = False) -> It
     others = frozenset(number for number in found if number[0] != "slice")
     for shares in (False, True) if bounds else (True,):
         for fixed in dict.fromkeys((frozenset[Number](), others)):
-            yield Generality(fixed, shares)
+            yield Generality(fixed, shares, halves=narrow)
     if bounds:
-        yield Generality(frozenset(found))
+        yield Generality(frozenset(found), halves=narrow)
     if not narrow:
         return
     neutral = frozenset((kind, value) for kind, value in found if value == 0 or (value == 1 and kind != "slice"))
     stops = frozenset(("slice", start + 1) for _, start in bounds) & frozenset(bounds)
-    yield Generality(neutral, narrow=True)
-    yield Generality(neutral | frozenset(bounds), narrow=True)
-    yield Generality(neutral | stops, narrow=True)
+    yield Generality(neutral, narrow=True, halves=True)
+    yield Generality(neutral | frozenset(bounds), narrow=True, halves=True)
+    yield Generality(neutral | stops, narrow=True, halves=True)
 
 
 class _Preferring(SizeSolver):
@@ -118,9 +120,10 @@ class _Preferring(SizeSolver):
     the two are equal in the candidate.
     """
 
-    def __init__(self, example_values: dict[str, int | float]) -> None:
+    def __init__(self, example_values: dict[str, int | float], *, halves: bool) -> None:
         super().__init__()
         self._example_values = example_values
+        self._halves = halves
         self.known: frozenset[str] = frozenset()
         """Symbols of the source, once it has been inferred."""
         self.dimensions: set[str] = set()
@@ -144,8 +147,18 @@ class _Preferring(SizeSolver):
             self.equal(pair[0].numerator, pair[1].numerator, why)
         elif (names := _divisible(difference)) is not None and self._is_divided(*names):
             self.equal(symbol(names[0]), self._multiple(*names), why)
+        elif self._halves and (even := _even(difference)) is not None:
+            self.equal(even, self._half(even) * 2, why)
         else:
             super().equal(left, right, why)
+
+    def _half(self, even: Poly) -> Poly:
+        """Return a new symbol for the half of a number that has to be even."""
+        name = f"half_{len(self.dimensions)}"
+        sizes = _whole(self._example_values)
+        self._example_values[name] = evaluate(even, sizes) // 2
+        self.dimensions.add(name)
+        return symbol(name)
 
     def _is_divided(self, whole: str, part: str) -> bool:
         """Return whether a number divides another in the candidate."""
@@ -194,6 +207,21 @@ def _divisible(difference: Poly) -> tuple[str, str] | None:
     return None
 
 
+def _whole(values: Mapping[str, int | float]) -> Mapping[str, int]:
+    """Return the values that are whole numbers."""
+    return {name: value for name, value in values.items() if isinstance(value, int)}
+
+
+def _even(difference: Poly) -> Poly | None:
+    """Return the number that has to be even for a difference ``2 * (n // 2) - n`` to vanish, or None."""
+    for division in {atom for atom in difference.atoms() if isinstance(atom, FloorDiv) and atom.denominator == 2}:
+        whole = division.numerator
+        remainder = floordiv(whole, 2) * 2 - whole
+        if isinstance(whole, Poly) and difference in (remainder, -1 * remainder):
+            return whole
+    return None
+
+
 @dataclass
 class _Lifting:
     """One attempt: symbols for numbers, types for values, and the solver's bindings."""
@@ -210,7 +238,7 @@ class _Lifting:
     """Bounds of slices that are treated as sizes: fixed, but not numbers."""
 
     def __post_init__(self) -> None:
-        self.solver = _Preferring(self.example_values)
+        self.solver = _Preferring(self.example_values, halves=self.generality.halves)
 
     # -- symbols
 
@@ -295,7 +323,7 @@ class _Lifting:
     def is_broadcast_lost(self) -> bool:
         """True if an axis of size one, which is broadcast, would have to equal another one: a different rule."""
         units = [name for name in sorted(self.solver.dimensions) if self.example_values.get(name) == 1]
-        sizes = {name: int(value) for name, value in self.example_values.items() if isinstance(value, int)}
+        sizes = _whole(self.example_values)
         return any(evaluate(self.solver.resolve(symbol(name)), sizes) != 1 for name in units)
 
     # -- results

@@ -1,4 +1,4 @@
-"""Data movement: concat, slice, diagonal, permute, reshape, expand, pad, contiguous; and enlarge, which pads a kernel.
+"""Data movement: concat, slice, diagonals, permute, reshape, expand, pad, contiguous; and enlarge, which pads a kernel.
 
 Invariant: every output element is one input element, or a fixed number.
 """
@@ -112,6 +112,22 @@ class Diagonal(_Movement):
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         return operands[0](*out, out[-1])
+
+
+@dataclass(frozen=True)
+class DiagonalMatrix(_Movement):
+    """Square matrices, each with a row of the operand on its diagonal and zeros elsewhere."""
+
+    name = "diagonal_matrix"
+    fills = True
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        return (TensorType(dtype, (*inputs[0].shape, plain_axis(inputs[0], -1))),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        *rows, column = out
+        return Guard((Condition(rows[-1] - column, is_equality=True),), operands[0](*rows))
 
 
 @dataclass(frozen=True)
@@ -287,7 +303,7 @@ class Enlarge(_Movement):
         require(inputs[0].rank == 4, f"enlarge needs a kernel of rank 4, not {inputs[0]}")
         for axis, target in zip((-2, -1), self.kernel, strict=True):
             growth = target - unifier.resolve(plain_axis(inputs[0], axis))
-            require(floordiv(growth, 2) * 2 == growth, "enlarge grows each side by the same amount")
+            unifier.equal(floordiv(growth, 2) * 2, growth, "enlarge, which grows each side by the same amount")
             require(not isinstance(growth, int) or growth >= 0, "enlarge cannot shrink a kernel")
         return (TensorType(dtype, (*inputs[0].shape[:2], *self.kernel)),)
 

@@ -52,7 +52,7 @@ CASES = [
     " celu(x){alpha=0.75}, softplus(x){beta=2.5}, mish(x) }",
     "graph(x: f64[2,3], y: f64[3]) { c = constant{value=0.25, dtype=f64} return maximum(x, y), minimum(y, x),"
     " maximum(c, x), minimum(x, c), maximum(c, c), abs(x), log(exp(x)), log1p(abs(x)) }",
-    "graph(x: f64[2,3,3]) { return pow(x){exponent=2}, pow(x){exponent=7}, diagonal(x) }",
+    "graph(x: f64[2,3,3]) { return pow(x){exponent=2}, pow(x){exponent=7}, diagonal(x), diagonal_matrix(x) }",
     "graph(c: bool[2,3], d: bool[3], x: f64[2,3], y: f64[3]) { k = constant{value=0.25, dtype=f64} return"
     " where(c, x, y), where(d, k, x), where(c, x, k), where(c, k, k), where(d, c, d), logical_and(c, d),"
     " logical_or(d, c), logical_not(c) }",

@@ -107,6 +107,26 @@ def _gelu_factored(m: Any, x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(x * math.sqrt(2 / math.pi) * (1 + 0.044715 * x * x)))
 
 
+def _branches(m: Any, x: Tensor) -> Tensor:
+    """The sum of a block's branches, each convolution with the normalization of its name after it."""
+    parts = dict(m.named_children())
+    layers = [name for name in parts if not name.startswith("norm")]
+    outputs = [parts[f"norm_{name}"](parts[name](x)) for name in layers]
+    total = m.norm(x) if "norm" in parts else outputs.pop()
+    for output in outputs:
+        total = total + output
+    return total
+
+
+def _block(**layers: nn.Module) -> dict[str, nn.Module | Tensor]:
+    """The layers of a block's branches, each with a normalization."""
+    return {**layers, **{f"norm_{name}": _norm(16) for name in layers}}
+
+
+def _adapted(m: Any, x: Tensor) -> Tensor:
+    return m.a(x) + 0.5 * m.up(m.down(x))
+
+
 ROWS, IMAGE = _randn(64, 96), _randn(2, 16, 12, 12)
 TOKENS, HEADS = _randn(4, 32, 64), _randn(2, 4, 64, 32)
 QUERIES, KEYS, VALUES = _randn(2, 8, 64, 32), _randn(2, 2, 48, 32), _randn(2, 2, 48, 32)
@@ -202,11 +222,68 @@ CASES = {
         lambda m, x, y: torch.cat([F.relu(x), F.relu(y)]), (IMAGE, IMAGE + 1), "concat relu"
     ),
     "negated twice": Case(lambda m, x: m.a(x.neg().neg()), (ROWS,), "linear", {"a": UP}),
+    "branches of a block": Case(
+        _branches,
+        (IMAGE,),
+        "conv2d",
+        {"norm": _norm(16), **_block(a=nn.Conv2d(16, 16, 1, bias=False), b=nn.Conv2d(16, 16, 3, padding=1))},
+    ),
+    "depthwise branches of a block": Case(
+        _branches,
+        (IMAGE,),
+        "conv2d",
+        {
+            "norm": _norm(16),
+            **_block(
+                a=nn.Conv2d(16, 16, 5, padding=2, groups=16, bias=False),
+                b=nn.Conv2d(16, 16, 1, groups=16, bias=False),
+                c=nn.Conv2d(16, 16, 5, padding=2, groups=16, bias=False),
+            ),
+        },
+    ),
+    "branches that stride": Case(
+        _branches,
+        (IMAGE,),
+        "conv2d",
+        _block(a=nn.Conv2d(16, 16, 1, stride=2, bias=False), b=nn.Conv2d(16, 16, 3, stride=2, padding=1)),
+    ),
+    "branches along rows and columns": Case(
+        _branches,
+        (IMAGE,),
+        "conv2d",
+        _block(
+            a=nn.Conv2d(16, 16, 3, padding=1),
+            b=nn.Conv2d(16, 16, (1, 3), padding=(0, 1)),
+            c=nn.Conv2d(16, 16, (3, 1), padding=(1, 0)),
+        ),
+    ),
+    "a layer of low rank beside another": Case(
+        _adapted,
+        (ROWS,),
+        "linear",
+        {"a": UP, "down": nn.Linear(96, 4, bias=False), "up": nn.Linear(4, 192, bias=False)},
+    ),
+    "a layer and its operand": Case(lambda m, x: x + m.a(x), (ROWS,), "linear", {"a": nn.Linear(96, 96)}),
+    "an identity beside a matrix": Case(
+        lambda m, x: (torch.eye(64, dtype=torch.float64) + x @ x.mT) @ x, (ROWS,), "add linear matmul"
+    ),
     "numbers without weights": Case(lambda m, x: x * 2 * 3, (ROWS,), "mul"),
     "sum of sums": Case(lambda m, x: x.sum(-1).sum(-1), (TOKENS,), "sum"),
     "a sum with what is negated": Case(lambda m, x, y: x + y * -1, (ROWS, ROWS + 1), "sub"),
 }
 NEAR_MISSES = {
+    "branches that stride and their operand": Case(
+        lambda m, x: m.a(x) + x[:, :, ::2, ::2],
+        (IMAGE,),
+        "add conv2d slice slice",
+        {"a": nn.Conv2d(16, 16, 1, stride=2)},
+    ),
+    "a branch that is not centred": Case(
+        lambda m, x: m.a(x) + m.b(F.pad(x, (0, -1, 0, -1))),
+        (IMAGE,),
+        "add contiguous conv2d conv2d slice slice",
+        {"a": nn.Conv2d(16, 16, 2), "b": nn.Conv2d(16, 16, 1)},
+    ),
     "softplus without the one": Case(lambda m, x: torch.log(2 + torch.exp(x)), (ROWS,), "add exp log"),
     "softplus of what is no magnitude": Case(
         lambda m, x: F.relu(x) + torch.log1p((-x).exp()), (ROWS,), "add mul relu softplus"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -41,6 +42,21 @@ def test_contestants_are_built_for_every_heat_in_processes_of_their_own(tmp_path
     assert len(built) == 2
     assert {path.read_text() for path in built} == {f"{torch.get_num_threads()} False\n" * 2}
     assert str(os.getpid()) not in {path.name.split()[1] for path in built}
+
+
+def _ended(folder: Path) -> Callable[[], object]:
+    """Builds once; while it is built again, its process ends as if the system had ended it."""
+    if (folder / "ended").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "ended").touch()
+    return lambda: None
+
+
+def test_a_contestant_whose_process_is_ended_is_left_out(tmp_path: Path) -> None:
+    makes = {"small": partial(_products, tmp_path, 32), "ended": partial(_ended, tmp_path)}
+    found = contest(makes, seconds=0.2, heats=2)
+    assert list(found.race.times) == ["small"]
+    assert "ended from outside" in found.missing["ended"]
 
 
 def test_a_baseline_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:

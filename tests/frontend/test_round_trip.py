@@ -66,6 +66,10 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         ),
         (randn(2, 3, 3),),
     ),
+    "diagonal matrices": (
+        lambda s, x: (torch.diag_embed(x), torch.diag_embed(x, 0, -1, -2) * 2, torch.diag(x[0]), torch.eye(3) + 1),
+        (randn(2, 3),),
+    ),
     "activations": (
         lambda s, x: (
             x.sigmoid(),

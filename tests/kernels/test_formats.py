@@ -114,6 +114,7 @@ VIEWED = {
     "permute": "permute(x){order=[-1,-2]}",
     "reshape": "reshape(x){shape=[2,2,2,6,5]}",
     "diagonal": "diagonal(slice(x){axis=-2, start=0, stop=5})",
+    "diagonal_matrix": "diagonal_matrix(x)",
     "expand": "expand(x){shape=[3,2,4,6,5]}",
     "pad": "pad(x){widths=[[1,1]]}",
     "enlarge": "enlarge(x){kernel=[8,7]}",

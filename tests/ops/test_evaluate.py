@@ -56,7 +56,18 @@ from taso_py.ops.elementwise import (
     Tanh,
 )
 from taso_py.ops.evaluate import Domain, Floats, evaluate, evaluate_graph
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    DiagonalMatrix,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+)
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -181,6 +192,7 @@ CASES = [
     Case(Concat(-2), [(2, 1, 3), (2, 4, 3), (2, 2, 3)], lambda *x: torch.cat(x, -2)),
     Case(Slice(-1, 1, 6, 2), [(2, 7)], lambda x: x[:, 1:6:2]),
     Case(Diagonal(), [(2, 3, 3)], lambda x: torch.diagonal(x, dim1=-2, dim2=-1)),
+    Case(DiagonalMatrix(), [(2, 3)], torch.diag_embed),
     Case(Permute((-1, -3, -2)), [(2, 3, 4, 5)], lambda x: x.permute(0, 3, 1, 2)),
     Case(Reshape((2, 6, 2, 5)), [(4, 3, 10)], lambda x: x.reshape(2, 6, 2, 5)),
     Case(Expand((3, 2, 4)), [(2, 1)], lambda x: x.expand(3, 2, 4)),

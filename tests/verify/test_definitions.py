@@ -16,7 +16,7 @@ from taso_py.ops.choice import Where
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
-from taso_py.ops.movement import Concat, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import Concat, Diagonal, DiagonalMatrix, Enlarge, Expand, Pad, Permute, Reshape, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -170,6 +170,10 @@ def diagonal(random: Random) -> Case:
     return Diagonal(), [(*shape(random), size, size)]
 
 
+def diagonal_matrix(random: Random) -> Case:
+    return DiagonalMatrix(), [shape(random, 1)]
+
+
 def expand(random: Random) -> Case:
     full = shape(random)
     given = full[random.randint(0, len(full)) :]
@@ -232,6 +236,7 @@ CASES: dict[str, Make] = {
     "reshape": reshape,
     "expand": expand,
     "diagonal": diagonal,
+    "diagonal_matrix": diagonal_matrix,
     "pad": pad,
     "enlarge": enlarge,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},

@@ -11,7 +11,18 @@ from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    DiagonalMatrix,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+)
 
 
 def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -29,6 +40,17 @@ def _diagonal(w: Writer, op: Diagonal, node: Node, operands: Sequence[OnnxValue]
     *lead, size, _ = type_.dims
     rows = reshaped(w, operands[0], type_, (*lead, size * size))
     return w.op("Slice", rows, w.dims([0]), w.dims([size * size]), w.integers([-1]), w.dims([size + 1]))
+
+
+def _diagonal_matrix(w: Writer, op: DiagonalMatrix, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    """Write rows of one element more than columns: in a dense matrix, each row's first element moves one further."""
+    *lead, size = node.inputs[0].type.dims
+    dtype = node.types[0].dtype
+    column = reshaped(w, operands[0], node.inputs[0].type, (*lead, size, 1))
+    rows = padded(w, column, TensorType(dtype, (*lead, size, size + 1)), before=[0], after=[size], filler=0.0)
+    line = reshaped(w, rows, TensorType(dtype, (*lead, size, size + 1)), (*lead, size * (size + 1)))
+    kept = w.op("Slice", line, w.dims([0]), w.dims([size * size]), w.integers([-1]))
+    return reshaped(w, kept, TensorType(dtype, (*lead, size * size)), (*lead, size, size))
 
 
 def _permute(w: Writer, op: Permute, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -102,6 +124,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Permute: _permute,
     Reshape: _reshape,
     Diagonal: _diagonal,
+    DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
     Pad: _pad,
     Enlarge: _enlarge,

@@ -1,4 +1,4 @@
-"""Import of calls that take a tensor only for its shape, element type and device.
+"""Import of calls that make tensors of known elements, or take one only for its shape, element type and device.
 
 Invariant: the result does not depend on the tensor any more, so that everything computed from it alone is static:
 models that build attention masks on every call (Swin) then build them once.
@@ -14,6 +14,8 @@ import torch
 from taso_py.backend.tensors import TORCH_DTYPES, encode
 from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ir.node import Value
+from taso_py.ir.operator import Constant
+from taso_py.ops.movement import DiagonalMatrix, Expand
 from taso_py.ops.opaque import Opaque
 
 FULL = "aten.full.default"
@@ -46,6 +48,13 @@ def _constant_fill(value: float | None = None) -> Callable[[AtenCall], Result]:
     return row
 
 
+def _identity_matrix(call: AtenCall) -> Result:
+    (type_,) = call.types
+    rows, columns = type_.dims
+    call.require(rows == columns and type_.dtype.is_floating and not call["pin_memory"])
+    return apply(DiagonalMatrix(), apply(Expand((rows,)), apply(Constant(1.0, type_.dtype))))
+
+
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.new_zeros.default": _constant_fill(0),
     "aten.new_ones.default": _constant_fill(1),
@@ -53,5 +62,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.zeros_like.default": _constant_fill(0),
     "aten.ones_like.default": _constant_fill(1),
     "aten.full_like.default": _constant_fill(),
+    "aten.eye.default": _identity_matrix,
+    "aten.eye.m": _identity_matrix,
 }
 """One row per ATen overload."""

@@ -18,7 +18,7 @@ from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.layout import permuted
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Expand, Pad, Reshape, Slice
+from taso_py.ops.movement import Concat, Contiguous, Diagonal, DiagonalMatrix, Expand, Pad, Reshape, Slice
 
 
 def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
@@ -66,6 +66,20 @@ def _diagonal(call: AtenCall) -> Result:
     call.require(call["offset"] == 0 and x.type.dims[rows] == x.type.dims[columns])
     others = [axis for axis in range(-x.type.rank, 0) if axis not in (rows, columns)]
     return apply(Diagonal(), permuted(x, [*others, rows, columns]))
+
+
+def _diagonal_matrix(call: AtenCall) -> Result:
+    """Import matrices with given diagonals, if they are the last two axes."""
+    x = call.value("self")
+    axes = [negative(call[name], x.type.rank + 1) for name in ("dim1", "dim2")]
+    call.require(call["offset"] == 0 and sorted(axes) == [-2, -1])
+    return apply(DiagonalMatrix(), x)
+
+
+def _diag(call: AtenCall) -> Result:
+    x = call.value("self")
+    call.require(call["diagonal"] == 0 and x.type.rank == 1)
+    return apply(DiagonalMatrix(), x)
 
 
 def _slice(call: AtenCall) -> Result:
@@ -204,6 +218,8 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.t.default": _transpose(),
     "aten.mT.default": _transpose(),
     "aten.diagonal.default": _diagonal,
+    "aten.diag_embed.default": _diagonal_matrix,
+    "aten.diag.default": _diag,
     "aten.slice.Tensor": _slice,
     "aten.slice_scatter.default": _scattered(_slice),
     "aten.select_scatter.default": _scattered(lambda call: _selected(call, call.value("src").type.dims)),

@@ -6,9 +6,10 @@ channels in place of images, ``rows`` with some rows in place of all, ``views`` 
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
-elements, ``choices`` choices between values and logic. ``transformer`` moves the operators of attention blocks through
-reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the
-operators beside them, ``matrix`` goes deepest with fewest operators.
+elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand. ``transformer``
+moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more
+operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with fewest
+operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.arrays import ARRAYS
+from taso_py.generate.sets.branches import BRANCHES
 from taso_py.generate.sets.choices import CHOICES
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
@@ -52,6 +54,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "arrays": ARRAYS,
     "formulas": FORMULAS,
     "choices": CHOICES,
+    "branches": BRANCHES,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -67,6 +70,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("arrays",),
     ("formulas",),
     ("choices",),
+    ("branches",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -37,7 +37,17 @@ def family(
     operators: int,
     *,
     domain: Domain = Domain.EXACT,
+    narrow: bool = False,
     repeats: bool = False,
 ) -> Family:
     """Return a family in which all forms are found; the arguments are those of :class:`Family`."""
-    return Family(name, tuple(variables), tuple(productions), operators, every=True, domain=domain, repeats=repeats)
+    return Family(
+        name,
+        tuple(variables),
+        tuple(productions),
+        operators,
+        every=True,
+        domain=domain,
+        narrow=narrow,
+        repeats=repeats,
+    )

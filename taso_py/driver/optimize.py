@@ -113,7 +113,7 @@ def search_and_evaluate(
         watch = Watch(program.device)
         found = searches.run(selection.searched, costs, last, share)
         if options.runtime == AUTO and KERNEL_PRICES in costs:
-            found, hopeless = without_hopeless(found, costs[KERNEL_PRICES])
+            found, hopeless = without_hopeless(found, costs[KERNEL_PRICES], selection.unchanged_s)
             missing = [*missing, *hopeless]
         measuring = watch.contention()
         evaluation = Evaluation(

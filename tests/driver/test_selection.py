@@ -111,11 +111,23 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
     cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 9.0 if node.op.name == "relu" else 1.0))
     eager, other = (_found(seconds) for seconds in (10.0, other_s))
     searches = [EngineSearch(eager, [Eager(), Inductor()]), EngineSearch(other, [Fake("other")])]
-    kept, notes = without_hopeless(searches, cost)
+    kept, notes = without_hopeless(searches, cost, {})
     names = [engine.name for found in kept for engine in found.engines]
     assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
     assert bool(notes) is not is_tried
     assert all("products alone take longer there than the whole model in other" in note for note in notes)
+
+
+@pytest.mark.parametrize(("predicted_s", "timed_s"), [(0.5, 1.5), (1.5, 0.5)])
+def test_where_the_unchanged_graph_was_timed_that_counts_and_not_its_prediction(
+    predicted_s: float, timed_s: float
+) -> None:
+    """The product takes one second by PyTorch's kernels."""
+    cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 1.0))
+    searches = [EngineSearch(_found(10.0), [Inductor()]), EngineSearch(_found(predicted_s), [Fake("other")])]
+    for unchanged_s, expected_s in (({}, predicted_s), ({"other": timed_s}, timed_s)):
+        kept, _ = without_hopeless(searches, cost, unchanged_s)
+        assert bool(kept[0].engines) is (expected_s > 1)
 
 
 def _found(seconds: float) -> SearchResult:

@@ -195,7 +195,7 @@ def _draw_shares(axes: Axes, rows: Sequence[Row]) -> None:
         widths = [100 * share(row) for row in rows]
         axes.barh(range(len(rows)), widths, left=begin, color=colour, hatch=hatch, edgecolor="0.2", label=label)
         begin = [before + width for before, width in zip(begin, widths, strict=True)]
-    name_rows(axes, [f"{row['name'].removeprefix('all ')} ({row['imported']})" for row in rows])
+    name_rows(axes, [f"{row.get('family') or row['name']} ({row['imported']})" for row in rows])
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the operators that run, in percent (in parentheses: models imported)")
     axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=4, frameon=False, fontsize="small")

@@ -185,5 +185,5 @@ def test_the_figure_shows_families_and_what_is_left_over(kinds: tuple[str, ...])
     figure = Figure()
     EXPERIMENT.plot(figure, [row for row in arranged() if row["kind"] in kinds])
     names = [text.get_text() for axes in figure.axes for text in axes.get_yticklabels()]
-    families = [f"{FAMILIES[0]} (1 of 2)", f"{FAMILIES[1]} (1 of 1)", "models (2 of 3)"]
+    families = [f"{FAMILIES[0]} (1 of 2)", f"{FAMILIES[1]} (1 of 1)", f"{EVERYTHING} (2 of 3)"]
     assert names == families + (["aten.roll", "f", "h"] if LEFT in kinds else [])

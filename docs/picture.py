@@ -17,13 +17,13 @@ from torch import Tensor, nn
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from fuzz.prices import ModelledCost  # noqa: E402
 from taso_py.frontend import import_module  # noqa: E402
 from taso_py.ir.graph import Graph  # noqa: E402
 from taso_py.ir.node import Node  # noqa: E402
 from taso_py.report.drawing import Drawing, draw  # noqa: E402
 from taso_py.rules.database import read_database  # noqa: E402
 from taso_py.search.backtracking import search  # noqa: E402
-from tests.prices import Modelled  # noqa: E402
 
 PICTURE = ROOT / "docs" / "picture.svg"
 MARGIN, TITLE = 24.0, 34.0
@@ -52,7 +52,7 @@ def graphs() -> tuple[Graph, Graph]:
     """Return the graph before and after."""
     torch.manual_seed(0)
     program = import_module(Attention().eval(), (torch.randn(2, 32, 64),))
-    cost = Modelled(0, fused=1.0, device=program.device)
+    cost = ModelledCost(0, fused=1.0, device=program.device)
     return program.graph, search(program.graph, read_database(), cost).best.graph
 
 

@@ -11,6 +11,7 @@ from experiments import (
     ablation,
     captured,
     correctness,
+    coverage,
     decoding,
     effort,
     end_to_end,
@@ -39,7 +40,7 @@ MODULES = (
     *(round_trip, correctness),
     *(tiles, fidelity, memory_formats),
     *(end_to_end, captured, engines, relatives, headroom, decoding, effort, loading),
-    *(search_vs_greedy, rule_size, joint_layout, grouped_convolutions, ablation),
+    *(search_vs_greedy, coverage, rule_size, joint_layout, grouped_convolutions, ablation),
     *(search_speed, scaling, faults),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}

@@ -1,4 +1,4 @@
-"""Random latencies, so that kernels, memory formats and substitutions are chosen at random, without measuring.
+"""Latencies without measuring: drawn at random, so that choices are random, or those of a modelled machine.
 
 Invariant: a latency is drawn once and then stays the same.
 """
@@ -19,8 +19,13 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.table import TILES, covers
 from taso_py.kernels.tile import Cover, Formats, Tile
+from taso_py.ops.work import region_work
 
 CPU = torch.device("cpu")
+CALL_S, VIEW_S = 5e-6, 1e-6
+"""Seconds of a call and of a view on the modelled machine."""
+FLOP_PER_S, BYTES_PER_S = 5e10, 1e10
+"""Operations and bytes in a second there."""
 
 
 @dataclass
@@ -83,3 +88,18 @@ class InventedCost(InventedPrices):
     def value_bytes(self, value: Value) -> int:
         """Return the memory that a value takes."""
         return math.prod(value.type.sizes) * TORCH_DTYPES[value.type.dtype].itemsize
+
+
+class ModelledCost(InventedCost):
+    """Prices from a model of a machine: so much a call, an operation and a byte moved; a view is nearly free."""
+
+    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
+        """Return the price of a cover."""
+        if cover.root.op.is_view:
+            return VIEW_S
+        done = region_work(cover.nodes, cover.root.outputs)
+        return CALL_S + (done.flops or 0) / FLOP_PER_S + done.moved / BYTES_PER_S
+
+    def conversion_seconds(self, value: Value, format_: Format) -> float:
+        """Return the price of converting a value to another format."""
+        return CALL_S + 2 * self.value_bytes(value) / BYTES_PER_S

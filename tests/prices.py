@@ -12,7 +12,6 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running
 from taso_py.kernels.layout import Layouts
 from taso_py.kernels.tile import Cover, Formats
-from taso_py.ops.work import region_work
 
 
 class Typed(InventedCost):
@@ -27,19 +26,6 @@ class Typed(InventedCost):
 
     def conversion_seconds(self, value: Value, format_: Format) -> float:
         return self.draw((value.type.text, format_.value), 0.6)
-
-
-class Modelled(InventedCost):
-    """Prices from a model of a machine: so much a call, an operation and a byte moved; a view is nearly free."""
-
-    def cover_seconds(self, cover: Cover, formats: Formats) -> float:
-        if cover.root.op.is_view:
-            return 1e-6
-        done = region_work(cover.nodes, cover.root.outputs)
-        return 5e-6 + (done.flops or 0) / 5e10 + done.moved / 1e10
-
-    def conversion_seconds(self, value: Value, format_: Format) -> float:
-        return 5e-6 + 2 * self.value_bytes(value) / 1e10
 
 
 def coverings(graph: Graph, prices: Prices) -> Iterator[tuple[Cover, ...]]:

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fuzz.prices import ModelledCost
 from taso_py.backend import UNLIMITED, build, fold
 from taso_py.frontend import import_module
 from taso_py.rules.database import read_database
 from taso_py.rules.match import Matcher
 from taso_py.search.backtracking import search
-from tests.prices import Modelled
 
 
 class Model(nn.Module):
@@ -347,7 +347,7 @@ def test_what_runs_after_a_search(name: str) -> None:
     case = {**CASES, **NEAR_MISSES}[name]
     model = Model(case.function, case.parts)
     program = fold(import_module(model, case.args))
-    found = search(program.graph, _matcher(), Modelled(0)).best.graph
+    found = search(program.graph, _matcher(), ModelledCost(0)).best.graph
     names = " ".join(sorted(node.op.name for node in found.nodes if not node.is_static and node.inputs))
     assert names == case.left
     with torch.no_grad():

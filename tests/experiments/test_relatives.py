@@ -28,6 +28,7 @@ from experiments.relatives import (
     model_rows,
 )
 from experiments.running import circumstances_of, part_path
+from fuzz.prices import ModelledCost
 from taso_py.driver.prepare import source_of
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
@@ -39,7 +40,6 @@ from taso_py.rules.match import Matcher
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
 from tests.experiments.examples import settings
-from tests.prices import Modelled
 
 KNOWN = {program.name: program for program in PROGRAMS}
 MISSED = ("exponential of logarithms",)
@@ -47,7 +47,7 @@ MISSED = ("exponential of logarithms",)
 FEWEST, LEAST_ELEMENTS = 30, 500_000
 
 
-class Priced(Modelled):
+class Priced(ModelledCost):
     """Prices from a model of a machine, on which a copy of what is dense costs nothing, as in PyTorch."""
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:

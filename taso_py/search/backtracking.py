@@ -14,11 +14,12 @@ following avoids exploring every order of steps that commute:
 
 A choice that pays at once may cost more later, at many places of a model alike, and by the time this shows, the other
 choice is far outside the slack. So the search makes several *descents*: the first with all rules, the next ones each
-without one of the rules that the best so far uses. Then all are continued together.
+without one of the rules that the best so far uses, or without all that merge operators side by side, since what is
+merged so cannot be merged into one. Then all are continued together.
 
-It ends when nothing is left within the slack, when ``patience`` graphs in a row improved the best by less than a
-thousandth, or when budget or time are used up, and says which. Each region ends by itself, so that a promising one is
-searched further than its neighbours.
+A descent ends when ``patience`` graphs in a row improved its best by less than a thousandth; so does the search in the
+end, unless nothing is left within the slack, or budget or time are used up, and says which. Each region ends by itself,
+so that a promising one is searched further than its neighbours.
 
 Invariant: the result depends on graph, rules, costs, limits and seed alone, as long as time does not run out.
 """
@@ -74,6 +75,8 @@ PROGRESS = 1e-3
 """The share of the best graph's cost that has to be gained for the search to go on."""
 DESCENTS = 12
 """The most descents."""
+MERGES = "merges"
+"""Stands among rules that a descent does without for all that replace several outputs."""
 DETOUR_OPERATORS, DETOUR_SHARE = 2, 0.3
 """Number of the cheapest operators that a step may add, however small the slack, up to a share of the best graph's
 cost: three products become one by way of a graph with another slice and another concatenation, and in a small model
@@ -177,6 +180,11 @@ class _Descent:
         heappop(self.queue)[-1].leave()
 
 
+def _merges(rule: Substitution) -> bool:
+    """Return whether a rule merges operators side by side: it replaces several outputs."""
+    return len(rule.source.outputs) > 1
+
+
 class Backtracking(Explorer):
     """The backtracking strategy; :func:`search` runs it."""
 
@@ -195,17 +203,22 @@ class Backtracking(Explorer):
             self._open(descent, original, None)
             self._descend(descent)
             if descent is descents[0] or self.best is descent.best:
-                used = sorted({path.match.rule.id for path in descent.lowest.steps})
-                waiting += [banned for rule in used if (banned := descent.banned | {rule}) not in waiting]
+                used = {path.match.rule for path in descent.lowest.steps}
+                merges = [MERGES] if any(map(_merges, used)) else []
+                names = [*merges, *sorted(rule.id for rule in used)]
+                waiting += [banned for name in names if (banned := descent.banned | {name}) not in waiting]
         return self._carry_on(descents)
 
     def _descend(self, descent: _Descent) -> None:
         """Take the steps of a descent as long as one is expected to give the cheapest graph it has found."""
-        while not self.is_spent:
+        improved, lowest = self._built, descent.lowest.seconds
+        while not self.is_spent and self._built - improved < self.limits.patience:
             ticket = descent.next(self._bound(descent.best.seconds))
             if ticket is None or ticket.estimate > descent.lowest.seconds - self._least:
                 return
             self._take(descent, ticket)
+            if descent.lowest.seconds < lowest * (1 - PROGRESS):
+                improved, lowest = self._built, descent.lowest.seconds
 
     def _carry_on(self, descents: Sequence[_Descent]) -> SearchStop:
         """Take the most promising steps of all descents until nothing is left within the slack, or none helps."""
@@ -279,7 +292,8 @@ class Backtracking(Explorer):
         bound, banned = self._bound(descent.best.seconds), descent.banned
         for ticket in tickets:
             estimate = ticket.estimate
-            if estimate > bound or ticket.option.rule.id in banned:
+            rule = ticket.option.rule
+            if estimate > bound or rule.id in banned or (MERGES in banned and _merges(rule)):
                 continue
             ticket.first.open += ticket is not ticket.first
             self._pushed += 1

@@ -62,6 +62,30 @@ def test_weights_that_are_shared_are_stored_once_in_the_end() -> None:
     assert result.best.static_bytes == result.original.static_bytes
 
 
+def _side_by_side(count: int) -> str:
+    """A rule that merges products of one operand, which leaves slices to sum."""
+    names = "bcdef"[:count]
+    weights = ", ".join(f"{name}: float[K,N]" for name in names)
+    sources = ", ".join(f"matmul(a, {name})" for name in names)
+    slices = ", ".join(
+        f"slice(t){{axis=-1, start={place}*N, stop={place + 1}*N}}".replace("0*N", "0") for place in range(count)
+    )
+    merged = f"t = matmul(a, concat({', '.join(names)}){{axis=-1}})"
+    return f"rule a: float[M,K], {weights} source {sources} target {merged}; {slices}"
+
+
+def test_what_is_merged_side_by_side_does_not_keep_it_from_becoming_one() -> None:
+    variables = "a: float[M,K], b: float[K,N], c: float[K,N]"
+    into_one = f"rule {variables} source add(matmul(a, b), matmul(a, c)) target matmul(a, add(b, c))"
+    rules = read_rules("\n".join([into_one, *map(_side_by_side, (3, 4))]))
+    cost = FakeCost({"matmul": 10.0, "add": 1.0, "slice": 0.1, "concat": 1.0})
+    weights = " ".join(f'w{i} = weight{{key="w{i}", type=f32[8,8]}}' for i in range(4))
+    total = "add(add(add(matmul(x, w0), matmul(x, w1)), matmul(x, w2)), matmul(x, w3))"
+    graph = parse_graph(f"graph(x: f32[8,8]) {{ {weights} return {total} }}")
+    assert operators(greedy.search(graph, rules, cost).best.graph)["slice"] == 4
+    assert operators(search(graph, rules, cost).best.graph) == {"matmul": 1}
+
+
 def test_a_choice_that_pays_at_once_is_revised_when_another_pays_more() -> None:
     # Not true either: tanh gains most at first, exp less, but then silu gains much more, at each of twenty places.
     rules = read_rules(

@@ -33,7 +33,18 @@ _ELEMENTWISE = (
 )
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
-    *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "roll", "celu"),
+    *(
+        "cat",
+        "permute",
+        "reshape",
+        "constant_pad_nd",
+        "as_strided",
+        "conv1d",
+        "embedding",
+        "index_select",
+        "roll",
+        "celu",
+    ),
     *("maximum", "minimum", "diagonal", "logical_and", "logical_or", "logical_not"),
 )
 _NEURAL = (

@@ -20,7 +20,7 @@ from taso_py.generate.worth import gains
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
-from taso_py.ir.types import DType, TensorType
+from taso_py.ir.types import TensorType
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
 
@@ -148,8 +148,8 @@ class Builder:
         self._values: dict[int, Value] = {}
         self._forms: dict[int, list[Form]] = {}
         inputs = [(leaf, row) for leaf, row in zip(terms.leaves, terms.rows, strict=False) if isinstance(leaf, Input)]
-        # Truth values are computed from data.
-        self._data = frozenset(leaf.key for leaf, row in inputs if row.role == DATA or row.type.dtype is DType.BOOL)
+        # Truth values, and integers that choose rows, are computed from data.
+        self._data = frozenset(leaf.key for leaf, row in inputs if row.role == DATA or not row.type.dtype.is_floating)
 
     def candidate(
         self,

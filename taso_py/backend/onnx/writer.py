@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 OnnxValue: TypeAlias = "ir.Value"
 """A value of the ONNX graph."""
 
-_NOT_IN_ONNX = frozenset({DType.C64, DType.C128, DType.FLOAT})
+_NOT_IN_ONNX = frozenset({DType.C64, DType.C128, DType.FLOAT, DType.INT})
 
 
 class Writer:

@@ -82,7 +82,7 @@ KEPT: dict[str, tuple[Callable[..., Tensor], int]] = {
     "a table that would be stored at a loss": (lambda s, i: s.up(s.table(i)), 20_000),
     "what rows have to do with each other": (lambda s, i: s.table(i).softmax(-2), WORDS),
     "rows of the result": (lambda s, i: s.table(i)[:, 1:], WORDS),
-    "rows of computed integers": (lambda s, i: s.table.weight[i, :][s.other.weight[:2].argmax(-1)], WORDS),
+    "rows of computed integers": (lambda s, i: s.table.weight[i, :][s.other.weight[:, :2].argmax(-1)], WORDS),
 }
 
 

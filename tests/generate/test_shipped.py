@@ -17,7 +17,16 @@ from taso_py.rules.database import read_database
 
 pytest.importorskip("egglog")
 FOLDER = Path(substitutions.__file__).parent
-QUICK = {("scalars",), ("layout",), ("activations",), ("views",), ("arrays",), ("formulas",), ("choices",)}
+QUICK = {
+    ("scalars",),
+    ("layout",),
+    ("activations",),
+    ("views",),
+    ("arrays",),
+    ("formulas",),
+    ("choices",),
+    ("lookups",),
+}
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
 """Minutes of work, on a machine that may have other work to do; the limit is there for what hangs."""

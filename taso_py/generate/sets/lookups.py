@@ -26,8 +26,8 @@ _NARROW = Variables("u", (5, 3), _TABLE, 1)
 _TAKE = Take(-2)
 
 
-def _integers(count: int = 1) -> Variables:
-    return Variables("i", (3,), _INDEX, count, dtype=DType.INT)
+def _integers(count: int = 1, role: str = _INDEX) -> Variables:
+    return Variables("i", (3,), role, count, dtype=DType.INT)
 
 
 def _applied(roles: str, *ops: TensorOperator | Half) -> tuple[Production, ...]:
@@ -114,14 +114,14 @@ LOOKUPS = (
             Variables("x", (2, _WIDTH), "d", 1),
             Variables("w", (5, _WIDTH), WEIGHT, 1),
             Variables("b", (5,), WEIGHT, 1),
-            _integers(),
+            _integers(role=WEIGHT),
         ),
         (
             Production(Linear(), "d" + WEIGHT, _ROWS),
             Production(Linear(), "d" + WEIGHT * 2, _ROWS),
-            Production(Take(-1), _ROWS + _INDEX, "a"),
-            Production(Take(-2), WEIGHT + _INDEX, _CHANGED),
-            Production(Take(-1), WEIGHT + _INDEX, _CHANGED),
+            Production(Take(-1), _ROWS + WEIGHT, "a"),
+            Production(Take(-2), WEIGHT * 2, _CHANGED),
+            Production(Take(-1), WEIGHT * 2, _CHANGED),
             Production(Linear(), "d" + _CHANGED, FUSED),
             Production(Linear(), "d" + _CHANGED * 2, FUSED),
         ),
@@ -134,14 +134,14 @@ LOOKUPS = (
             Variables("x", (2, 3, 4, 4), "d", 1),
             Variables("w", (5, 3, 3, 3), WEIGHT, 1),
             Variables("b", (5,), WEIGHT, 1),
-            _integers(),
+            _integers(role=WEIGHT),
         ),
         (
             Production(Conv2d(padding=(1, 1)), "d" + WEIGHT, _ROWS),
             Production(Conv2d(padding=(1, 1)), "d" + WEIGHT * 2, _ROWS),
-            Production(Take(-3), _ROWS + _INDEX, "a"),
-            Production(Take(-4), WEIGHT + _INDEX, _CHANGED),
-            Production(Take(-1), WEIGHT + _INDEX, _CHANGED),
+            Production(Take(-3), _ROWS + WEIGHT, "a"),
+            Production(Take(-4), WEIGHT * 2, _CHANGED),
+            Production(Take(-1), WEIGHT * 2, _CHANGED),
             Production(Conv2d(padding=(1, 1)), "d" + _CHANGED, FUSED),
             Production(Conv2d(padding=(1, 1)), "d" + _CHANGED * 2, FUSED),
         ),

@@ -77,3 +77,12 @@ def test_a_timed_call_computes_the_operator() -> None:
     assert w is not None
     (result,) = _called(linear)
     assert torch.equal(result, torch.nn.functional.linear(x, w))
+
+
+def test_a_timed_lookup_reads_rows_all_over_the_table() -> None:
+    node = _node("take(x, reshape(i){shape=[7]}){axis=-1}")
+    (found,) = _called(node)
+    assert len(found[0, 0].unique()) == 4  # all features
+    table = _node("take(e, slice(i){axis=-1, start=0, stop=3}){axis=-2}")
+    (rows,) = _called(table)
+    assert len(rows.unique(dim=0)) == 3

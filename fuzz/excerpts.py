@@ -28,7 +28,7 @@ from taso_py.rules.apply import concrete_side
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from verify.sampling import Sampler, match_at
+from verify.sampling import Sampler, index_ranges, match_at
 
 ATTEMPTS = 40
 """Draws of sizes for a rule."""
@@ -73,13 +73,21 @@ def add_excerpt(draft: Draft) -> None:
         outputs = concrete_side(match, rule.source)
     except (TasoError, ValueError, ZeroDivisionError):
         return
-    _write(draft, outputs, _bind_variables(draft, types, _variances(outputs)))
+    places = index_ranges(rule, sample)
+    names = {name: _add_integers(draft, types.pop(name), places[name]) for name in places}
+    _write(draft, outputs, names | _bind_variables(draft, types, _variances(outputs)))
 
 
 def _variances(outputs: Sequence[Value]) -> set[str]:
     """Return the variables that must be positive."""
     norms = [node for node in topological(value.node for value in outputs) if isinstance(node.op, BatchNorm)]
     return {node.inputs[4].node.op.key for node in norms if isinstance(node.inputs[4].node.op, Input)}
+
+
+def _add_integers(draft: Draft, type_: TensorType, within: range) -> str:
+    """Return the name of a further argument, of integers of a range."""
+    draft.add_input(f"torch.randint({within.start}, {within.stop}, {type_.sizes}, generator=g)")
+    return [*draft.values][-1]
 
 
 def _bind_variables(draft: Draft, types: Mapping[str, TensorType], positive: set[str]) -> dict[str, str]:

@@ -309,7 +309,12 @@ def _lookup(draft: Draft) -> str | None:
         return None
     table = draft.weight((9, draft.integer(1, 5)))
     return draft.choice(
-        (f"F.embedding({name}, {table})", f"{table}[{name}]", f"{table}.index_select(0, {name}.flatten())")
+        (
+            f"F.embedding({name}, {table})",
+            f"{table}[{name} - {draft.choice((0, 9))}]",
+            f"{table}.index_select(0, {name}.flatten())",
+            f"{table}.mT[:, {name}.int()]",
+        )
     )
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from taso_py.ir.size import Dim, Poly, symbol, symbols, terms
 from taso_py.ops.scalar import Read, SizeOf
-from verify.context import Context, has_division, mentions
+from verify.context import INDEX_MARKS, Context, has_division, mentions
 from verify.limits import Budget, Refused
 from verify.reindex import merge, quotient, split
 from verify.terms import (
@@ -30,9 +30,6 @@ from verify.terms import (
 
 Cell: TypeAlias = tuple[tuple[Dim, ...], list[list[Term]]]
 """Guards, and the sums where these hold: no guard remains that could be decided outside a sum."""
-
-_INDEX_MARKS = ("@", "~", "%")
-"""First characters of names of indices, as opposed to names of sizes."""
 
 
 class Cells:
@@ -173,7 +170,7 @@ class Cells:
 def _defined_name(guard: Dim, bound: Sequence[str]) -> str | None:
     """Return the index that ``guard == 0`` defines: a bound one if possible, else the last by name."""
     names = [
-        n for n in sorted(symbols(guard), reverse=True) if n.startswith(_INDEX_MARKS) and unit_coefficient(guard, n)
+        n for n in sorted(symbols(guard), reverse=True) if n.startswith(INDEX_MARKS) and unit_coefficient(guard, n)
     ]
     return next((name for name in names if name in bound), names[0] if names else None)
 
@@ -192,7 +189,7 @@ def with_guards(sum_: Iterable[Term], guards: Sequence[Dim]) -> list[Term]:
 
 def mentions_index(value: Dim) -> bool:
     """Return whether an integer depends on more than sizes."""
-    return any(name.startswith(_INDEX_MARKS) for name in symbols(value))
+    return any(name.startswith(INDEX_MARKS) for name in symbols(value))
 
 
 def size_terms(value: Dim) -> list[Term]:

@@ -6,12 +6,16 @@ Invariant: whatever is answered "yes" holds for all integers that satisfy the fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from taso_py.ir.size import Atom, Dim, FloorDiv, Monomial, Poly, floordiv, symbol, symbols, terms
+from taso_py.ir.size import Atom, Dim, FloorDiv, Lookup, Monomial, Poly, floordiv, symbols, terms
 
 DEPTH = 3
 """Most facts that are added up to show that a guard follows."""
+
+INDEX_MARKS = ("@", "~", "%", "!")
+"""First characters of names of indices, as opposed to names of sizes; the last is that of tensors of integers."""
 
 _QUOTIENTS = (0, 1, -1, 2, 3)
 """Values that are tried as the result of a floor division."""
@@ -71,11 +75,16 @@ class Context:
         """Return a lower bound of a product of nonnegative atoms; None if one may be negative."""
         product = 1
         for atom in monomial:
-            bound = self._least_quotient(atom) if isinstance(atom, FloorDiv) else self.lower.get(str(atom))
+            bound = self._least(atom)
             if bound is None or bound < 0:
                 return None
             product *= bound
         return product
+
+    def _least(self, atom: Atom) -> int | None:
+        if isinstance(atom, Lookup):
+            return 0
+        return self._least_quotient(atom) if isinstance(atom, FloorDiv) else self.lower.get(str(atom))
 
     def _least_quotient(self, atom: FloorDiv) -> int | None:
         positive = self.nonnegative(atom.denominator - 1)
@@ -197,9 +206,16 @@ class Context:
         for monomial, coefficient in value.terms:
             product: Dim = coefficient
             for atom in monomial:
-                product = product * (self._divide(atom, known) if isinstance(atom, FloorDiv) else symbol(str(atom)))
+                product = product * self._without_divisions(atom, known)
             total = total + product
         return total
+
+    def _without_divisions(self, atom: Atom, known: Sequence[Dim]) -> Dim:
+        if isinstance(atom, FloorDiv):
+            return self._divide(atom, known)
+        if isinstance(atom, Lookup):
+            atom = replace(atom, index=tuple(self.divide_out(i, known) for i in atom.index))
+        return Poly((((atom,), 1),))
 
     def _divide(self, atom: FloorDiv, known: Sequence[Dim]) -> Dim:
         numerator, denominator = (
@@ -213,7 +229,8 @@ class Context:
         for monomial, coefficient in quotient.terms:
             product: Dim = coefficient
             for part in monomial:
-                product = product * (self._quotient(part, known) if isinstance(part, FloorDiv) else symbol(str(part)))
+                is_open = isinstance(part, FloorDiv)
+                product = product * (self._quotient(part, known) if is_open else Poly((((part,), 1),)))
             total = total + product
         return total
 
@@ -291,7 +308,11 @@ def coefficients(value: Dim) -> Mapping[Monomial, int]:
 @lru_cache(maxsize=1 << 16)
 def has_division(value: Dim) -> bool:
     """Return whether a floor division occurs."""
-    return isinstance(value, Poly) and any(isinstance(atom, FloorDiv) for atom in value.atoms())
+    return isinstance(value, Poly) and any(map(_is_divided, value.atoms()))
+
+
+def _is_divided(atom: Atom) -> bool:
+    return isinstance(atom, FloorDiv) or (isinstance(atom, Lookup) and any(map(has_division, atom.index)))
 
 
 def mentions(value: Dim, names: Iterable[str]) -> bool:

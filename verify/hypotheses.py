@@ -7,7 +7,9 @@ because it is checked where the rule is applied, and the rule is not applied whe
 (:mod:`taso_py.rules.apply`): the target's slices stay inside, its windows fit, its kernels are enlarged and not shrunk.
 The rule's own preconditions.
 
-To be guaranteed: the strides and other attributes of the target are legal too.
+To be guaranteed: the strides and other attributes of the target are legal too. And both sides look up the same
+integers among as many places: so all are within their extents if the source raises no error, and if it does, the target
+does too.
 
 Invariant: a hypothesis is true whenever the matcher applies the rule.
 """
@@ -17,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import AttributeValue, Constant, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
 from taso_py.ir.types import DType, Group, TensorType
-from taso_py.ops.base import TensorOperator
+from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.elementwise import LeakyRelu
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
+from taso_py.ops.selection import Take, origins
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context, coefficients
 from verify.limits import Refused
@@ -97,6 +100,19 @@ def _positive_factors(context: Context) -> dict[str, int]:
 def obligations(rule: Substitution) -> list[Dim]:
     """Return the integers that must not be negative for the target's attributes to be legal."""
     return [statement for node in reachable_nodes(rule.target) for statement in legal(node)]
+
+
+def lookups(side: Graph) -> frozenset[tuple[Value, Dim, Dim]]:
+    """Return what a side looks up: tensors of integers, each with the extent and how negative integers are taken.
+
+    Every integer of such a tensor has to stand for a place within the extent, or the model raises an error.
+    """
+    return frozenset(
+        (origin, plain_axis(node.inputs[0].type, node.op.axis), node.op.wraps)
+        for node in reachable_nodes(side)
+        if isinstance(node.op, Take)
+        for origin in origins(node.inputs[1])
+    )
 
 
 def output_index(type_: TensorType, context: Context) -> tuple[tuple[Dim, ...], Context]:

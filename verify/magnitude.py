@@ -37,6 +37,7 @@ from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.functions import IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
+    At,
     Choose,
     Compare,
     Condition,
@@ -248,6 +249,9 @@ class _Side:
                 return self._algebra.compare(relation, self._at(left, node, env), self._at(right, node, env))
             case Choose(condition, chosen, other):
                 return self._algebra.choose(*(self._at(part, node, env) for part in (condition, chosen, other)))
+            case At(name, integer, extent):
+                place = _some_place(self._at(integer, node, env), _integer(extent, env))
+                return self._at(scalar.body, node, {**env, name: place})
             case SizeOf(value):
                 return _number(float(_integer(value, env)))
             case Number(value):
@@ -256,6 +260,22 @@ class _Side:
                 return _number(IRRATIONALS[name])
             case _:
                 raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
+
+
+def _some_place(integer: BoundedElement, extent: int) -> int:
+    """Return a place that an integer may stand for: one for each element of a tensor of integers.
+
+    Raises:
+        InvariantError: it is computed.
+    """
+    match [*integer.value.items()]:
+        case [(monomial, 1.0)] if len(monomial) == 1:
+            ((variable, _),) = monomial
+            if isinstance(variable, tuple) and isinstance(variable[-1], tuple):
+                return sum(variable[-1]) % extent
+        case _:
+            pass
+    raise InvariantError("an integer that is computed")
 
 
 def _integer(value: Dim, env: Mapping[str, int]) -> int:

@@ -15,13 +15,14 @@ from fractions import Fraction
 
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
-from taso_py.ir.size import Dim, substitute, symbol
+from taso_py.ir.size import Dim, Lookup, Poly, substitute, symbol
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import define_constant
 from taso_py.ops.scalar import (
     Apply,
+    At,
     Choose,
     Compare,
     Condition,
@@ -167,6 +168,8 @@ class Normalizer:
                 return self._normalize_comparison(scalar, env, known)
             case Choose():
                 return self._normalize_choice(scalar, env, known)
+            case At():
+                return self._normalize_lookup(scalar, env, known)
             case Number(value):
                 return list(constant(value))
             case SizeOf(value):
@@ -308,6 +311,25 @@ class Normalizer:
             value = self.truths.choice(truth, chosen, other)
             result += with_guards((rename_bound(term, self._fresh) for term in value), guards)
         return result
+
+    def _normalize_lookup(self, scalar: At, env: _Env, known: Sequence[Dim]) -> list[Term]:
+        """Return what is read at a place that an integer stands for, which is an index of which nothing is known."""
+        result: list[Term] = []
+        extent, wraps = (self._dim(size, env, known) for size in (scalar.extent, scalar.wraps))
+        for guards, (part,) in self.cells.split([self.sum(scalar.integer, env, known)], known):
+            place = _place(close(part), extent, wraps)
+            inside = self.sum(scalar.body, {**env, scalar.name: place}, [*known, *guards])
+            result += with_guards(inside, guards)
+        return result
+
+
+def _place(integer: Sum, extent: Dim, wraps: Dim) -> Dim:
+    """Return the place that an integer stands for, which has to be an element of a variable."""
+    match integer:
+        case (Term(Fraction(numerator=1, denominator=1), (), (), (Read(tensor, index),)),):
+            return 0 if extent == 1 else Poly((((Lookup(tensor, index, extent, wraps),), 1),))
+        case _:
+            raise Refused("an index that is computed")
 
 
 def _is_sign(sum_: Sequence[Term]) -> bool:

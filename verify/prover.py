@@ -15,7 +15,7 @@ from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from taso_py.rules.verdict import Outcome, Verdict
 from verify.context import Context
 from verify.equality import Equality, negative
-from verify.hypotheses import assumptions, check_kinds, obligations, output_index, without_equalities
+from verify.hypotheses import assumptions, check_kinds, lookups, obligations, output_index, without_equalities
 from verify.laws import ProofLevel
 from verify.limits import Budget, ProofLimits, Refused
 from verify.normalize import Normalizer, may_be_movement
@@ -62,6 +62,8 @@ def _unmet(rule: Substitution, facts: Context, budget: Budget) -> str:
     solver = Solver(facts, budget)
     if rule.preconditions and solver.impossible([condition.value for condition in rule.preconditions]):
         return "no sizes satisfy the preconditions"
+    if lookups(rule.source) != lookups(rule.target):
+        return "the sides look up different integers, or among different numbers of places"
     for statement in obligations(rule):
         if not facts.follows(statement) and not solver.implied([], [[statement]]):
             return f"the target needs {Condition(statement)}"

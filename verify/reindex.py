@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taso_py.ir.size import Dim, FloorDiv, Poly, floordiv, symbol, symbols, terms
-from verify.context import Context, has_division
+from taso_py.ir.size import Dim, FloorDiv, Lookup, Poly, floordiv, symbol, symbols, terms
+from verify.context import INDEX_MARKS, Context, has_division
 from verify.terms import Term, factor_symbols, indices, substitute_term, unit_coefficient
 
 
@@ -93,7 +93,7 @@ def _extent(term: Term, name: str) -> Dim | None:
     if symbol(name) not in term.guards:
         return None
     uppers = (guard + symbol(name) + 1 for guard in term.guards if unit_coefficient(guard, name) == -1)
-    return next((extent for extent in uppers if not any(s.startswith(("@", "~", "%")) for s in symbols(extent))), None)
+    return next((extent for extent in uppers if not any(s.startswith(INDEX_MARKS) for s in symbols(extent))), None)
 
 
 def _is_pair(index: Dim, major: str, minor: str, divisor: Dim) -> bool:
@@ -109,3 +109,5 @@ def _divisors(indices_: list[Dim], name: str) -> Iterator[Dim]:
                 if any(monomial == (name,) for monomial, _ in terms(atom.numerator)):
                     yield atom.denominator
                 yield from _divisors([atom.numerator], name)
+            elif isinstance(atom, Lookup):
+                yield from _divisors([*atom.index], name)

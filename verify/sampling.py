@@ -19,7 +19,7 @@ from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.contraction import Conv2d
 from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution, attribute_symbols, key
-from verify.hypotheses import fits, legal, number_symbols
+from verify.hypotheses import fits, legal, lookups, number_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
 IMAGES = (1, 2, 5, 6, 7, 8, 9, 11)
@@ -32,6 +32,7 @@ _CHOICES: Mapping[str, tuple[int, ...]] = {
     "groups": (1, 2, 3),
     "widths": (-1, 0, 0, 1, 2, 3),
     "bound": (0, 1, 2, 3, 4, 6),
+    "wraps": (0, 1),
 }
 _POSITIVE_NUMBERS = (1e-5, 0.1, 0.5, 1.25, 2.0)
 _NUMBERS = (*_POSITIVE_NUMBERS, -0.5, -2.0)
@@ -62,13 +63,26 @@ class Sample:
 
 def match_at(rule: Substitution, sample: Sample, dtype: DType) -> Match:
     """Return a match of a rule at a sample's sizes, with inputs for its variables; ``dtype`` stands for ``FLOAT``."""
+    concrete = {DType.FLOAT: dtype, DType.INT: DType.I64}
     types = {
-        key(node): TensorType(dtype if type_.dtype is DType.FLOAT else type_.dtype, sample.shape(type_))
+        key(node): TensorType(concrete.get(type_.dtype, type_.dtype), sample.shape(type_))
         for node in rule.variables
         for type_ in node.types
     }
     values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
     return Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=dtype, outputs=())
+
+
+def index_ranges(rule: Substitution, sample: Sample) -> Mapping[str, range]:
+    """Return the integers that may be in each variable that is looked up, by name: the source has a place for them."""
+    found: dict[str, range] = {}
+    for origin, extent, wraps in lookups(rule.source):
+        if isinstance(origin.node.op, Input):
+            most = evaluate(extent, sample.sizes)
+            least = -most * evaluate(wraps, sample.sizes)
+            known = found.get(key(origin.node), range(least, most))
+            found[key(origin.node)] = range(max(least, known.start), min(most, known.stop))
+    return found
 
 
 class Sampler:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import z3
 
-from taso_py.ir.size import Atom, Dim, FloorDiv, Monomial, Poly, symbol, terms
+from taso_py.ir.size import Atom, Dim, Lookup, Monomial, Open, Poly, symbol, terms
 from verify.context import Context
 from verify.limits import Budget
 
@@ -120,16 +120,24 @@ def _names(value: Dim) -> frozenset[str]:
 
 
 def _definitions(values: Sequence[Dim], context: Context) -> list[Dim]:
-    """Return ``0 <= n - d*(n//d) < d`` for the floor divisions that occur with an evidently positive denominator."""
-    found: dict[FloorDiv, None] = {}
+    """Return ``0 <= n - d*(n//d) < d`` for the floor divisions that occur with an evidently positive denominator.
+
+    And that lookups are within their extents.
+    """
+    found: dict[Atom, None] = {}
     pending = list(values)
     statements: list[Dim] = []
     while pending:
         value = pending.pop()
         for atom in value.atoms() if isinstance(value, Poly) else ():
-            if not isinstance(atom, FloorDiv) or atom in found:
+            if isinstance(atom, str | Open) or atom in found:
                 continue
             found[atom] = None
+            if isinstance(atom, Lookup):
+                place = Poly((((atom,), 1),))
+                statements += [place, atom.extent - 1 - place]
+                pending.append(atom.extent)
+                continue
             pending += [atom.numerator, atom.denominator]
             if context.follows(atom.denominator - 1):
                 rest = atom.numerator - atom.denominator * Poly((((atom,), 1),))

@@ -19,7 +19,7 @@ from functools import cached_property
 from math import factorial, gcd
 from typing import NamedTuple, TypeAlias
 
-from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols, terms
+from taso_py.ir.size import Dim, Lookup, Poly, substitute, symbol, symbols, terms
 from taso_py.ops.scalar import Irrational, Read, SizeOf
 
 MOST_ORDERS = 120
@@ -335,14 +335,27 @@ def _names(factors: Sequence[Factor], bound: tuple[str, ...]) -> tuple[dict[str,
 
 
 def indices(factors: Iterable[Factor]) -> Iterator[Dim]:
-    """Yield every index of every element read, those inside calls included unless their own bound names occur."""
+    """Yield every index of every element read.
+
+    Those of lookups are included, and those inside calls unless their own bound names occur.
+    """
     for factor in factors:
         if isinstance(factor, Read):
-            yield from factor.index
+            for index in factor.index:
+                yield from _with_lookups(index)
         elif isinstance(factor, Call):
             for argument in factor.arguments:
                 for term in argument:
                     yield from (i for i in indices(term.factors) if symbols(i).isdisjoint(term.bound))
+
+
+def _with_lookups(index: Dim) -> Iterator[Dim]:
+    """Yield an index, and the indices at which integers are read to find it."""
+    yield index
+    for atom in index.atoms() if isinstance(index, Poly) else ():
+        if isinstance(atom, Lookup):
+            for inner in atom.index:
+                yield from _with_lookups(inner)
 
 
 def reads(term: Term) -> int:

@@ -30,7 +30,7 @@ from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Counterexample
 from verify.hypotheses import without_equalities
 from verify.limits import Refused
-from verify.sampling import Sample, Sampler
+from verify.sampling import Sample, Sampler, index_ranges
 
 ATTEMPTS = 2000
 """Draws of sizes for one trial before giving up on finding sizes that satisfy the rule."""
@@ -41,6 +41,7 @@ _At: TypeAlias = Callable[[Any], Any]
 _Kernel: TypeAlias = Callable[[Any, Sequence[Tensor], _At], Tensor]
 _DTYPES = {
     DType.FLOAT: torch.float64,
+    DType.INT: torch.int64,
     DType.F64: torch.float64,
     DType.F32: torch.float32,
     DType.F16: torch.float16,
@@ -185,8 +186,12 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[
     """Return random tensors of a kind, by the names of variables."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Tensor] = {}
+    ranges = index_ranges(rule, sample)
     for variable in rule.variables:
         type_ = variable.types[0]
+        if key(variable) in ranges:
+            values[key(variable)] = drawn_index(sample.shape(type_), ranges[key(variable)], generator)
+            continue
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:
             raise Refused(f"the witness does not support elements of type {type_.dtype}")
@@ -195,6 +200,11 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[
             drawn = (drawn * 4).abs().round()  # negative numbers have no unsigned form
         values[key(variable)] = drawn > 0 if dtype is torch.bool else drawn.to(dtype)
     return values
+
+
+def drawn_index(shape: tuple[int, ...], within: range, generator: torch.Generator) -> Tensor:
+    """Return random integers of a range."""
+    return torch.randint(within.start, max(within.stop, within.start + 1), shape, generator=generator)
 
 
 def _transform(drawn: Tensor, kind: _Kind) -> Tensor:
@@ -266,7 +276,7 @@ def _tolerance(rule: Substitution, kind: _Kind) -> float:
     """Return the greatest difference allowed, relative to the greatest element; zero where nothing is rounded."""
     nodes = [*rule.source.nodes, *rule.target.nodes]
     dtypes = {_DTYPES.get(type_.dtype) for node in nodes for type_ in node.types}
-    if kind is _Kind.WHOLE and dtypes <= {torch.float64, torch.bool} and all(map(_is_exact, nodes)):
+    if kind is _Kind.WHOLE and dtypes <= {torch.float64, torch.bool, torch.int64} and all(map(_is_exact, nodes)):
         return 0.0
     return max(_TOLERANCES.get(dtype, 1e-9) for dtype in dtypes if dtype is not None)
 
@@ -364,6 +374,12 @@ def _attention(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
         )
 
 
+def _take(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    table, index = x
+    places = index if at(op.wraps) else torch.where(index < 0, table.shape[op.axis], index)
+    return table[(slice(None),) * (table.dim() + op.axis) + (places,)]
+
+
 _KERNELS: Mapping[str, _Kernel] = {
     "add": lambda _op, x, _at: torch.add(x[0], x[1]),
     "mul": lambda _op, x, _at: torch.mul(x[0], x[1]),
@@ -422,6 +438,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "pad": _pad,
     "enlarge": _enlarge,
     "contiguous": lambda _op, x, _at: x[0].contiguous(),
+    "take": _take,
     "sum": lambda op, x, _at: torch.sum(x[0], op.axes, op.keepdim),
     "mean": lambda op, x, _at: torch.mean(x[0], op.axes, op.keepdim),
     "max": lambda op, x, _at: torch.amax(x[0], op.axes, op.keepdim),

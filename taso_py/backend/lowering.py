@@ -47,6 +47,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, 
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.selection import Take
 
 aten = torch.ops.aten
 
@@ -236,6 +237,19 @@ def _contiguous(call: Caller, op: Contiguous, node: Node, operands: Sequence[Any
     return call(aten.contiguous.default, operands[0])
 
 
+def _take(call: Caller, op: Take, node: Node, operands: Sequence[Any]) -> Any:
+    table, index = node.inputs
+    axis = table.type.rank + op.axis
+    if op.wraps:
+        return call(aten.index.Tensor, operands[0], [*[None] * axis, operands[1]])
+    if (axis, table.type.rank) == (0, 2):
+        return call(aten.embedding.default, *operands)
+    if index.type.rank == 1:
+        return call(aten.index_select.default, operands[0], axis, operands[1])
+    rows = call(aten.index_select.default, operands[0], axis, call(aten.reshape.default, operands[1], [-1]))
+    return call(aten.reshape.default, rows, sizes(node.types[0]))
+
+
 def _opaque(call: Caller, op: Opaque, operands: Sequence[Any], device: torch.device) -> tuple[Any, ...]:
     overload, given = overload_named(op.target), list(operands)
     for place in op.written:
@@ -344,6 +358,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,
+    Take: _take,
 }
 LOWERED = frozenset(_TABLE) | {Opaque}
 """The operators that have a lowering."""

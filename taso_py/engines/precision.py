@@ -41,7 +41,6 @@ _MOVING_ATEN = frozenset(
         "full_like",
         "gather",
         "index",
-        "index_select",
         "lift_fresh_copy",
         "masked_fill",
         "new_full",

@@ -15,12 +15,12 @@ from typing import TypeAlias
 from taso_py.generate.enumerate import Enumeration
 from taso_py.generate.pairs import pairs
 from taso_py.generate.terms import VARIABLE, Terms
-from taso_py.generate.vocabulary import DATA, FUSED, Half
+from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Half
 from taso_py.generate.worth import gains
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
-from taso_py.ir.types import DType, TensorType
+from taso_py.ir.types import TensorType
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
 
@@ -148,8 +148,12 @@ class Builder:
         self._values: dict[int, Value] = {}
         self._forms: dict[int, list[Form]] = {}
         inputs = [(leaf, row) for leaf, row in zip(terms.leaves, terms.rows, strict=False) if isinstance(leaf, Input)]
-        # Truth values are computed from data.
-        self._data = frozenset(leaf.key for leaf, row in inputs if row.role == DATA or row.type.dtype is DType.BOOL)
+        # Truth values are computed from data, and integers mostly.
+        self._data = frozenset(
+            leaf.key
+            for leaf, row in inputs
+            if row.role == DATA or (row.role != WEIGHT and not row.type.dtype.is_floating)
+        )
 
     def candidate(
         self,

@@ -32,7 +32,7 @@ _LARGEST = 1200
 """Most elements of a tensor in an instance."""
 _GENERIC_GROUP = (67, 71, 73)
 """Several axes: a rule that is true of one leading axis may be an instance of one that adds a vector to rows."""
-_MAY_BE_ZERO = frozenset({"padding", "start", "stop", "widths"})
+_MAY_BE_ZERO = frozenset({"padding", "start", "stop", "widths", "wraps"})
 
 
 class RetestOutcome(enum.Enum):

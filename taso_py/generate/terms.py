@@ -83,7 +83,7 @@ class Terms:
             self.ranges.append((first, len(self.rows)))
 
     def _add_variable(self, name: str, variables: Variables, seed: int) -> None:
-        type_ = TensorType(DType.BOOL if variables.is_truth else DType.FLOAT, variables.shape)
+        type_ = TensorType(variables.dtype, variables.shape)
         leaf, values = Input(name, type_), samples_of(seed, name, type_)
         if variables.number is not None:
             leaf = Constant(variables.number, DType.FLOAT)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.errors import ShapeError
-from taso_py.ir.types import TensorType
+from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
@@ -99,8 +99,8 @@ class Variables:
     count: int = 4
     number: float | None = None
     """For a constant, its value in the samples."""
-    is_truth: bool = False
-    """True for truth values."""
+    dtype: DType = DType.FLOAT
+    """The type of the elements: numbers, truth values, or integers that choose rows."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,29 @@ class Open:
         return f"{self.least}..{'' if self.most is None else self.most}"
 
 
-Atom: TypeAlias = str | FloorDiv | Open
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """An atom: the place among ``extent`` that an element of a tensor of integers stands for, at least 0 and less.
+
+    Nothing else is known of it: lookups are equal where tensor, index, extent and the meaning of negative integers are.
+    """
+
+    tensor: str
+    index: tuple[Dim, ...]
+    extent: Dim
+    wraps: Dim
+    """1 if negative integers count from the end, 0 if there are none."""
+
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """The integers that it depends on."""
+        return (*self.index, self.extent, self.wraps)
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{','.join(map(str, self.index))}]<{self.extent},{self.wraps}>"
+
+
+Atom: TypeAlias = str | FloorDiv | Open | Lookup
 Monomial: TypeAlias = tuple[Atom, ...]
 
 
@@ -119,13 +141,19 @@ class Poly:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """The names of the symbols that occur, inside floor divisions too."""
+        """The names of the symbols that occur, inside other atoms too.
+
+        A lookup depends on more than sizes: so it has a name that is no size's, "!" and that of its tensor.
+        """
         found: set[str] = set()
         for atom in self.atoms():
             if isinstance(atom, str):
                 found.add(atom)
             elif isinstance(atom, FloorDiv):
                 found |= symbols(atom.numerator) | symbols(atom.denominator)
+            elif isinstance(atom, Lookup):
+                found.add(f"!{atom.tensor}")
+                found = found.union(*map(symbols, atom.sizes))
         return frozenset(found)
 
     @cached_property
@@ -320,6 +348,11 @@ def _replaced_atom(atom: Atom, replacement: Callable[[Any], Dim | None]) -> Dim:
     if isinstance(atom, FloorDiv):
         sides = (atom.numerator, atom.denominator)
         return floordiv(*(_replaced(side, replacement) if isinstance(side, Poly) else side for side in sides))
+    if isinstance(atom, Lookup):
+        *index, extent, wraps = [
+            _replaced(size, replacement) if isinstance(size, Poly) else size for size in atom.sizes
+        ]
+        return Poly((((Lookup(atom.tensor, tuple(index), extent, wraps),), 1),))
     bound = replacement(atom)
     return Poly((((atom,), 1),)) if bound is None else bound
 
@@ -368,6 +401,8 @@ def _least_of(atom: Atom) -> int | None:
     if isinstance(atom, FloorDiv):
         bound = least(atom.numerator)
         return bound // atom.denominator if bound is not None and isinstance(atom.denominator, int) else None
+    if isinstance(atom, Lookup):
+        return 0
     return atom.least if isinstance(atom, Open) else 1
 
 

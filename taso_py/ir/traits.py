@@ -47,6 +47,8 @@ class Traits:
     """The scalar functions (:mod:`taso_py.ops.functions`) that the definition applies to element-dependent values."""
     reads_truth: ClassVar[bool] = False
     """True if operands are truth values, or may be."""
+    reads_index: ClassVar[bool] = False
+    """True if the last operand is a tensor of integers that choose elements of the others."""
     rounding: ClassVar[Rounding] = Rounding.ANY
     """The cases in which a floating-point result may differ from the definition."""
     has_channels: ClassVar[bool] = False

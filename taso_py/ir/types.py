@@ -17,9 +17,14 @@ from taso_py.ir.size import Dim, Open, Poly, at_example, is_never_negative, open
 
 
 class DType(enum.Enum):
-    """An element type. ``FLOAT`` occurs in rules only: one arbitrary floating-point type throughout the rule."""
+    """An element type.
+
+    ``FLOAT`` and ``INT`` occur in rules only: one arbitrary floating-point type throughout the rule, and for each
+    variable a type of integers that PyTorch takes for an index.
+    """
 
     FLOAT = "float"
+    INT = "int"
     F16 = "f16"
     BF16 = "bf16"
     F32 = "f32"
@@ -44,6 +49,16 @@ class DType(enum.Enum):
         return self in _FLOATING
 
     @property
+    def is_generic(self) -> bool:
+        """True if it stands for several types, in a rule."""
+        return self in (DType.FLOAT, DType.INT)
+
+    @property
+    def is_index(self) -> bool:
+        """True if elements are integers that PyTorch takes for an index; it takes ``u8`` for a mask."""
+        return self in _INDEX
+
+    @property
     def is_complex(self) -> bool:
         """True if elements are complex numbers."""
         return self in (DType.C64, DType.C128)
@@ -56,6 +71,7 @@ class DType(enum.Enum):
 
 
 _FLOATING = frozenset({DType.FLOAT, DType.F16, DType.BF16, DType.F32, DType.F64})
+_INDEX = frozenset({DType.INT, DType.I32, DType.I64})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +120,8 @@ class TensorType:
 
     @cached_property
     def is_concrete(self) -> bool:
-        """True if every dimension is a plain integer and the element type is not the generic ``FLOAT``."""
-        return self.dtype is not DType.FLOAT and all(isinstance(axis, int) for axis in self.shape)
+        """True if every dimension is a plain integer and the element type is not a generic one."""
+        return not self.dtype.is_generic and all(isinstance(axis, int) for axis in self.shape)
 
     @cached_property
     def may_be_empty(self) -> bool:

@@ -24,6 +24,7 @@ from taso_py.kernels.eviction import operand_writer
 from taso_py.kernels.layout import is_weight, random_operands
 from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.kernels.tile import Cover
+from taso_py.ops.selection import Take
 
 RING_COPIES = 64
 """The most copies of a weight: as many small ones exceed the caches, or do not matter."""
@@ -50,6 +51,8 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
         A function that computes the outputs; on the CPU, one with a preparation.
     """
     operands = random_operands(cover.operands, device, reads)
+    if isinstance(cover.root.op, Take):
+        operands[1] = _spread(operands[1], cover.root.inputs[0].type.sizes[cover.root.op.axis])
     is_turned = [is_weight(value) for value in cover.operands]
     statics = [tensor for tensor in random_operands(cover.statics, device) if tensor is not None]
     turned = [tensor for tensor, turns in zip(operands, is_turned, strict=True) if turns and tensor is not None]
@@ -67,6 +70,15 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
     ring = cycle([turn() for _ in range(copies)])
     activations = [x for x, turns in zip(operands, is_turned, strict=True) if x is not None and not turns]
     return _as_in_a_model(ring, activations, device)
+
+
+def _spread(places: Tensor | None, extent: int) -> Tensor | None:
+    """Return integers like the given ones that stand for places all over an extent, as in a model."""
+    if places is None:
+        return None
+    count = max(1, places.numel())
+    found = torch.arange(places.numel(), device=places.device) * max(1, extent // count) % max(1, extent)
+    return found.to(places.dtype).reshape(places.shape)
 
 
 def conversion(value: Value, format_: Format, device: torch.device) -> Callable[[], object]:

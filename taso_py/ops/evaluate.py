@@ -32,6 +32,7 @@ from taso_py.ops.elementwise import define_constant
 from taso_py.ops.functions import COMPOSED, IRRATIONALS, real_function
 from taso_py.ops.scalar import (
     Apply,
+    At,
     Choose,
     Compare,
     Condition,
@@ -242,6 +243,8 @@ class _Compiler:
                 return self._compare(scalar, scope)
             case Choose():
                 return self._choose(scalar, scope)
+            case At():
+                return self._look_up(scalar, scope)
             case SizeOf(value):
                 array = scope.grid(value).astype(np.float64)
                 return lambda _arrays: array
@@ -252,13 +255,7 @@ class _Compiler:
     def _read(self, read: Read, scope: _Scope) -> _Program:
         position = int(read.variable)
         sizes = self._types[position].sizes
-        place = np.zeros((1,) * len(scope.extents), dtype=np.int64)
-        used = math.prod(scope.extents) > 0
-        for value, size in zip(read.index, sizes, strict=True):
-            at = scope.grid(value)
-            if used and np.any(((at < 0) | (at >= size)) & scope.active):
-                raise InvariantError(f"the definition reads operand {position} outside of {self._types[position]}")
-            place = place * size + np.clip(at, 0, max(size - 1, 0))
+        place = self._place(read, scope)
         rank, count = len(sizes), math.prod(sizes)
 
         def gather(arrays: Sequence[Floats]) -> Floats:
@@ -267,6 +264,48 @@ class _Compiler:
             if count == 0:  # nothing of it is used
                 return np.zeros((*batch, *place.shape))
             return array.reshape(*batch, count)[..., place]
+
+        return gather
+
+    def _place(self, read: Read, scope: _Scope) -> Integers:
+        """Return the row-major position of the element that is read, at every index."""
+        position = int(read.variable)
+        place = np.zeros((1,) * len(scope.extents), dtype=np.int64)
+        used = math.prod(scope.extents) > 0
+        for value, size in zip(read.index, self._types[position].sizes, strict=True):
+            at = scope.grid(value)
+            if used and np.any(((at < 0) | (at >= size)) & scope.active):
+                raise InvariantError(f"the definition reads operand {position} outside of {self._types[position]}")
+            place = place * size + np.clip(at, 0, max(size - 1, 0))
+        return place
+
+    def _look_up(self, at: At, scope: _Scope) -> _Program:
+        """Compile the reading of an element at a place that is known only when it is read.
+
+        An integer that stands for no place, which is an error of the model, is taken modulo the extent.
+        """
+        if not isinstance(at.body, Read) or not isinstance(at.extent, int):
+            raise InvariantError("only an element is read at a place that an integer stands for")
+        integer, extent = self.compile(at.integer, scope), at.extent
+        axis = at.body.index.index(symbol(at.name))
+        position = int(at.body.variable)
+        sizes = self._types[position].sizes
+        step, count = math.prod(sizes[axis + 1 :]), math.prod(sizes)
+        first = Read(at.body.variable, (*at.body.index[:axis], 0, *at.body.index[axis + 1 :]))
+        start = self._place(first, scope)
+
+        def gather(arrays: Sequence[Floats]) -> Floats:
+            chosen = np.nan_to_num(integer(arrays), posinf=0.0, neginf=0.0).astype(np.int64)
+            place = start + (chosen % max(extent, 1)) * step
+            array = arrays[position]
+            batch = array.shape[: array.ndim - len(sizes)]
+            if count == 0:
+                return np.zeros((*batch, *place.shape[len(batch) :]))
+            points = place.shape[len(batch) :]
+            batch = np.broadcast_shapes(batch, place.shape[: len(batch)])
+            flat = np.broadcast_to(array.reshape(*array.shape[: len(batch)], count), (*batch, count))
+            places = np.broadcast_to(place, (*batch, *points)).reshape((*batch, math.prod(points)))
+            return np.take_along_axis(flat, places, axis=-1).reshape((*batch, *points))
 
         return gather
 

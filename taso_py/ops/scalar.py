@@ -158,6 +158,21 @@ class Choose(Scalar):
     other: Scalar
 
 
+@dataclass(frozen=True)
+class At(Scalar):
+    """``body`` at the index ``name``: the place among ``extent`` that an integer, an element of an operand, stands for.
+
+    Where ``wraps`` is 1, negative integers count from the end; where it is 0, none are. An integer that stands for
+    no place is an error of the model.
+    """
+
+    name: str
+    integer: Scalar
+    extent: Dim
+    wraps: Dim
+    body: Scalar
+
+
 def parts(scalar: Scalar) -> tuple[Scalar, ...]:
     """Return the expressions that an expression is directly made of."""
     match scalar:
@@ -171,6 +186,8 @@ def parts(scalar: Scalar) -> tuple[Scalar, ...]:
             return left, right
         case Choose(condition, chosen, other):
             return condition, chosen, other
+        case At(integer=integer, body=body):
+            return integer, body
         case _:
             return ()
 
@@ -196,6 +213,12 @@ def total(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | N
 def greatest(extents: Sequence[Dim], body: Callable[..., Scalar], where: _Where | None = None) -> Scalar:
     """Return the maximum of ``body(*indices)``, with arguments as in :func:`total`."""
     return _reduce(True, extents, lambda *ix: ((where(*ix) if where else ()), body(*ix)))
+
+
+def looked_up(integer: Scalar, extent: Dim, wraps: Dim, body: Callable[[Dim], Scalar]) -> Scalar:
+    """Return ``body(place)`` at the place among ``extent`` that an integer stands for; see :class:`At`."""
+    name = f"k{next(_fresh)}"
+    return At(name, integer, extent, wraps, body(symbol(name)))
 
 
 def reciprocal(scalar: Scalar) -> Scalar:

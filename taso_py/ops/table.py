@@ -69,6 +69,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, 
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.selection import Take
 
 DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
@@ -82,6 +83,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),
         *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, Pad, Enlarge, Contiguous),
         *(Sum, Mean, Max),
+        Take,
     )
 }
 

@@ -32,7 +32,7 @@ from taso_py.ops.base import TensorOperator
 from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.scalar import (
     Apply,
-    Binder,
+    At,
     Choose,
     Compare,
     Condition,
@@ -165,13 +165,18 @@ class _Counter:
             case Guard(conditions, body):
                 self.visit(body, given + conditions)
             case Reduce():
-                self._extents.update({binder.name: _extent(binder) for binder in scalar.binders})
+                self._extents.update({binder.name: _number_of(binder.extent) for binder in scalar.binders})
                 inside = given + scalar.conditions
                 self.flops += self._points(free | {binder.name for binder in scalar.binders}, inside)
                 self.visit(scalar.body, inside)
             case Apply(function, argument):
                 self.flops += 0 if function.startswith("cast_") else self._points(free, given)
                 self.visit(argument, given)
+            case At(name, integer, extent):
+                # Different integers mostly stand for different places.
+                self._extents[name] = min(self._points(_free(integer), given), _number_of(extent))
+                self.visit(integer, given)
+                self.visit(scalar.body, given)
             case Compare() | Choose():
                 self.flops += self._points(free, given)
                 for part in parts(scalar):
@@ -237,10 +242,10 @@ def _count_points(names: Sequence[str], slices: Sequence[slice], conditions: Seq
     return int(held.sum())
 
 
-def _extent(binder: Binder) -> int:
-    if not isinstance(binder.extent, int):
-        raise InvariantError(f"the extent {binder.extent} has no value; substitute sizes before counting")
-    return binder.extent
+def _number_of(extent: Dim) -> int:
+    if not isinstance(extent, int):
+        raise InvariantError(f"the extent {extent} has no value; substitute sizes before counting")
+    return extent
 
 
 def _names(scalar: Scalar) -> Iterator[str]:
@@ -260,6 +265,8 @@ def _names(scalar: Scalar) -> Iterator[str]:
 def _bound(scalar: Scalar) -> Iterator[str]:
     if isinstance(scalar, Reduce):
         yield from (binder.name for binder in scalar.binders)
+    if isinstance(scalar, At):
+        yield scalar.name
     for part in parts(scalar):
         yield from _bound(part)
 
@@ -321,6 +328,9 @@ def _renamed(scalar: Scalar, canonical: Mapping[str, Poly]) -> object:
             return function, _renamed(argument, canonical)
         case Compare(relation):
             return relation, tuple(_renamed(part, canonical) for part in parts(scalar))
+        case At(name, integer, extent, wraps, body):
+            inner = {name: symbol(f"place{len(canonical)}:{extent}")}
+            return "at", extent, wraps, _renamed(integer, canonical), _renamed(body, {**canonical, **inner})
         case Plus() | Times() | Guard() | Choose():
             return type(scalar).__name__, renamed, tuple(_renamed(part, canonical) for part in parts(scalar))
         case _:

@@ -283,6 +283,8 @@ class Bindings:
         return True
 
     def _bind_dtype(self, wanted: DType, actual: DType) -> bool:
+        if wanted is DType.INT:
+            return actual.is_index
         if wanted is not DType.FLOAT:
             return wanted is actual
         if self.dtype is None and actual.is_floating:

@@ -297,12 +297,7 @@ def _indexing() -> list[Call]:
     x = floats(4, 5, 6)
     i, j = integers(2, 3, below=4), integers(3, below=5) - 5
     return [
-        call("embedding.default", floats(5, 3), J - 1, 1),
         call("gather.default", x, 1, integers(4, 2, 6)),
-        call("index_select.default", x, 1, integers(3)),
-        call("index.Tensor", x, [i]),
-        call("index.Tensor", x, [None, j]),
-        call("index.Tensor", x, [None, i]),
         call("index.Tensor", x, [i, j]),
         call("index.Tensor", x, [None, i, j]),
         call("index.Tensor", x, [i, None, j]),

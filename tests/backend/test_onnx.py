@@ -51,7 +51,7 @@ def operands(graph: Graph, seed: int = 0) -> list[Tensor]:
     for node in graph.inputs:
         dtype = TORCH_DTYPES[node.types[0].dtype]
         numbers = torch.randn(node.types[0].sizes, generator=generator, dtype=torch.float64)
-        made.append(numbers > 0 if dtype is torch.bool else numbers.to(dtype))
+        made.append(numbers.to(dtype) if dtype.is_floating_point else (numbers > 0).to(dtype))
     return made
 
 

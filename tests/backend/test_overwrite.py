@@ -168,6 +168,8 @@ AS_IT_IS = {
     "stack": ([ROWS],),
     "clone": (ROWS,),
     "embedding": (ROWS, torch.arange(2)),
+    "index": (ROWS, [torch.arange(2)]),
+    "index_select": (ROWS, 0, torch.arange(2)),
     "max_pool2d": (IMAGE, [1, 1]),
     "avg_pool2d": (IMAGE, [1, 1]),
     "adaptive_avg_pool2d": (IMAGE, [4, 4]),

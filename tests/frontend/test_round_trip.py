@@ -225,6 +225,15 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         ),
         (randn(2, 4, 5, 8), randn(5, 5)),
     ),
+    "lookups": (
+        lambda s, t, i: (
+            *(F.embedding(i, t), F.embedding(i.int(), t, padding_idx=1), F.embedding(i[0, 0], t)),
+            *(t[i], t[i - 5], t[:, i[0] - 3], t.mT[i[0]], t[i.int()], t.int()[i]),
+            *(t.index_select(0, i[1]), t.index_select(1, i[0, 0] - 2), t[None].index_select(1, i[1])),
+            *(t[:, None, i[0] - 3], t.view(5, 1, 2, 2).movedim(-1, 1)[:, i[0] - 4]),
+        ),
+        (randn(5, 4), torch.tensor([[2, 3], [0, 4]])),
+    ),
     "channels-last inside": (
         lambda s, x: (F.relu(x + x.transpose(1, 3)), (x.transpose(1, 3) + 2 * x).mean(1)),
         (randn(2, 4, 4, 4),),
@@ -300,10 +309,10 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
         ["topk", "max", "max_pool2d_with_indices"],
     ),
     "one result of several": (lambda s, x: x.sort(0)[1], (randn(4, 4),), ["sort"]),
-    "lookups": (
-        lambda s, x: x[x[0].argsort()],
+    "lookups by several integers, and of computed ones": (
+        lambda s, x: (x[[0, 1], [2, 3]], x[x[0].argsort()]),
         (randn(4, 4),),
-        ["argsort", "index"],
+        ["index", "argsort"],
     ),
     "complex numbers": (
         lambda s, x: (torch.fft.fft(x).abs(), torch.view_as_complex(x.view(-1, 2)).real),

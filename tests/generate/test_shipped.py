@@ -26,6 +26,7 @@ QUICK = {
     ("formulas",),
     ("choices",),
     ("branches",),
+    ("lookups",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

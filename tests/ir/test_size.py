@@ -7,7 +7,9 @@ import pytest
 
 from taso_py.ir.size import (
     Dim,
+    Lookup,
     Open,
+    Poly,
     at_example,
     evaluate,
     floordiv,
@@ -29,6 +31,18 @@ def test_equal_polynomials_are_equal_objects() -> None:
     assert (M + N) * (M - N) == M * M - N * N
     assert hash(M + N) == hash(N + M)
     assert M + N != M - N
+
+
+def test_lookups_are_equal_where_everything_about_them_is() -> None:
+    def place(tensor: str, index: Dim, extent: Dim, wraps: Dim = 0) -> Poly:
+        return Poly((((Lookup(tensor, (index,), extent, wraps),), 1),))
+
+    row = place("i", M + 1, N)
+    assert substitute(place("i", K, N), {"K": M + 1}) == row
+    assert substitute(row, {"M": 2, "N": 5}) == place("i", 3, 5) != place("i", 3, 6)
+    assert len({row, place("j", M + 1, N), place("i", M, N), place("i", M + 1, K), place("i", M + 1, N, 1)}) == 5
+    assert symbols(2 * row + K) == {"!i", "M", "N", "K"}
+    assert (row - row, least(row), is_never_negative(row - 1)) == (0, 0, False)
 
 
 def test_constants_collapse_to_int() -> None:

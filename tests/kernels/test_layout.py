@@ -60,9 +60,7 @@ def test_weights_are_told_apart() -> None:
 def test_constants_stay_numbers_and_indices_are_valid() -> None:
     scaled = _node("mul(x, constant{value=2.5, dtype=f32})")
     assert [operand is None for operand in random_operands(scaled.inputs, CPU)].count(True) == 1
-    lookup = _node(
-        'opaque(e, i){target="aten.embedding.default", arguments=[$0,$1], types=[f16[7,8]]}',
-    )
+    lookup = _node("take(e, i){axis=-2}")
     (rows,) = _called(lookup)
     assert (rows.shape, rows.dtype) == ((7, 8), torch.float16)
 
@@ -79,3 +77,12 @@ def test_a_timed_call_computes_the_operator() -> None:
     assert w is not None
     (result,) = _called(linear)
     assert torch.equal(result, torch.nn.functional.linear(x, w))
+
+
+def test_a_timed_lookup_reads_rows_all_over_the_table() -> None:
+    node = _node("take(x, reshape(i){shape=[7]}){axis=-1}")
+    (found,) = _called(node)
+    assert len(found[0, 0].unique()) == 4  # all features
+    table = _node("take(e, slice(i){axis=-1, start=0, stop=3}){axis=-2}")
+    (rows,) = _called(table)
+    assert len(rows.unique(dim=0)) == 3

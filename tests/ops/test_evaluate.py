@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from taso_py.ir.errors import InvariantError, ShapeError
 from taso_py.ir.operator import Constant, Operator
 from taso_py.ir.size import symbol
-from taso_py.ir.types import DType, TensorType
+from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.choice import (
     Equal,
     Greater,
@@ -72,6 +72,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, 
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED, parse_graph
 
 
@@ -85,15 +86,28 @@ class Case(NamedTuple):
     """The operands that are truth values."""
     whole: bool = False
     """Whether it is tried with whole numbers, of which some are equal."""
+    rows: int = 0
+    """How many rows the last operand chooses among, if it is a tensor of integers."""
 
     @property
     def types(self) -> list[TensorType]:
-        dtypes = (DType.BOOL if place in self.truths else self.dtype for place in range(len(self.shapes)))
+        last = len(self.shapes) - 1
+        dtypes = (
+            DType.BOOL if place in self.truths else DType.I64 if self.rows and place == last else self.dtype
+            for place in range(len(self.shapes))
+        )
         return [TensorType(dtype, shape) for dtype, shape in zip(dtypes, self.shapes, strict=True)]
 
     def truly(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """Numbers as the operands are tried with: truth values are 1 where the number is positive, else 0."""
+        """Numbers as the operands are tried with: truth values are 1 where the number is positive, else 0.
+
+        Integers that choose rows do not depend on the numbers.
+        """
         arrays = [np.asarray(np.round(array)) for array in arrays] if self.whole else arrays
+        if self.rows:
+            least = -self.rows if getattr(self.op, "wraps", 0) else 0
+            chosen = np.arange(arrays[-1].size) * 3 % (self.rows - least) + least
+            arrays = [*arrays[:-1], chosen.reshape(arrays[-1].shape).astype(np.float64)]
         return [(array > 0).astype(np.float64) if place in self.truths else array for place, array in enumerate(arrays)]
 
 
@@ -200,6 +214,9 @@ CASES = [
     Case(Pad(((1, 2),), 1.5), [(2, 3)], lambda x: F.pad(x, (1, 2), value=1.5)),
     Case(Enlarge((5, 3)), [(2, 3, 1, 1)], _enlarged),
     Case(Contiguous(), [(2, 3)], torch.clone),
+    Case(Take(-2), [(5, 3), (2, 4)], lambda t, i: F.embedding(i.long(), t), rows=5),
+    Case(Take(-2, 1), [(2, 5, 3), (4,)], lambda t, i: t[:, i.long()], rows=5),
+    Case(Take(-1, 1), [(5,), ()], lambda t, i: t[i.long()], rows=5),
     Case(Sum((-3, -1)), [(2, 3, 4)], lambda x: x.sum((-3, -1))),
     Case(Mean((-2,), keepdim=True), [(2, 3, 4)], lambda x: x.mean(-2, keepdim=True)),
     Case(Max((-2, -1)), [(2, 3, 4)], lambda x: x.amax((-2, -1))),
@@ -270,6 +287,25 @@ def test_truth_values_and_numbers_are_kept_apart() -> None:
     ):
         with pytest.raises(ShapeError):
             op.infer(types)
+
+
+def test_integers_choose_rows_and_nothing_else_does() -> None:
+    table, number, mask = (TensorType(dtype, (5, 3)) for dtype in (DType.F32, DType.F32, DType.U8))
+    index = TensorType(DType.I32, (2, 4))
+    assert Take(-2).infer([table, index]) == (TensorType(DType.F32, (2, 4, 3)),)
+    for op, types in ((Take(-2), [table, number]), (Take(-2), [table, mask]), (Take(-3), [table, index])):
+        with pytest.raises(ShapeError):
+            op.infer(types)
+    with pytest.raises(ValueError, match="wraps is 0 or 1"):
+        Take(-2, 2)
+
+
+def test_the_rows_of_axis_groups_come_first() -> None:
+    group = TensorType(DType.INT, (Group("J"),))
+    assert Take(-2).infer([TensorType(DType.FLOAT, (5, 3)), group])[0].text == "float[..J,3]"
+    for table in ((2, 5, 3), (Group("B"), 5, 3)):
+        with pytest.raises(ShapeError, match="behind another axis"):
+            Take(-2).infer([TensorType(DType.FLOAT, table), group])
 
 
 def _exact(op: Operator, *arrays: Any) -> Floats:

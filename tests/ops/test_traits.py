@@ -22,6 +22,7 @@ from taso_py.ops.movement import Contiguous, Enlarge, Pad, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, Softmax
 from taso_py.ops.reduction import Max, Mean, Sum
 from taso_py.ops.scalar import Apply, Read, Scalar, Times, parts
+from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED
 from tests.ops.test_evaluate import CASES, Case
 
@@ -226,6 +227,8 @@ def test_traits_are_what_operators_do(op: type[TensorOperator]) -> None:
         (Sum, "rounding", Rounding.ANY),
         (Where, "rounding", Rounding.ANY),
         (Where, "is_movement", True),
+        (Take, "is_movement", False),
+        (Take, "is_elementwise", True),
         (Greater, "is_elementwise", False),
     ],
 )
@@ -237,7 +240,7 @@ def test_a_wrong_trait_is_found(op: type[TensorOperator], trait: str, wrong: Any
 
 @pytest.mark.parametrize("op", DEFINED.values(), ids=DEFINED)
 def test_of_commutative_operators_operands_may_be_exchanged(op: type[TensorOperator]) -> None:
-    if op.arity != (2, 2):
+    if op.arity != (2, 2) or op.reads_index:
         assert not op.commutative
         return
     a, b = (np.random.default_rng(seed).standard_normal((3, 3)) for seed in range(2))

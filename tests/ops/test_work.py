@@ -150,6 +150,12 @@ def test_an_operator_without_a_definition_has_bytes_but_no_operations() -> None:
     assert work(node(lookup, "f32[1000,5]", "i64[2]")) == Work(None, 40 + 16, 40)
 
 
+def test_a_lookup_reads_the_rows_that_are_chosen() -> None:
+    assert work(node("take(a, b){axis=-2}", "f32[1000,5]", "i64[2]")) == Work(0, 40 + 16, 40)
+    assert work(node("take(a, b){axis=-2}", "f32[3,5]", "i32[2,4]")) == Work(0, 60 + 32, 160)
+    assert work(node("take(a, b){axis=-2, wraps=1}", "f32[7,9,5]", "i64[2]")) == Work(0, 280 + 16, 280)
+
+
 def test_a_region_does_not_move_what_stays_inside() -> None:
     graph = parse_graph("graph(a: f32[4,6], b: f32[5,6]) {\n  v = linear(a, b)\n  w = relu(v)\n  return w\n}")
     relu = graph.outputs[0].node

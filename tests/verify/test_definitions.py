@@ -20,6 +20,7 @@ from taso_py.ops.movement import Concat, Diagonal, DiagonalMatrix, Enlarge, Expa
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED
 from verify.witness import compute
 
@@ -201,6 +202,11 @@ def reduction(kind: type[Sum] | type[Mean] | type[Max]) -> Make:
     return case
 
 
+def take(random: Random) -> Case:
+    x = shape(random, 1)
+    return Take(axis_of(random, len(x)), random.randint(0, 1)), [x, shape(random)[:2]]
+
+
 def softmax(random: Random) -> Case:
     x = shape(random, 1)
     return Softmax(axis_of(random, len(x))), [x]
@@ -239,6 +245,7 @@ CASES: dict[str, Make] = {
     "diagonal_matrix": diagonal_matrix,
     "pad": pad,
     "enlarge": enlarge,
+    "take": take,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},
 }
 
@@ -261,6 +268,10 @@ def test_the_definition_is_what_torch_computes(name: str) -> None:
         truths = (1 if name == "where" else len(shapes)) if op.reads_truth else 0
         tensors = [tensor > 0 if place < truths else tensor for place, tensor in enumerate(tensors)]
         types = [TensorType(DType.BOOL if place < truths else DType.F64, s) for place, s in enumerate(shapes)]
+        if isinstance(op, Take):
+            rows = shapes[0][op.axis]
+            tensors[1] = torch.randint(-rows if op.wraps else 0, rows, shapes[1], generator=generator)
+            types[1] = TensorType(DType.I64, shapes[1])
         expected = compute(op, tensors)
         assert op.infer(types)[0].sizes == tuple(expected.shape), (op, shapes)
         found = evaluate(op, [tensor.numpy() for tensor in tensors], types, Domain.REAL)

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.size import Dim, evaluate
+from taso_py.ir.size import Dim, Lookup, Poly, evaluate
 from taso_py.ir.types import Group, Shape
 from taso_py.ops.functions import IRRATIONALS
 from taso_py.ops.scalar import Irrational, Read, SizeOf
@@ -78,10 +78,22 @@ class Interpreter:
                 known[name] = int(value)
         return known
 
+    def _place(self, index: Dim, env: Mapping[str, int]) -> int:
+        """An index; that of a row that an integer outside of its tensor chooses is outside of every table."""
+        found = [atom for atom in index.atoms() if isinstance(atom, Lookup)] if isinstance(index, Poly) else []
+        if not found:
+            return evaluate(index, env)
+        (lookup,) = found
+        assert index == Poly((((lookup,), 1),))
+        integer = self._factor(Read(lookup.tensor, lookup.index), env)
+        if math.isnan(integer):
+            return -1
+        return int(integer) + (evaluate(lookup.extent, env) if integer < 0 and evaluate(lookup.wraps, env) else 0)
+
     def _factor(self, factor: Factor, env: Mapping[str, int]) -> float:
         match factor:
             case Read(variable, index):
-                place = tuple(evaluate(i, env) for i in index)
+                place = tuple(self._place(i, env) for i in index)
                 array = self._arrays[variable]
                 inside = all(0 <= i < extent for i, extent in zip(place, array.shape, strict=True))
                 return float(array[place]) if inside else math.nan

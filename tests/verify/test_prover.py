@@ -131,3 +131,14 @@ def test_terms_that_grow_faster_than_their_number_end_by_a_limit() -> None:
     rule = rule_of(f"rule x: float[..B,M,K], w: float[K], b: float[K]\n source {source}\n target {nested}")
     verdict = prove(rule)
     assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, "terms of more than 20000 elements")
+
+
+def test_the_reason_says_that_integers_are_looked_up_elsewhere() -> None:
+    left = "take(t, i){axis=-2}"
+    for right in ("take(t, i){axis=-2, wraps=1}", "take(t, slice(i){axis=-1, start=0, stop=J}){axis=-2}"):
+        verdict = prove(rule_of(f"rule t: float[N,D], i: int[J] source {left} target {right}"))
+        assert verdict.outcome is Outcome.UNKNOWN
+        assert verdict.reason == "the sides look up different integers, or among different numbers of places"
+    computed = "rule t: float[N,D], x: float[J] source relu(take(t, cast(x){dtype=i64}){axis=-2})"
+    verdict = prove(rule_of(f"{computed} target take(relu(t), cast(x){{dtype=i64}}){{axis=-2}}"))
+    assert (verdict.outcome, verdict.reason) == (Outcome.UNKNOWN, "an index that is computed")

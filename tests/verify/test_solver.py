@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from taso_py.ir.size import floordiv, symbol
+from taso_py.ir.size import Lookup, Poly, floordiv, symbol
 from verify.context import Context
 from verify.limits import Budget, ProofLimits, Refused
 from verify.solver import Solver
@@ -80,3 +80,17 @@ def test_questions_are_counted() -> None:
 
 def test_a_question_that_takes_too_many_steps_is_not_answered() -> None:
     assert not solver(limits=ProofLimits(rlimit=1)).implied([], [[A - N], [N - A]])
+
+
+def test_of_a_lookup_its_extent_is_known_and_nothing_else() -> None:
+    row, other, deep = (Poly((((Lookup("i", (index,), N, 0),), 1),)) for index in (A, J, floordiv(A * S + J, S)))
+    assert solver().implied([], [[row, N - 1 - row]])
+    assert not solver().implied([], [[row - 1]])
+    assert not solver().implied([], [[N - 2 - row]])
+    assert not solver().implied([A - J, J - A], [[row - other, other - row]])  # not substituted
+    halves = [(ONE, (M - 1 - row,)), (ONE, (row - M,)), (-ONE, ())]
+    assert solver().vanishes(halves)
+    assert not solver().vanishes([(ONE, (M - 1 - row,)), (ONE, (other - M,)), (-ONE, ())])
+    context = Context(SIZES, [S - 1 - J])
+    assert context.nonnegative(row)
+    assert context.divide_out(row * M + deep, [J]) == row * (M + 1)

@@ -6,13 +6,14 @@ from fractions import Fraction
 
 import pytest
 
-from taso_py.ir.size import Dim, substitute, symbol
+from taso_py.ir.size import Dim, Lookup, Poly, substitute, symbol
 from taso_py.ops.scalar import Read
 from verify.terms import (
     Call,
     Term,
     canonical,
     close,
+    has_bound_index,
     has_like_terms,
     height,
     product_key,
@@ -47,6 +48,19 @@ def test_a_shifted_sum_is_the_same_sum() -> None:
     plain = term(read("x", A, J), read("w", J), bound=("~1",), guards=(J, N - 1 - J))
     shifted = term(read("x", A, K + 3), read("w", K + 3), bound=("~2",), guards=(K + 3, N - 4 - K))
     assert canonical(plain) == canonical(shifted)
+
+
+def test_sums_over_lookups_are_named_by_what_is_looked_up() -> None:
+    def row(*index: Dim) -> Poly:
+        return Poly((((Lookup("i", index, N, 0),), 1),))
+
+    plain = term(read("t", row(J, K), A), bound=("~1", "~2"), guards=(J, M - 1 - J, K, N - 1 - K))
+    other = term(read("t", row(K, J + 2), A), bound=("~1", "~2"), guards=(K, M - 1 - K, J + 2, N - 3 - J))
+    assert canonical(plain) == canonical(other)
+    exchanged = term(read("t", row(J, K), A), bound=("~1", "~2"), guards=(K, M - 1 - K, J, N - 1 - J))
+    assert canonical(plain) != canonical(exchanged)
+    assert unit_coefficient(J + row(J), "~1") == 0  # no bijection
+    assert has_bound_index(term_symbols(term(read("t", row(J)))))
 
 
 def test_a_reversed_sum_is_the_same_sum() -> None:

@@ -48,8 +48,8 @@ from taso_py.rules.verdict import Numerics
 from verify.audit.inner_sums import inner_sums
 from verify.hypotheses import without_equalities
 from verify.limits import Refused
-from verify.sampling import Sample, Sampler
-from verify.witness import Rejected, attribute_at, one_thread, run_node, run_side
+from verify.sampling import Sample, Sampler, index_ranges
+from verify.witness import Rejected, attribute_at, drawn_index, one_thread, run_node, run_side
 
 TYPES: Mapping[str, torch.dtype] = {
     "f16": torch.float16,
@@ -127,12 +127,15 @@ def _tried(rule: Substitution, sample: Sample, dtype: str, random: Random) -> Br
     generator = torch.Generator().manual_seed(random.getrandbits(32))
     draw = random.choice(_ANY if exact else _FINITE)
     values: dict[str, Tensor] = {}
+    ranges = index_ranges(rule, sample)
     for node in rule.variables:
         shape = sample.shape(node.types[0])
         if node.types[0].dtype.is_floating:
             values[key(node)] = draw(shape, torch.finfo(TYPES[dtype]), generator).to(TYPES[dtype])
         elif node.types[0].dtype is DType.BOOL:
             values[key(node)] = torch.rand(shape, generator=generator) < 0.5
+        elif key(node) in ranges:
+            values[key(node)] = drawn_index(shape, ranges[key(node)], generator)
     if len(values) < len(rule.variables):
         raise Refused("integers are not tried")
     try:
@@ -194,7 +197,7 @@ def _with_absolute_sums(
     for node in side.nodes:
         result = run_node(node, values, [true[value] for value in node.inputs], sample)
         operands = [sums[value] for value in node.inputs]
-        if result.dtype is torch.bool:
+        if not result.is_floating_point():  # a truth value, or integers that choose
             total = result
         elif not operands or node.op.applies or _is_other(node.op):
             total = result.abs()
@@ -208,7 +211,8 @@ def _with_absolute_sums(
             total = run_node(node, values, operands, sample).abs()
         true[node.value], sums[node.value] = result, total
     (output,) = side.outputs
-    return true[output], sums[output], [*sums.values(), *within]
+    numbers = [total for total in sums.values() if total.is_floating_point()]
+    return true[output], sums[output], [*numbers, *within]
 
 
 def _inside(op: Operator, operands: Sequence[Tensor], sample: Sample) -> list[Tensor]:

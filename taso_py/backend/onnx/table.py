@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taso_py.backend.onnx import choice, contraction, elementwise, movement, normalization, pooling
+from taso_py.backend.onnx import choice, contraction, elementwise, movement, normalization, pooling, selection
 from taso_py.backend.onnx.aten import ATEN
 from taso_py.backend.onnx.row import Row, opaque_row
 from taso_py.ir.operator import Operator
@@ -17,6 +17,7 @@ ROWS: Mapping[type[Operator], Row] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **movement.ROWS,
+    **selection.ROWS,
     Opaque: opaque_row(ATEN),
 }
 """All rows, by the class of the operator."""

@@ -18,7 +18,7 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Weight
-from taso_py.ir.size import Dim, FloorDiv, Open, Poly, is_never_negative, open_size
+from taso_py.ir.size import Atom, Dim, FloorDiv, Open, Poly, is_never_negative, open_size
 from taso_py.ir.types import DType
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 OnnxValue: TypeAlias = "ir.Value"
 """A value of the ONNX graph."""
 
-_NOT_IN_ONNX = frozenset({DType.C64, DType.C128, DType.FLOAT})
+_NOT_IN_ONNX = frozenset({DType.C64, DType.C128, DType.FLOAT, DType.INT})
 
 
 class Writer:
@@ -207,7 +207,7 @@ class Writer:
         assert total is not None
         return total
 
-    def _known(self, atom: str | Open) -> OnnxValue:
+    def _known(self, atom: Atom) -> OnnxValue:
         found = self._sizes.get(open_size(atom)) if isinstance(atom, Open) else None
         if found is None:
             raise NotInOnnx(f"the size {atom} shows in no input of the graph; give it one that has it as a dimension")

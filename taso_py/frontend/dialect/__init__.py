@@ -18,6 +18,7 @@ from taso_py.frontend.dialect import (
     movement,
     normalization,
     pooling,
+    selection,
     strides,
 )
 
@@ -29,6 +30,7 @@ DIALECT: Mapping[str, Callable[[AtenCall], Result]] = {
     **masks.ROWS,
     **pooling.ROWS,
     **movement.ROWS,
+    **selection.ROWS,
     **creation.ROWS,
     **strides.ROWS,
 }

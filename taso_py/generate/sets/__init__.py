@@ -6,10 +6,10 @@ channels in place of images, ``rows`` with some rows in place of all, ``views`` 
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
-elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand. ``transformer``
-moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more
-operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with fewest
-operators.
+elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
+computed from rows that integers choose. ``transformer`` moves the operators of attention blocks through reshapes,
+transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
+beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -32,6 +32,7 @@ from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.heads import HEADS
 from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
+from taso_py.generate.sets.lookups import LOOKUPS
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.rows import ROWS
@@ -55,6 +56,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "formulas": FORMULAS,
     "choices": CHOICES,
     "branches": BRANCHES,
+    "lookups": LOOKUPS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -71,6 +73,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("formulas",),
     ("choices",),
     ("branches",),
+    ("lookups",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -6,6 +6,7 @@ Written-out activations that choose by a comparison are in ``activations``.
 from __future__ import annotations
 
 from taso_py.generate.vocabulary import DATA, FUSED, Family, Production, Variables
+from taso_py.ir.types import DType
 from taso_py.ops.choice import Equal, LogicalAnd, LogicalNot, LogicalOr, NotEqual, Where
 from taso_py.ops.elementwise import Abs, Add, Div, Exp, Gelu, Mul, Relu, Sigmoid, Silu, Sub, Tanh
 from taso_py.ops.movement import Concat, Permute, Reshape, Slice
@@ -19,7 +20,7 @@ _FUNCTIONS = (Relu(), Sigmoid(), Tanh(), Exp(), Gelu(), Silu(), Abs())
 
 
 def _truths(shape: tuple[int, ...], count: int) -> Variables:
-    return Variables("c", shape, _TRUTH, count, is_truth=True)
+    return Variables("c", shape, _TRUTH, count, dtype=DType.BOOL)
 
 
 _NUMBER = Variables("s", (), _OTHER, 1)

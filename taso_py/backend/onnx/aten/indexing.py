@@ -1,4 +1,4 @@
-"""Rows of indexing with tensors."""
+"""Rows of indexing with tensors that is no lookup of one operand's integers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,8 @@ def _places(w: Writer, operand: OnnxOperand) -> OnnxValue:
     return operand.onnx if operand.type.dtype in _INDICES else w.cast(operand.onnx, DType.I64)
 
 
-def _embedding(w: Writer, call: OpaqueCall) -> OnnxValue:
-    return w.op("Gather", call.operand("weight").onnx, _places(w, call.operand("indices")), axis=0)
-
-
 def _gather(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("GatherElements", call.operand().onnx, _places(w, call.operand("index")), axis=call.arguments["dim"])
-
-
-def _index_select(w: Writer, call: OpaqueCall) -> OnnxValue:
-    index = call.operand("index")
-    places = _places(w, index)
-    places = places if index.type.rank else w.op("Unsqueeze", places, w.integers([0]))
-    return w.op("Gather", call.operand().onnx, places, axis=call.arguments["dim"])
 
 
 def _indices_by_axis(call: OpaqueCall) -> dict[int, OnnxOperand]:
@@ -44,8 +33,6 @@ def _indices_by_axis(call: OpaqueCall) -> dict[int, OnnxOperand]:
 def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
     x, indices = call.operand(), _indices_by_axis(call)
     axes = list(indices)
-    if len(axes) == 1:
-        return w.op("Gather", x.onnx, _places(w, indices[axes[0]]), axis=axes[0])
     # The indexed axes first; theirs are first in the result too, and go to where they were if they were side by side.
     others = [axis for axis in range(x.type.rank) if axis not in indices]
     moved = w.op("Transpose", x.onnx, perm=[*axes, *others]) if axes != list(range(len(axes))) else x.onnx
@@ -154,9 +141,7 @@ def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 ROWS: Mapping[str, OpaqueRow] = {
-    "aten.embedding.default": _embedding,
     "aten.gather.default": _gather,
-    "aten.index_select.default": _index_select,
     "aten.index.Tensor": _index,
     "aten.index_add.default": _added,
     "aten.index_copy.default": _copied,

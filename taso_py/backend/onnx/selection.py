@@ -1,0 +1,19 @@
+"""Rows of lookups. ``Gather`` takes negative integers to count from the end, also where PyTorch raises an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Operator
+from taso_py.ops.selection import Take
+
+
+def _take(w: Writer, op: Take, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("Gather", *operands, axis=node.inputs[0].type.rank + op.axis)
+
+
+ROWS: Mapping[type[Operator], Row] = {Take: _take}
+"""The rows, by the class of the operator."""

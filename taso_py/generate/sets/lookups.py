@@ -1,0 +1,151 @@
+"""The vocabulary ``lookups``: rows of a table chosen by integers, as embeddings do.
+
+What is computed from each row by itself may as well be computed from the whole table: of a table of weights that is
+done once. And rows of a result need no other rows of the operands. Which of both is faster the search decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from taso_py.generate.vocabulary import FUSED, WEIGHT, Family, Half, Production, Variables
+from taso_py.ir.types import DType
+from taso_py.ops.base import TensorOperator
+from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Abs, Add, Cast, Div, Exp, Gelu, Mul, Relu, Sigmoid, Silu, Sub, Tanh
+from taso_py.ops.movement import Concat
+from taso_py.ops.normalization import LayerNorm, RmsNorm
+from taso_py.ops.selection import Take
+
+_TABLE, _INDEX, _CHANGED, _ROWS, _OTHER = "tinro"
+"""Roles of tables, of integers, of what is computed from tables, of rows, and of an operand of every row."""
+_WIDTH = 4
+_T = Variables("t", (5, _WIDTH), _TABLE, 1)
+_TWO = Variables("t", (5, _WIDTH), _TABLE, 2)
+_NARROW = Variables("u", (5, 3), _TABLE, 1)
+_TAKE = Take(-2)
+
+
+def _integers(count: int = 1, role: str = _INDEX) -> Variables:
+    return Variables("i", (3,), role, count, dtype=DType.INT)
+
+
+def _applied(roles: str, *ops: TensorOperator | Half) -> tuple[Production, ...]:
+    """Return operators that are applied to rows, and to the table before rows are chosen."""
+    table = roles.replace(_ROWS, _TABLE)
+    return (*(Production(op, roles, "a") for op in ops), *(Production(op, table, _CHANGED) for op in ops))
+
+
+def _family(
+    name: str, variables: Iterable[Variables], *productions: Production, take: Take = _TAKE, one_way: bool = False
+) -> Family:
+    """Return the family of operators before and after a lookup; ``one_way`` for what is better done before."""
+    takes = (
+        Production(take, _TABLE + _INDEX, _ROWS),
+        Production(take, _CHANGED + _INDEX, FUSED if one_way else "a"),
+    )
+    return Family(name, (*variables, _integers()), (*takes, *productions), operators=3, every=True)
+
+
+LOOKUPS = (
+    _family(
+        "functions of rows that are looked up",
+        (_T,),
+        *_applied(_ROWS, Relu(), Sigmoid(), Tanh(), Exp(), Gelu(), Gelu("tanh"), Silu(), Abs()),
+        *_applied(_ROWS, LayerNorm(1, 0.25), RmsNorm(1, 0.25)),
+    ),
+    _family(
+        "rows that are looked up, in another type",
+        (_T,),
+        *_applied(_ROWS, *map(Cast, (DType.F32, DType.F16, DType.BF16))),
+        one_way=True,
+    ),
+    _family(
+        "scaled rows that are looked up",
+        (_T, Variables("w", (_WIDTH,), _OTHER, 2)),
+        *_applied(_ROWS + _OTHER, LayerNorm(1, 0.25), RmsNorm(1, 0.25), Add(), Mul(), Sub(), Div()),
+        *_applied(_OTHER + _ROWS, Sub(), Div()),
+        *_applied(_ROWS + _OTHER * 2, LayerNorm(1, 0.25)),
+    ),
+    _family(
+        "numbers and rows that are looked up",
+        (_T, Variables("s", (), _OTHER, 1)),
+        *_applied(_ROWS + _OTHER, Add(), Mul(), Sub(), Div()),
+        *_applied(_OTHER + _ROWS, Sub(), Div()),
+    ),
+    _family(
+        "layers of rows that are looked up",
+        (_T, Variables("w", (6, _WIDTH), _OTHER, 1), Variables("b", (6,), _OTHER, 1)),
+        *_applied(_ROWS + _OTHER, Linear()),
+        *_applied(_ROWS + _OTHER * 2, Linear()),
+    ),
+    _family(
+        "products of rows that are looked up",
+        (_T, Variables("w", (_WIDTH, 6), _OTHER, 1)),
+        *_applied(_ROWS + _OTHER, Matmul()),
+    ),
+    _family(
+        "rows of two tables",
+        (_TWO,),
+        *_applied(_ROWS * 2, Add(), Mul(), Sub(), Div()),
+        one_way=True,
+    ),
+    _family("rows of two tables side by side", (_T, _NARROW), *_applied(_ROWS * 2, Concat(-1)), one_way=True),
+    _family(
+        "parts of rows that are looked up",
+        (_T,),
+        *_applied(_ROWS, Half(-1, 0), Half(-1, 1)),
+    ),
+    Family(
+        "lookups one after the other",
+        (_T, _integers(2)),
+        (
+            Production(_TAKE, _TABLE + _INDEX, _ROWS),
+            Production(Concat(-2), _ROWS * 2, "a"),
+            Production(Concat(-1), _INDEX * 2, _OTHER),
+            Production(_TAKE, _TABLE + _OTHER, FUSED),
+        ),
+        operators=3,
+        every=True,
+    ),
+    Family(
+        "features of layers that are looked up",
+        (
+            Variables("x", (2, _WIDTH), "d", 1),
+            Variables("w", (5, _WIDTH), WEIGHT, 1),
+            Variables("b", (5,), WEIGHT, 1),
+            _integers(role=WEIGHT),
+        ),
+        (
+            Production(Linear(), "d" + WEIGHT, _ROWS),
+            Production(Linear(), "d" + WEIGHT * 2, _ROWS),
+            Production(Take(-1), _ROWS + WEIGHT, "a"),
+            Production(Take(-2), WEIGHT * 2, _CHANGED),
+            Production(Take(-1), WEIGHT * 2, _CHANGED),
+            Production(Linear(), "d" + _CHANGED, FUSED),
+            Production(Linear(), "d" + _CHANGED * 2, FUSED),
+        ),
+        operators=3,
+        every=True,
+    ),
+    Family(
+        "channels of convolutions that are looked up",
+        (
+            Variables("x", (2, 3, 4, 4), "d", 1),
+            Variables("w", (5, 3, 3, 3), WEIGHT, 1),
+            Variables("b", (5,), WEIGHT, 1),
+            _integers(role=WEIGHT),
+        ),
+        (
+            Production(Conv2d(padding=(1, 1)), "d" + WEIGHT, _ROWS),
+            Production(Conv2d(padding=(1, 1)), "d" + WEIGHT * 2, _ROWS),
+            Production(Take(-3), _ROWS + WEIGHT, "a"),
+            Production(Take(-4), WEIGHT * 2, _CHANGED),
+            Production(Take(-1), WEIGHT * 2, _CHANGED),
+            Production(Conv2d(padding=(1, 1)), "d" + _CHANGED, FUSED),
+            Production(Conv2d(padding=(1, 1)), "d" + _CHANGED * 2, FUSED),
+        ),
+        operators=3,
+        every=True,
+    ),
+)

@@ -79,6 +79,8 @@ class Engine(ABC):
     """True if it is a compiler whose result is a file, which ``auto`` tries at the highest effort only."""
     file: str = ""
     """The engine's own file in a saved result; empty if it has none."""
+    beside: tuple[str, ...] = ()
+    """Further files in a saved result that the engine reads along with its own."""
     has_own_threads: bool = False
     """True if it has its own thread pool, which must be idle while another engine is timed."""
 

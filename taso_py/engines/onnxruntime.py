@@ -67,7 +67,7 @@ class OnnxRuntime(SessionEngine):
     """ONNX Runtime with all graph optimizations."""
 
     name = "onnxruntime"
-    packages = ("onnxruntime", "onnx_ir")
+    library = "onnxruntime"
     file = "model.onnx"
 
     def _session(self, model: OnnxModel, threads: int) -> Session:

@@ -44,8 +44,8 @@ class OpenVino(SessionEngine):
     """OpenVINO, configured for the lowest latency of one request."""
 
     name = "openvino"
-    packages = ("openvino", "onnx_ir")
-    file = "openvino_model.xml"
+    library = "openvino"
+    file, beside = "openvino_model.xml", ("openvino_model.bin",)
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OpenVinoSession(model, threads)

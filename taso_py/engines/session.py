@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.build import COMPUTES
-from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
+from taso_py.backend.identifiers import identifiers, input_names
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.backend.writes import is_write, state_of, without_state
@@ -35,6 +35,8 @@ from taso_py.kernels.layout import is_weight
 
 EXTRA = "pip install 'taso-py[engines]'"
 """How to install what these engines need."""
+WRITER = "onnx_ir"
+"""The Python package that models are written with; those that are written are run without it."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ class SessionEngine(Engine):
 
     devices = ("cpu",)
     has_own_threads = True
-    packages: tuple[str, ...]
-    """Python packages that it needs."""
+    library: str
+    """The Python package that runs models."""
 
     @property
     def prices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] -- its own, always
@@ -128,9 +130,13 @@ class SessionEngine(Engine):
         return self.name
 
     def absence(self, device: torch.device) -> str | None:
+        return self._lack(device, (self.library, WRITER))
+
+    def _lack(self, device: torch.device, packages: Sequence[str]) -> str | None:
+        """Return why the engine cannot be used on a device with some Python packages, in one line; None if it can."""
         if device.type != "cpu":
             return f"{self.name} runs on the CPU here; use --device cpu, or another runtime"
-        for package in self.packages:
+        for package in packages:
             try:
                 importlib.import_module(package)
             except ImportError as error:
@@ -147,7 +153,7 @@ class SessionEngine(Engine):
         return self._files(session) if isinstance(session, Session) else {}
 
     def restore(self, program: Program, folder: Path) -> nn.Module:
-        reason = self.absence(program.device)
+        reason = self._lack(program.device, (self.library,))
         if reason is not None:
             raise EngineUnavailableError(reason)
         return self.build_around(program, self.compile(saved_model(program, folder / self.file)))
@@ -158,6 +164,9 @@ class SessionEngine(Engine):
         Raises:
             EngineUnavailableError: the graph cannot be expressed, or would be computed differently.
         """
+        # Imported here, with all rows: what was saved is run without.
+        from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+
         if not all(map(is_write, graph.effects)):
             reason = "it checks values, draws random numbers, or has operators with effects of their own"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
@@ -289,8 +298,6 @@ def input_names_in(found: Sequence[str], model: OnnxModel) -> tuple[str, ...]:
     """
     if set(found) <= set(model.inputs):
         return model.inputs
-    from taso_py.frontend.onnx import identifiers  # imported here: few need it, and all rows of ONNX come with it
-
     given = dict(zip(identifiers(found), found, strict=True))
     names = tuple(given.get(name, name) for name in model.inputs)
     strange = sorted(set(found) - set(names))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from taso_py.backend.identifiers import input_names as default_names
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.table import ROWS
@@ -72,16 +72,6 @@ def onnx_model(
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 
 
-def input_names(graph: Graph) -> tuple[str, ...]:
-    """Return the default names of a model's inputs, in order."""
-    names: dict[str, None] = {}
-    for node in graph.inputs:
-        key = node.op.key if isinstance(node.op, Input) else ""
-        stem = re.sub(r"\W", "_", key) or "input"
-        names[next(name for name in chain([stem], (f"{stem}.{n}" for n in count(2))) if name not in names)] = None
-    return tuple(names)
-
-
 def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
     """Return a model in serialized form.
 
@@ -108,7 +98,7 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:
     """Create the inputs, and declare the open sizes that their shapes show."""
-    wanted = input_names(graph) if names is None else names
+    wanted = default_names(graph) if names is None else names
     values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
     of_node = dict(zip(graph.inputs, values, strict=True))
     for place in size_places(graph):

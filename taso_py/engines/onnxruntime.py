@@ -17,6 +17,7 @@ from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import (
+    WRITES,
     NodeTime,
     OnnxModel,
     Session,
@@ -68,7 +69,7 @@ class OnnxRuntime(SessionEngine):
 
     name = "onnxruntime"
     library = "onnxruntime"
-    file = "model.onnx"
+    file, beside = "model.onnx", (WRITES,)
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OnnxRuntimeSession(model, threads)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.precision import check_range, other_precision
-from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
+from taso_py.engines.session import WRITES, NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 
@@ -45,7 +45,7 @@ class OpenVino(SessionEngine):
 
     name = "openvino"
     library = "openvino"
-    file, beside = "openvino_model.xml", ("openvino_model.bin",)
+    file, beside = "openvino_model.xml", ("openvino_model.bin", WRITES)
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OpenVinoSession(model, threads)

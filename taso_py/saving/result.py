@@ -144,11 +144,15 @@ class SavedResult:
             state: the tensors by key that the module reads and writes in place of state of its own.
 
         Raises:
-            ArtifactError: a file is of another run, or the plan is not for this program.
+            ArtifactError: a file is of another run or missing, or the plan is not for this program.
         """
         # Before they are read: an engine's own code may not survive damage.
         read = (engine.file, *engine.beside)
         check_digests(self.folder, {name: self.files.get(name, "") for name in read}, engine.file)
+        needed = [name for name in engine.beside if name in self.files and (self.folder / engine.file).is_file()]
+        missing = next((name for name in needed if not (self.folder / name).is_file()), None)
+        if missing is not None:
+            raise ArtifactError(f"{self.folder} lacks {missing}, which {engine.file} needs; optimize the model again")
         try:
             module = engine.restore(program, self.folder)
         except EngineUnavailableError as error:

@@ -41,6 +41,7 @@ def onnx_model(
     weights: Mapping[str, Tensor],
     *,
     input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
     name: str = "taso_py",
     rows: Mapping[type[Operator], Row] = ROWS,
 ) -> ir.Model:
@@ -50,6 +51,7 @@ def onnx_model(
         graph: any graph of a model, without effects; open sizes become named dimensions.
         weights: the weights that the graph names, by key; on the CPU.
         input_names: names for the inputs, in order; by default made from their keys.
+        output_names: names for the outputs, in order; by default ``output_0`` and so on.
         name: the name of the model's graph.
         rows: the row of each operator.
 
@@ -67,7 +69,7 @@ def onnx_model(
     w = Writer(graph, weights)
     inputs = _inputs(w, graph, input_names)
     held = _nodes(w, graph, dict(zip((node.value for node in graph.inputs), inputs, strict=True)), rows)
-    outputs = _outputs(w, graph, held, inputs)
+    outputs = _outputs(w, graph, held, inputs, output_names)
     body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports={"": OPSET}, name=name)
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 
@@ -170,12 +172,19 @@ def _found(held: Mapping[Value, OnnxValue], value: Value) -> OnnxValue:
     return found
 
 
-def _outputs(w: Writer, graph: Graph, held: Mapping[Value, OnnxValue], inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
+def _outputs(
+    w: Writer,
+    graph: Graph,
+    held: Mapping[Value, OnnxValue],
+    inputs: Sequence[OnnxValue],
+    names: Sequence[str] | None,
+) -> list[OnnxValue]:
     """Create the outputs under their names; inputs, weights and repeated outputs are passed through ``Identity``."""
     outputs: list[OnnxValue] = []
-    for index, value in enumerate(graph.outputs):
+    wanted = names or [f"output_{index}" for index in range(len(graph.outputs))]
+    for wanted_name, value in zip(wanted, graph.outputs, strict=True):
         w.begin(value.node)
-        found, name = _found(held, value), w.unique(f"output_{index}")
+        found, name = _found(held, value), w.unique(wanted_name)
         if found in inputs or found in outputs or found.producer() is None:
             found = w.op("Identity", found)
         found.name = name
